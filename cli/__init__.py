@@ -8,5 +8,6 @@ store/     `rk coord`
 plan/      `rk plan`
 drill/     `rk drill`
 debug/     `rk debug`: files of stopped daemons
+shell/     `rk context`, `rk completion`
 tables.py, regions.py, server.py, master.py, balance.py, data.py, simulate.py: one command group each
 """

@@ -27,6 +27,7 @@ from cli.common import output
 from cli.common.connect import open_cluster
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, global_options
+from cli.shell import complete
 from coord.rpc.wire import Code
 from regions.records.partitioning import place
 from regionserver.client import (
@@ -90,7 +91,7 @@ def shown(value: bytes) -> str:
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", shell_complete=complete.tables)
 @click.argument("key")
 @_timeout
 @global_options
@@ -118,7 +119,7 @@ def _print_value(value: bytes) -> None:
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", shell_complete=complete.tables)
 @click.argument("key")
 @click.argument("value")
 @_if_value
@@ -143,7 +144,7 @@ def put(
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", shell_complete=complete.tables)
 @click.argument("key")
 @_if_value
 @_timeout
@@ -192,7 +193,7 @@ def _done(given: Globals, table: str, key: str, text: str) -> None:
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", shell_complete=complete.tables)
 @click.option("--from", "start", default="", help="First key.  [default: the first key]")
 @click.option("--to", "end", default="", help="Key before which to stop.  [default: none]")
 @click.option("--prefix", default="", help="Only keys with this prefix.")
@@ -241,7 +242,7 @@ def scan(
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", shell_complete=complete.tables)
 @click.argument("source", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--key", "key_column", help="Column of the key.  [default: the first]")
 @click.option(

@@ -14,18 +14,21 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Final, NamedTuple, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from cli.common.errors import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, CliError
-from cli.common.options import Globals, global_options
+from cli.common.options import JSON_VARIABLE, Globals, global_options
 from coord.compiled import form, is_switched_on
 
 DEBUG_VARIABLE: Final = "RK_DEBUG"
 #: Garbage collection threshold of a daemon.
 COLLECT_AFTER: Final = 50_000
+#: Begin of the variables of all options: RK_REGION_LIST_LIMIT for `rk region list --limit`.
+PREFIX: Final = "RK"
 DISTRIBUTION: Final = "regionkeeper"
 
 
@@ -42,6 +45,7 @@ _LOCAL: Final = "A cluster on this machine"
 _LOOK: Final = "Look"
 _CHANGE: Final = "Tables and regions"
 _DATA: Final = "Rows"
+_SHELL: Final = "This command"
 _DAEMON: Final = "Daemons, one process each"
 
 ENTRIES: Final[tuple[CommandEntry, ...]] = (
@@ -77,7 +81,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
         _CHANGE,
         "unstick",
         "cli.diagnose.why.region:unstick_command",
-        "Take the one legal step that helps a stuck region; shows it first.",
+        "Take the legal step that helps a stuck region; shows it first.",
     ),
     CommandEntry(_CHANGE, "balance", "cli.balance:balance", "Even out the servers: on, off, one round, or a dry run."),
     CommandEntry(
@@ -90,6 +94,10 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(_DATA, "load", "cli.data:load", "Put every row of a CSV file."),
     CommandEntry(
         _DATA, "backup", "cli.backup.command:backup", "Rows and store in one directory: create, verify, restore."
+    ),
+    CommandEntry(_SHELL, "context", "cli.shell.context:context", "Clusters by name: list, use, add, remove."),
+    CommandEntry(
+        _SHELL, "completion", "cli.shell.completion:completion", "Completion of commands and names in the shell."
     ),
     CommandEntry(_DAEMON, "coord", "cli.store.command:coord", "A node of the store."),
     CommandEntry(_DAEMON, "master", "cli.master:master", "A master, active or standby."),
@@ -181,29 +189,59 @@ def _print_version(context: click.Context, _parameter: click.Parameter, wanted: 
 )
 @global_options
 @click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+    "--config-file",
+    metavar="FILE",
+    allow_from_autoenv=False,
+    help="Configuration file.  [default: RK_CONFIG_FILE, or ~/.config/rk/config.toml]",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    allow_from_autoenv=False,
+    help="Show the version.",
 )
 @click.pass_context
-def rk(context: click.Context) -> None:
+def rk(context: click.Context, config_file: str | None) -> None:
     """RegionKeeper keeps the regions of a sharded system where they belong.
 
     A ZooKeeper-compatible store on Raft, masters that assign regions, and region servers that open them. The options
     below are accepted before or after any subcommand.
     """
     given = context.ensure_object(Globals)
-    context.default_map = {name: {"run": given.for_daemons()} for name in _DAEMONS}
+    given.config_file = config_file
+    found = given.configure(rk)
+    given.json = given.json or is_switched_on(JSON_VARIABLE) or found.json
+    context.default_map = _with_daemons(found.commands, given.for_daemons())
+
+
+def _with_daemons(commands: Mapping[str, Any], given: Mapping[str, object]) -> dict[str, Any]:
+    """Return the defaults of commands with the daemons' options that stand before the subcommand."""
+    daemons = {name: commands.get(name, {}) for name in _DAEMONS}
+    return {
+        **commands,
+        **{name: {**table, "run": {**table.get("run", {}), **given}} for name, table in daemons.items()},
+    }
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status; expected failures are printed as one clear line."""
     try:
-        result = rk.main(args=None if arguments is None else list(arguments), prog_name="rk", standalone_mode=False)
+        result = rk.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="rk",
+            standalone_mode=False,
+            auto_envvar_prefix=PREFIX,
+        )
     except CliError as error:
         _trace_if_wanted()
         _print_error(error.message, error.hint)
         return error.exit_code
     except click.UsageError as error:
         error.show()
+        _name_source(error)
         _suggest(error)
         return EXIT_USAGE
     except click.ClickException as error:
@@ -234,6 +272,21 @@ def _fault(error: Exception) -> int:
         f"This is an internal error of rk. {DEBUG_VARIABLE}=1 shows the traceback.",
     )
     return EXIT_FAULT
+
+
+def _name_source(error: click.UsageError) -> None:
+    """Print the variable or the file that holds a wrong value, which is not on the command line."""
+    parameter, context = getattr(error, "param", None), error.ctx
+    if not isinstance(parameter, click.Option) or context is None or parameter.name is None:
+        return
+    source = context.get_parameter_source(parameter.name)
+    if source is ParameterSource.ENVIRONMENT:
+        known = [parameter.envvar] if isinstance(parameter.envvar, str) else []
+        names = [*known, f"{context.auto_envvar_prefix}_{parameter.name.upper()}"]
+        click.echo(f"The value is from {next(name for name in names if name in os.environ)}.", err=True)
+    elif source is ParameterSource.DEFAULT_MAP:
+        path = context.ensure_object(Globals).configuration.path
+        click.echo(f"The value is from {path}." if path else "The value stands before the subcommand.", err=True)
 
 
 def _suggest(error: click.UsageError) -> None:

@@ -16,6 +16,7 @@ from cli.common.errors import CliError, NotFoundError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
+from cli.shell import complete
 from cli.tables import every_region, regions_table, replica_state
 from cli.tablets.moving import move_member
 from regions import messages
@@ -32,8 +33,13 @@ def region() -> None:
 
 
 @region.command("list")
-@click.option("--table", "table_name", help="Only this table's regions.")
-@click.option("--server", "server_name", help="Only regions on this server (name, host:port or uuid).")
+@click.option("--table", "table_name", shell_complete=complete.tables, help="Only this table's regions.")
+@click.option(
+    "--server",
+    "server_name",
+    shell_complete=complete.servers,
+    help="Only regions on this server (name, host:port or uuid).",
+)
 @click.option(
     "--state",
     "states",
@@ -89,8 +95,17 @@ def _only_on(found: messages.Regions, uuid: str) -> messages.Regions:
 
 
 @region.command()
-@click.argument("region_name", metavar="REGION")
-@click.option("--to", "destination", help="Server to move to (name, host:port or uuid).  [default: the master chooses]")
+@click.argument(
+    "region_name",
+    metavar="REGION",
+    shell_complete=complete.regions,
+)
+@click.option(
+    "--to",
+    "destination",
+    shell_complete=complete.servers,
+    help="Server to move to (name, host:port or uuid).  [default: the master chooses]",
+)
 @click.option(
     "--replica",
     type=click.IntRange(0),
@@ -155,7 +170,11 @@ def _server_of_member(status: messages.RegionStatus, number: int) -> str:
 
 
 @region.command()
-@click.argument("region_name", metavar="REGION")
+@click.argument(
+    "region_name",
+    metavar="REGION",
+    shell_complete=complete.regions,
+)
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait.")
 @global_options
 @click.pass_obj
@@ -165,7 +184,11 @@ def assign(given: Globals, region_name: str, wait_s: float) -> None:
 
 
 @region.command()
-@click.argument("region_name", metavar="REGION")
+@click.argument(
+    "region_name",
+    metavar="REGION",
+    shell_complete=complete.regions,
+)
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait.")
 @global_options
 @click.pass_obj
@@ -189,7 +212,11 @@ def _set_intent(given: Globals, region_name: str, *, assigned: bool, wait_s: flo
 
 
 @region.command()
-@click.argument("region_name", metavar="REGION")
+@click.argument(
+    "region_name",
+    metavar="REGION",
+    shell_complete=complete.regions,
+)
 @click.option(
     "--replica", type=click.IntRange(0), default=0, help="The replica; of a tablet: a member's number, 0: all."
 )

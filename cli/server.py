@@ -20,6 +20,7 @@ from cli.common.peers import peer_options, peer_secret, peer_tls
 from cli.common.staleness import duration_ms
 from cli.diagnose import reach
 from cli.identity import new_identity
+from cli.shell import complete
 from cli.tablets.display import UNKNOWN
 from cli.tablets.former import name_former
 from cli.tablets.moving import named, retirement_line
@@ -125,7 +126,11 @@ def _standing(load: messages.ServerLoad) -> str:
 
 
 @server.command()
-@click.argument("name", metavar="SERVER")
+@click.argument(
+    "name",
+    metavar="SERVER",
+    shell_complete=complete.servers,
+)
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
 @global_options
 @click.pass_obj
@@ -140,7 +145,11 @@ def drain(given: Globals, name: str, wait_s: float) -> None:
 
 
 @server.command()
-@click.argument("name", metavar="SERVER")
+@click.argument(
+    "name",
+    metavar="SERVER",
+    shell_complete=complete.servers,
+)
 @click.option("--cancel", is_flag=True, help="Allow regions on SERVER again: rk server undrain.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=600.0, show_default=True, help="Seconds to wait.")
 @click.option("--no-wait", is_flag=True, help="Return once the master has recorded the request: --wait 0.")
@@ -203,7 +212,11 @@ def _result(found: Retirement, names: Names, dry_run: bool) -> str:
 
 
 @server.command()
-@click.argument("name", metavar="SERVER")
+@click.argument(
+    "name",
+    metavar="SERVER",
+    shell_complete=complete.servers,
+)
 @global_options
 @click.pass_obj
 def undrain(given: Globals, name: str) -> None:
@@ -212,7 +225,11 @@ def undrain(given: Globals, name: str) -> None:
 
 
 @server.command()
-@click.argument("name", metavar="SERVER")
+@click.argument(
+    "name",
+    metavar="SERVER",
+    shell_complete=complete.servers,
+)
 @click.option("--reason", default="requested by an operator", show_default=True, help="Kept until the fence ends.")
 @click.option(
     "--for",
@@ -247,7 +264,11 @@ def fence(given: Globals, name: str, reason: str, span: str | None, wait_s: floa
 
 
 @server.command()
-@click.argument("name", metavar="SERVER")
+@click.argument(
+    "name",
+    metavar="SERVER",
+    shell_complete=complete.servers,
+)
 @global_options
 @click.pass_obj
 def unfence(given: Globals, name: str) -> None:

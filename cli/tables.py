@@ -17,6 +17,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
 from cli.replicas import alter_replicas, check_alone
+from cli.shell import complete
 from cli.splits import usage_faults, where_to_cut
 from cli.tablets.display import UNKNOWN, tablets_table
 from cli.tablets.reading import tablets_of
@@ -153,7 +154,7 @@ def create(
 
 
 @table.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.tables)
 @_wait
 @_no_wait
 @_request_id
@@ -167,7 +168,7 @@ def enable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id: 
 
 
 @table.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.tables)
 @_wait
 @_no_wait
 @_request_id
@@ -181,7 +182,7 @@ def disable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id:
 
 
 @table.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.tables)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_wait
 @_no_wait
@@ -224,7 +225,7 @@ def undelete(given: Globals, name: str, new_name: str, wait_s: float, no_wait: b
 
 
 @table.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.tables)
 @click.option("--add-column", "added", multiple=True, metavar="SPEC", help="NAME:TYPE[:required][:default=VALUE].")
 @click.option("--drop-column", "dropped", multiple=True, metavar="COLUMN", help="Drop a column that is no key.")
 @click.option("--rename-column", "renamed", multiple=True, metavar="OLD:NEW", help="Give a column another name.")
@@ -293,7 +294,7 @@ def _renaming(text: str) -> RenameColumn:
 
 
 @table.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.tables)
 @click.argument("new_name")
 @_request_id
 @global_options
@@ -365,7 +366,7 @@ def summary(found: messages.Tables) -> Group:
 
 
 @table.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.tables)
 @click.option("--limit", type=click.IntRange(0), default=0, help="Show only that many regions.")
 @click.option("--start", "start_key", default="", help="Begin with the region that holds this key, placed as shown.")
 @stale_options

@@ -65,13 +65,13 @@ def read_access(given: Mapping[str, str], environment: Mapping[str, str] | None 
 
 
 def store_access(given: Globals) -> StoreAccess:
-    """Return the connection settings that options and environment name. Raise UsageFaultError."""
-    return read_access(given.store_settings)
+    """Return the connection settings of options, environment, context and file. Raise UsageFaultError."""
+    return read_access(given.settings(), {})
 
 
 def as_variables(given: Mapping[str, str]) -> dict[str, str]:
     """Return the given options as environment variables for daemons: command lines must not show secrets."""
-    return {variable_of(option): _absolute(option, value) for option, value in given.items() if value}
+    return {variable_of(option): as_absolute(option, value) for option, value in given.items() if value}
 
 
 def kazoo_options(access: StoreAccess) -> dict[str, Any]:
@@ -200,13 +200,12 @@ def _credential(values: Mapping[str, str], option: str) -> str:
     return text
 
 
-def _absolute(option: str, value: str) -> str:
-    """Make paths absolute: a daemon may have another working directory."""
+def as_absolute(option: str, value: str) -> str:
+    """Return the value of an option with absolute paths: another process may have another working directory."""
     if value.startswith("@"):
         return f"@{Path(value[1:]).expanduser().absolute()}"
-    return (
-        str(Path(value).expanduser().absolute()) if option.startswith("store-tls") and "check" not in option else value
-    )
+    is_path = option in _FILES or option == "data-dir"
+    return str(Path(value).expanduser().absolute()) if is_path else value
 
 
 def is_answering(address: str, timeout_s: float = PROBE_S) -> bool:

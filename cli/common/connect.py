@@ -77,7 +77,7 @@ def rights_of(given: Globals) -> StoreAccess:
 
 def root_of(given: Globals) -> str:
     """Return the root znode: --root, the local cluster's root, or the default."""
-    if given.root is None and given.explicit_store() is None:
+    if not given.is_root_named and given.explicit_store() is None:
         local = read_cluster(given.data_path)
         if local is not None:
             return local.root

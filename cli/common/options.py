@@ -1,8 +1,20 @@
 """Options that every command shares, accepted before or after any subcommand.
 
 `rk --json status`, `rk status --json` and `rk table --json list` are equivalent. Each level of the command line
-writes its values into the one `Globals` object of the invocation, so the innermost value wins. The environment is read
-last, in `Globals.explicit_store`: RK_STORE must not override a `--store` given before the subcommand.
+writes its values into the one `Globals` object of the invocation, so the innermost value wins.
+
+A value comes from the first of these that has it:
+
+    1. the option
+    2. the environment: RK_STORE for --store
+    3. the context in use (RK_CONTEXT, or `rk context use`)
+    4. the top of the configuration file (cli/common/configuration.py)
+    5. the default
+
+A context belongs to one cluster and is used as a whole or not at all: if an option or a variable names another place
+(--store, --masters, --data-dir), the context does not count, so its credentials reach no other cluster. `--context
+NAME` on the command line stands in the place of the options: the environment does not count, and a second place is an
+error.
 """
 
 from __future__ import annotations
@@ -13,14 +25,17 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
-from cli.common.errors import UsageFaultError
+from cli.common.configuration import CLUSTER_KEYS, ConfigFile, read_configuration
+from cli.common.errors import CliError, UsageFaultError
 
 STORE_VARIABLE: Final = "RK_STORE"
-MASTERS_VARIABLE: Final = "RK_MASTERS"
-CLUSTER_VARIABLE: Final = "RK_CLUSTER_ID"
-DATA_DIR_VARIABLE: Final = "RK_DATA_DIR"
-ROOT_VARIABLE: Final = "RK_ROOT"
+CONTEXT_VARIABLE: Final = "RK_CONTEXT"
+JSON_VARIABLE: Final = "RK_JSON"
+#: Options that name a cluster's place. Levels are not mixed here: the first level with one of them decides.
+PLACES: Final = ("store", "masters", "data-dir")
 DEFAULT_DATA_DIR: Final = "./rk-data"
 DEFAULT_ROOT: Final = "/regionkeeper"
 
@@ -55,20 +70,51 @@ class Globals:
         self.cluster_id: str | None = None
         self.data_dir: str | None = None
         self.root: str | None = None
+        self.context: str | None = None
+        self.config_file: str | None = None
         self.json: bool = False
         #: Given values of SETTINGS, by option.
         self.store_settings: dict[str, str] = {}
+        #: False for daemons: neither a context nor the top of the file counts.
+        self.uses_file = True
+        #: False for `rk up` and drills, which work on this machine's cluster: only contexts with a data-dir count.
+        self.uses_remote_context = True
+        self._configuration: ConfigFile | None = None
+
+    @property
+    def configuration(self) -> ConfigFile:
+        """Return the decoded configuration file. Raise CliError."""
+        if self._configuration is None:
+            self.configure(None)
+        assert self._configuration is not None
+        return self._configuration
+
+    def configure(self, commands: click.Group | None) -> ConfigFile:
+        """Read the configuration file and check the tables of `commands`. Raise CliError with file and key."""
+        found = read_configuration(self.config_file, [one[0] for one in SETTINGS], commands)
+        self._configuration = found
+        return found
+
+    def context_in_use(self) -> str:
+        """Return the name of the context of --context, RK_CONTEXT or the file; "" for none."""
+        return self.context or os.environ.get(CONTEXT_VARIABLE) or self.configuration.context
 
     @property
     def data_path(self) -> Path:
         """Return the local cluster's directory as an absolute path."""
-        given = self.data_dir or os.environ.get(DATA_DIR_VARIABLE) or DEFAULT_DATA_DIR
+        self._check_places()
+        given = self._value("data-dir") or DEFAULT_DATA_DIR
         return Path(given).expanduser().absolute()
+
+    @property
+    def is_root_named(self) -> bool:
+        """Return True if an option, a context or the file names the root."""
+        return bool(self.root or self._configured().get("root"))
 
     @property
     def root_path(self) -> str:
         """Return the root znode of the cluster, without a trailing slash."""
-        given = self.root or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT
+        given = self._value("root") or DEFAULT_ROOT
         root = given.rstrip("/")
         if not root.startswith("/"):
             raise UsageFaultError(
@@ -78,21 +124,73 @@ class Globals:
         return root
 
     def explicit_store(self) -> str | None:
-        """Return the store of --store or RK_STORE as `host:port,…`; None if only --data-dir determines it.
+        """Return the store of --store, RK_STORE, context or file as `host:port,…`; None if only --data-dir determines
+        it.
 
         A given --data-dir overrides RK_STORE, as every option overrides the environment.
         """
-        given = self.store or (os.environ.get(STORE_VARIABLE) if self.data_dir is None else None)
+        given = self._place("store")
         return parse_hosts(given) if given else None
 
     def master_addresses(self) -> list[str]:
-        """Return the masters of --masters or RK_MASTERS; []: the store knows them. Raise UsageFaultError."""
-        given = self.masters or (os.environ.get(MASTERS_VARIABLE) if self.data_dir is None else None)
+        """Return the masters of --masters, RK_MASTERS, context or file; []: the store knows them. Raise
+        UsageFaultError."""
+        given = self._place("masters")
         return [] if not given else parse_addresses(given, "master", "--masters 127.0.0.1:21831,127.0.0.1:21832")
 
     def cluster_named(self) -> str:
-        """Return the cluster id of --cluster-id or RK_CLUSTER_ID, or ""."""
-        return self.cluster_id or os.environ.get(CLUSTER_VARIABLE, "")
+        """Return the cluster id of --cluster-id, RK_CLUSTER_ID, context or file, or ""."""
+        return self._value("cluster-id") or ""
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of the store's connection (SETTINGS) that have a value, by option."""
+        found = {option: self._value(option) for option, _, _ in SETTINGS}
+        return {option: value for option, value in found.items() if value}
+
+    def given_values(self) -> dict[str, str]:
+        """Return the shared options of this command line, by option."""
+        options = (*CLUSTER_KEYS, *(one[0] for one in SETTINGS))
+        return {option: value for option in options if (value := self._given(option))}
+
+    def _given(self, option: str) -> str | None:
+        if option in CLUSTER_KEYS:
+            value: str | None = getattr(self, option.replace("-", "_"))
+            return value
+        return self.store_settings.get(option)
+
+    def _environment(self, option: str) -> str | None:
+        return None if self.context else os.environ.get(variable_of(option))
+
+    def _check_places(self) -> None:
+        named = [one for one in PLACES if self._given(one)]
+        if self.context and named:
+            raise UsageFaultError(
+                f"--context {self.context} and --{named[0]} name two clusters", "Give one of the two."
+            )
+
+    def _value(self, option: str) -> str | None:
+        return self._given(option) or self._environment(option) or self._configured().get(option)
+
+    def _place(self, option: str) -> str | None:
+        self._check_places()
+        known = self._environment(option) if self.data_dir is None else None
+        return self._given(option) or known or self._configured().get(option)
+
+    def _configured(self) -> dict[str, str]:
+        """Return the values of the context in use and of the file's top, as far as they count."""
+        if not self.uses_file:
+            return {}
+        elsewhere = any(self._given(one) or self._environment(one) for one in PLACES)
+        name = self.context_in_use()
+        context = {} if elsewhere or not name else dict(self.configuration.values_of(name))
+        file = dict(self.configuration.values)
+        if not self.uses_remote_context:
+            if "data-dir" not in context:
+                context = {}
+            file = {key: value for key, value in file.items() if key in ("data-dir", "root")}
+        if elsewhere or any(one in context for one in PLACES):
+            file = {key: value for key, value in file.items() if key not in PLACES}
+        return file | context
 
     def for_daemons(self) -> dict[str, object]:
         """Return the given values as defaults of `rk coord|master|server run`, which declare these options
@@ -141,7 +239,14 @@ def access_options(command: _Command) -> _Command:
 
     def option(name: str, metavar: str, text: str) -> Callable[[Any], Any]:
         names = [f"--{name}", *(["--auth"] if name == "store-auth" else []), name.replace("-", "_")]
-        return click.option(*names, metavar=metavar, expose_value=False, callback=_remember_setting, help=text)
+        return click.option(
+            *names,
+            metavar=metavar,
+            expose_value=False,
+            callback=_remember_setting,
+            allow_from_autoenv=False,
+            help=text,
+        )
 
     return apply_options(command, [option(*setting) for setting in SETTINGS])
 
@@ -182,14 +287,55 @@ def spark_options(purpose: str, default: str | None = "local[*]") -> Callable[[_
     return decorated
 
 
+def complete_contexts(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str | CompletionItem]:
+    """Complete the name of a context of the configuration file, for the shell."""
+    try:
+        return [one for one in sorted(globals_of(context).configuration.contexts) if one.startswith(incomplete)]
+    except CliError:
+        return []
+
+
+def globals_of(context: click.Context) -> Globals:
+    """Return the shared options of a line that the shell completes. Only a run of `rk` reads --config-file itself."""
+    found = context.ensure_object(Globals)
+    if found.config_file is None:
+        found.config_file = context.find_root().params.get("config_file")
+    return found
+
+
 def global_options(command: _Command) -> _Command:
     """Add the shared options to a command or group; the command reads them with `@click.pass_obj`."""
     masters = click.option("--masters", metavar="HOST:PORT,…", expose_value=False, callback=_remember,
+                           allow_from_autoenv=False,
                            help="Master addresses. Default: RK_MASTERS, or the masters in the store.")  # fmt: skip
+    context = click.option("--context", metavar="NAME", expose_value=False, callback=_remember,
+                           allow_from_autoenv=False, shell_complete=complete_contexts,
+                           help="Context of the configuration file that names the cluster. Default: RK_CONTEXT, or the"
+                                " context of `rk context use`.")  # fmt: skip
     cluster = click.option("--cluster-id", metavar="ID", expose_value=False, callback=_remember,
+                           allow_from_autoenv=False,
                            help="The intended cluster; masters of another cluster reject the request. Default:"
                                 " RK_CLUSTER_ID, or the store's cluster.")  # fmt: skip
-    return masters(cluster(own_masters_options(command)))
+    return masters(cluster(context(own_masters_options(command))))
+
+
+def given_before(context: click.Context, parameter: click.Parameter, value: object) -> object:
+    """Return the value of a daemon's option that was given before the subcommand, else `value`.
+
+    Without this, a variable would override an option that stands before the subcommand. A daemon uses no context: what
+    an operator's file says of a cluster must not reach a daemon of another one.
+    """
+    known = context.ensure_object(Globals)
+    known.uses_file = False
+    if known.context:
+        raise UsageFaultError("--context is not for daemons", "Give --store, and options as in `rk context list`.")
+    assert parameter.name is not None
+    before = getattr(known, parameter.name)
+    if before is None or context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
+        return value
+    return parameter.type_cast_value(context, before)
 
 
 def daemon_options(*, data_dir: str, silence: str) -> Callable[[_Command], _Command]:
@@ -200,10 +346,11 @@ def daemon_options(*, data_dir: str, silence: str) -> Callable[[_Command], _Comm
 
     def decorated(command: _Command) -> _Command:
         decorators = (
-            click.option("--store", required=True, envvar=STORE_VARIABLE, metavar="HOST:PORT,…",
+            click.option("--store", required=True, envvar=STORE_VARIABLE, metavar="HOST:PORT,…", callback=given_before,
                          help="Client addresses of the store."),
-            click.option("--data-dir", required=True, type=click.Path(path_type=Path), metavar="DIR", help=data_dir),
-            click.option("--root", default=DEFAULT_ROOT, show_default=True,
+            click.option("--data-dir", required=True, type=click.Path(path_type=Path), metavar="DIR",
+                         callback=given_before, help=data_dir),
+            click.option("--root", default=DEFAULT_ROOT, show_default=True, callback=given_before,
                          help="Znode below which the cluster lives."),
             click.option("--session-timeout-ms", default=3000, show_default=True,
                          help=f"Silence after which {silence}."),
@@ -217,6 +364,7 @@ def daemon_options(*, data_dir: str, silence: str) -> Callable[[_Command], _Comm
 def json_option(command: _Command) -> _Command:
     """Add --json alone, for a command that defines the other options itself."""
     decorate = click.option("--json", "json", is_flag=True, expose_value=False, callback=_remember,
+                            allow_from_autoenv=False,
                             help="Print JSON instead of tables.")  # fmt: skip
     return decorate(command)
 
@@ -225,11 +373,11 @@ def own_masters_options(command: _Command) -> _Command:
     """Add the shared options except `--masters`, which has another meaning in commands that start masters."""
     command = access_options(command)
     decorators = (
-        click.option("--store", metavar="HOST:PORT,…", expose_value=False, callback=_remember,
+        click.option("--store", metavar="HOST:PORT,…", expose_value=False, callback=_remember, allow_from_autoenv=False,
                      help="Addresses of the store. Default: RK_STORE, or the local cluster in --data-dir."),
-        click.option("--data-dir", metavar="DIR", expose_value=False, callback=_remember,
+        click.option("--data-dir", metavar="DIR", expose_value=False, callback=_remember, allow_from_autoenv=False,
                      help=f"Directory of a local cluster. Default: RK_DATA_DIR, or {DEFAULT_DATA_DIR}."),
-        click.option("--root", metavar="PATH", expose_value=False, callback=_remember,
+        click.option("--root", metavar="PATH", expose_value=False, callback=_remember, allow_from_autoenv=False,
                      help=f"Znode below which the cluster lives. Default: RK_ROOT, or {DEFAULT_ROOT}."),
         json_option,
     )  # fmt: skip

@@ -22,6 +22,7 @@ from cli.common.options import Globals, global_options
 from cli.common.output import count
 from cli.common.staleness import point_ms
 from cli.diagnose.follow import describe
+from cli.shell import complete
 from regions.cluster import history as history_
 from regions.cluster.history import (
     EPOCH_BEGINS,
@@ -205,7 +206,7 @@ def _kept(cluster: Cluster, unreadable: list[str]) -> list[HistoryEntry]:
 
 
 @click.command()
-@click.argument("target", metavar="[REGION|TABLE|SERVER]", default="")
+@click.argument("target", metavar="[REGION|TABLE|SERVER]", shell_complete=complete.anything, default="")
 @click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Number of latest steps; 0: all.")
 @click.option("--since", metavar="TIME", help="Only from then on: 90s, 15m, 2h or 3d ago; 2026-11-22T13:00; 13:00.")
 @click.option("--until", metavar="TIME", help="Only up to then.")

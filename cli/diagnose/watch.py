@@ -21,6 +21,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.diagnose.follow import Follower, Line, MembershipChange, describe
 from cli.diagnose.live import Board
+from cli.shell import complete
 from coord.client.session import SessionState
 from regions.records.model import RegionState
 from regions.transitions.observed import NONE, Change
@@ -40,8 +41,13 @@ _STYLES = {
 
 
 @click.command()
-@click.option("--table", "table_name", help="Only this table's transitions.")
-@click.option("--server", "server_name", help="Only transitions on this server (its name, or host:port).")
+@click.option("--table", "table_name", shell_complete=complete.tables, help="Only this table's transitions.")
+@click.option(
+    "--server",
+    "server_name",
+    shell_complete=complete.servers,
+    help="Only transitions on this server (its name, or host:port).",
+)
 @click.option(
     "--state",
     "states",

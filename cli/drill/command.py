@@ -12,6 +12,7 @@ from cli.common import output
 from cli.common.errors import EXIT_OK, EXIT_REFUSED, UsageFaultError
 from cli.common.options import DEFAULT_DATA_DIR, Globals, apply_options, global_options
 from cli.drill.records.history import list_drills, show_drill
+from cli.shell import complete
 
 if TYPE_CHECKING:
     from cli.drill.report import DrillReport
@@ -119,7 +120,12 @@ def master_failover(given: Globals, moves: int | None, **options: Any) -> int:
 
 
 @drill.command("server-crash", epilog=_EPILOG)
-@click.option("--server", "server_name", help="Server to kill (name or host:port).  [default: random]")
+@click.option(
+    "--server",
+    "server_name",
+    shell_complete=complete.servers,
+    help="Server to kill (name or host:port).  [default: random]",
+)
 @_with_hooks
 @_options
 def server_crash(given: Globals, server_name: str | None, **options: Any) -> int:
@@ -134,7 +140,12 @@ def server_crash(given: Globals, server_name: str | None, **options: Any) -> int
 
 
 @drill.command("server-freeze", epilog=_EPILOG)
-@click.option("--server", "server_name", help="Server to freeze (name or host:port).  [default: random]")
+@click.option(
+    "--server",
+    "server_name",
+    shell_complete=complete.servers,
+    help="Server to freeze (name or host:port).  [default: random]",
+)
 @_options
 def server_freeze(given: Globals, server_name: str | None, **options: Any) -> int:
     """Freeze a region server for longer than its lease (SIGSTOP), then continue it.
@@ -245,7 +256,10 @@ def _gap_max(usual: float) -> Callable[[_Command], _Command]:
 
 
 _leading_server = click.option(
-    "--server", "server_name", help="Server that leads tablets (name or host:port).  [default: random]"
+    "--server",
+    "server_name",
+    shell_complete=complete.servers,
+    help="Server that leads tablets (name or host:port).  [default: random]",
 )
 
 

@@ -20,7 +20,6 @@ from kazoo.handlers.threading import KazooTimeoutError
 from cli.common import output
 from cli.common.errors import CliError, UnreachableError
 from cli.common.names import Names
-from cli.common.progress import cluster_status
 from cli.diagnose.follow import Follower
 from cli.drill.cleanup import deferred_signals
 from cli.drill.histories import CLIENTS, HistoryClients
@@ -34,6 +33,7 @@ from cli.drill.target.moves import moves_of
 from cli.drill.target.processes import Watched
 from cli.drill.traffic import Running, Span, enabled
 from cli.up.control import DaemonState
+from cli.up.progress import cluster_status
 from coord.errors import CoordError
 from regions import messages
 from regions.records.drills import DrillVerdict

@@ -22,6 +22,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan.make import display_on_stderr
+from cli.shell import complete
 from cli.tables import every_region
 from coord.rpc.wire import RpcError
 from regions import messages
@@ -119,7 +120,7 @@ def resume(given: Globals, directory: Path, rebase: bool, wait: bool) -> int:
 
 
 @click.command()
-@click.argument("plan_id", metavar="[PLAN]", default="")
+@click.argument("plan_id", metavar="[PLAN]", shell_complete=complete.plans, default="")
 @global_options
 @click.pass_obj
 def abort(given: Globals, plan_id: str) -> None:

@@ -20,6 +20,7 @@ from cli.plan.apply import Now, abort, apply, census_now, list_plans, resume, sh
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan.make import PlanRequest, display_on_stderr, located, make
 from cli.plan.page import page, shortcomings
+from cli.shell import complete
 from master.settings import ENGINES
 from regions.plan import Params, Snapshot
 from regions.plan.artifact.binding import WORDS, Occupancy, PlanRule, RegionReason, explain_region
@@ -154,7 +155,7 @@ def _paths(given: tuple[str, ...], snapshot: Snapshot, names: dict[str, str]) ->
 
 
 @plan.command()
-@click.argument("which", metavar="[PLAN]", required=False)
+@click.argument("which", metavar="[PLAN]", shell_complete=complete.plans, required=False)
 @click.option("--html", "html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page into this file.")
 @click.option("--cluster", "of_cluster", is_flag=True, help="Show the cluster's plans with their progress.")
 @global_options
@@ -277,7 +278,7 @@ def _show_difference(what: str, difference: Difference, name: Callable[[str], st
 
 
 @plan.command()
-@click.argument("region_name", metavar="REGION")
+@click.argument("region_name", metavar="REGION", shell_complete=complete.regions)
 @click.option("--plan", "directory", type=_directory, default=DEFAULT_DIR, show_default=True, help="The plan.")
 @global_options
 @click.pass_obj

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from cli.common.errors import UsageFaultError
-from cli.common.options import apply_options
+from cli.common.options import apply_options, given_before
 from cli.common.peers import peer_tls
 from coord.errors import ConfigError
 from coord.server.config.secrets import read_peer_secret, read_users, warn_if_open
@@ -140,7 +140,13 @@ def coord() -> None:
     help="Read all settings from a ZooKeeper configuration file (zoo.cfg); other options override it.",
 )
 @click.option("--id", "node_id", type=int, metavar="N", help="This node's id, 1 to 127.")
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Directory of log and snapshots.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    callback=given_before,
+    help="Directory of log and snapshots.",
+)
 @_address_option("--client-address", "Address for clients.")
 @_address_option("--peer-address", "Address for the other nodes; needed with --peers.")
 @click.option("--peers", metavar="ID=HOST:PORT,…", help="All nodes including this one; the same value on each node.")

@@ -15,6 +15,7 @@ from cli.common.connect import open_cluster
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.shell import complete
 from cli.tablets.copies import cancel, copy, jobs
 from cli.tablets.display import leaders_line, orphan_lines, show_tablet, tablets_table
 from cli.tablets.former import name_former
@@ -56,8 +57,22 @@ for _command in (
 
 
 @tablet.command("list")
-@click.option("--table", "table_name", default="", metavar="TABLE", help="Only tablets of this table.")
-@click.option("--server", "server_name", default="", metavar="SERVER", help="Only tablets with a replica there.")
+@click.option(
+    "--table",
+    "table_name",
+    shell_complete=complete.tables,
+    default="",
+    metavar="TABLE",
+    help="Only tablets of this table.",
+)
+@click.option(
+    "--server",
+    "server_name",
+    shell_complete=complete.servers,
+    default="",
+    metavar="SERVER",
+    help="Only tablets with a replica there.",
+)
 @click.option(
     "--health",
     multiple=True,
@@ -95,7 +110,7 @@ def list_(given: Globals, table_name: str, server_name: str, health: tuple[str, 
 
 
 @tablet.command()
-@click.argument("name", metavar="TABLET")
+@click.argument("name", metavar="TABLET", shell_complete=complete.regions)
 @global_options
 @click.pass_obj
 def show(given: Globals, name: str) -> None:

@@ -20,6 +20,7 @@ from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.shell import complete
 from cli.tablets.reading import SERVER_TIMEOUT_S, leader_in, views_of
 from coord.rpc.wire import RpcError
 from regions.messages import OwnReplica, ReplicaState
@@ -46,9 +47,23 @@ _STYLES: Final = {CopyState.DONE: "green", CopyState.FAILED: "red", CopyState.CA
 
 
 @click.command()
-@click.argument("name", metavar="TABLET")
-@click.option("--to", "to_name", required=True, metavar="SERVER", help="Server of the member that is copied anew.")
-@click.option("--from", "from_name", default="", metavar="SERVER", help="Server to copy from.  [default: the leader]")
+@click.argument("name", metavar="TABLET", shell_complete=complete.regions)
+@click.option(
+    "--to",
+    "to_name",
+    shell_complete=complete.servers,
+    required=True,
+    metavar="SERVER",
+    help="Server of the member that is copied anew.",
+)
+@click.option(
+    "--from",
+    "from_name",
+    shell_complete=complete.servers,
+    default="",
+    metavar="SERVER",
+    help="Server to copy from.  [default: the leader]",
+)
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be copied.")
 @global_options
@@ -153,7 +168,14 @@ def _wait(server: ServerRecord, number: int, wait_s: float, names: Names) -> Cop
 
 
 @click.command()
-@click.option("--server", "server_name", default="", metavar="SERVER", help="Only jobs of this server.")
+@click.option(
+    "--server",
+    "server_name",
+    shell_complete=complete.servers,
+    default="",
+    metavar="SERVER",
+    help="Only jobs of this server.",
+)
 @global_options
 @click.pass_obj
 def jobs(given: Globals, server_name: str) -> None:

@@ -15,6 +15,7 @@ from cli.common.errors import CliError, NotFoundError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.shell import complete
 from cli.tablets.moving import is_wanted_learner, tablet_id, want_learner
 from cli.tablets.reading import leader_in, uuid_of, views_of
 from coord.rpc.wire import RpcError
@@ -99,8 +100,19 @@ def _hint(answer: ConfigChanged) -> str:
 
 
 @click.command("leader-step-down")
-@click.argument("name", metavar="TABLET")
-@click.option("--to", "to_name", default="", metavar="SERVER", help="The next leader.  [default: the longest log]")
+@click.argument(
+    "name",
+    metavar="TABLET",
+    shell_complete=complete.regions,
+)
+@click.option(
+    "--to",
+    "to_name",
+    shell_complete=complete.servers,
+    default="",
+    metavar="SERVER",
+    help="The next leader.  [default: the longest log]",
+)
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds to wait.")
 @click.option("--dry-run", is_flag=True, help="Only show which server leads and which would.")
 @global_options
@@ -157,8 +169,12 @@ def _wait_for_leader(cluster: Cluster, found: FoundTablet, wait_s: float) -> str
 
 @click.command("change-config")
 @click.argument("change", type=click.Choice(["add", "remove", "promote", "demote"]))
-@click.argument("name", metavar="TABLET")
-@click.argument("server_name", metavar="SERVER")
+@click.argument(
+    "name",
+    metavar="TABLET",
+    shell_complete=complete.regions,
+)
+@click.argument("server_name", metavar="SERVER", shell_complete=complete.servers)
 @click.option("--role", type=click.Choice(["voter", "learner"]), default="learner", help="With add: a learner is kept.")
 @click.option("--expect", default="", metavar="TERM.INDEX", help="Only if this is the committed configuration.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds to wait.")

@@ -19,6 +19,7 @@ from cli.common.errors import CliError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.shell import complete
 from cli.tablets.reading import SERVER_TIMEOUT_S, uuid_of
 from cli.tablets.waiting import Look, follow, not_over
 from coord.rpc.wire import RpcError
@@ -41,11 +42,23 @@ def named(names: Names) -> Iterator[None]:
 
 
 @click.command()
-@click.argument("name", metavar="TABLET")
-@click.option("--to", "to_name", default="", metavar="SERVER", help="Server that gets a member.  [default: the master"
-              " chooses]")  # fmt: skip
-@click.option("--from", "from_name", default="", metavar="SERVER", help="Server that loses its member.  [default: the"
-              " master chooses]")  # fmt: skip
+@click.argument("name", metavar="TABLET", shell_complete=complete.regions)
+@click.option(
+    "--to",
+    "to_name",
+    shell_complete=complete.servers,
+    default="",
+    metavar="SERVER",
+    help="Server that gets a member.  [default: the master chooses]",
+)
+@click.option(
+    "--from",
+    "from_name",
+    shell_complete=complete.servers,
+    default="",
+    metavar="SERVER",
+    help="Server that loses its member.  [default: the master chooses]",
+)
 @click.option("--cancel", is_flag=True, help="Withdraw the moves of TABLET, or only that away from --from.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
 @click.option("--no-wait", is_flag=True, help="Return once the master has recorded the request: --wait 0.")
@@ -209,7 +222,14 @@ def _job_of(cluster: Cluster, newcomer: TabletMember) -> CopyJob | None:
 
 
 @click.command()
-@click.option("--table", "table_name", default="", metavar="TABLE", help="Only intents about tablets of this table.")
+@click.option(
+    "--table",
+    "table_name",
+    shell_complete=complete.tables,
+    default="",
+    metavar="TABLE",
+    help="Only intents about tablets of this table.",
+)
 @global_options
 @click.pass_obj
 def intents(given: Globals, table_name: str) -> None:

@@ -33,8 +33,8 @@ from cli.common.connect import (
 from cli.common.display import Display
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_id
-from cli.common.progress import cluster_status
 from cli.tables import storage_words
+from cli.up.progress import cluster_status
 from cli.up.supervisor import Ended, News, NotStarted, Restarted, Supervisor, last_lines
 from coord.client.access import StoreAccess
 from coord.rpc.blocking import call_blocking

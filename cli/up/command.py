@@ -144,6 +144,7 @@ def up(
     every region on its former server. With --store zk://host:port,… the cluster uses that store, for example an Apache
     ZooKeeper, instead of its own nodes.
     """
+    given.uses_remote_context = False
     data_dir = given.data_path
     before = read_cluster(data_dir)
     spark = (spark_master, spark_conf, plan_deadline_s)
@@ -295,7 +296,7 @@ def _run(
         raise CliError(
             f"cannot write in {data_dir}: {error.strerror}", "Free space on that disk, or give another --data-dir."
         ) from error
-    surroundings = {**environment(), **as_variables(given.store_settings)}
+    surroundings = {**environment(), **as_variables(given.settings())}
     supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put)
     output.keep_going("the cluster keeps running; stop it with SIGINT (Ctrl-C) or SIGTERM")
     display = choose(as_json=given.json)

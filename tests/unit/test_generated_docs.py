@@ -51,7 +51,7 @@ def test_rows_of_znodes_have_the_paths_of_the_layout() -> None:
 
 def test_options_that_pages_name_exist() -> None:
     """Options of `rk`, or of a program of this repository that parses its own command line."""
-    known = {"--help", "--version", *_OTHERS}
+    known = {"--help", "--version", "--config-file", *_OTHERS}
     for _, command in all_commands():
         for param in command.params:
             if isinstance(param, click.Option):

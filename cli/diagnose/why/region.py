@@ -26,6 +26,7 @@ from cli.diagnose.audit import read_alarms
 from cli.diagnose.history import HistoryLine, lines, read_past
 from cli.diagnose.why.process import is_process, process_answer, show_process
 from cli.diagnose.why.table import show_table, table_answer
+from cli.shell import complete
 from cli.tablets.why import show_answer, tablet_answer
 from regions import messages
 from regions.assign.assigner import Assigner
@@ -57,7 +58,7 @@ class Answer(msgspec.Struct):
 
 
 @click.command()
-@click.argument("region_name", metavar="REGION|TABLET|TABLE|PROCESS")
+@click.argument("region_name", metavar="REGION|TABLET|TABLE|PROCESS", shell_complete=complete.anything)
 @click.option("--replica", type=click.IntRange(0), help="Only this replica of a region.")
 @global_options
 @click.pass_obj
@@ -101,7 +102,7 @@ def why(given: Globals, region_name: str, replica: int | None) -> None:
 
 
 @click.command("unstick", epilog="Exit status: 0 done, or nothing to do; 1 no legal step helps, or rejected.")
-@click.argument("region_name", metavar="REGION")
+@click.argument("region_name", metavar="REGION", shell_complete=complete.regions)
 @click.option("--replica", type=click.IntRange(0), default=0, help="The replica, for replicated tables.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -19,10 +19,10 @@ from cli.common import output
 from cli.common.access import is_answering
 from cli.common.connect import ask_server
 from cli.common.errors import CliError
-from cli.common.progress import open_words
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, percentile, spread
 from cli.drill.run import Drill
 from cli.drill.scenarios.ddl_clients import DEADLINE_S, DdlClients
+from cli.up.progress import open_words
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.messages.ddl import DeleteTable

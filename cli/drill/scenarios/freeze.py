@@ -6,13 +6,13 @@ from typing import Final
 
 from cli.common.errors import UsageFaultError
 from cli.common.local import MASTER, SERVER, STORE
-from cli.common.progress import open_words
 from cli.common.staleness import duration_ms
 from cli.drill.freezing.forecast import Forecast, Likelihood, checks, compare, forecast
 from cli.drill.freezing.situation import Witness, find_process, meet
 from cli.drill.report import DrillReport, Figure
 from cli.drill.run import Drill
 from cli.drill.store_nodes import is_serving
+from cli.up.progress import open_words
 
 NAME: Final = "freeze"
 

@@ -6,11 +6,11 @@ import threading
 from typing import Final
 
 from cli.common.access import is_answering
-from cli.common.progress import open_words
 from cli.drill.report import DrillReport
 from cli.drill.run import Drill
 from cli.drill.store_nodes import leader_but
 from cli.drill.writers import Writers
+from cli.up.progress import open_words
 from regions import messages
 
 NAME: Final = "kill-everything"

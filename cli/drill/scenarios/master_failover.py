@@ -7,10 +7,10 @@ from typing import Any, Final
 from twisted.internet.defer import DeferredList
 
 from cli.common.errors import CliError
-from cli.common.progress import open_words
 from cli.drill.report import DrillReport, spread
 from cli.drill.run import Drill
 from cli.drill.target.moves import outages
+from cli.up.progress import open_words
 from coord.rpc.server import RpcClient
 from regions import messages
 from regions.records.model import ActiveRecord

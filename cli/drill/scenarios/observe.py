@@ -11,11 +11,11 @@ import threading
 from typing import Final
 
 from cli.common.errors import CliError
-from cli.common.progress import open_words
 from cli.diagnose.follow import MembershipChange
 from cli.drill.report import DrillReport, Figure, check, spread
 from cli.drill.run import Drill
 from cli.drill.target.moves import outages
+from cli.up.progress import open_words
 
 NAME: Final = "observe"
 

@@ -7,13 +7,13 @@ from typing import Final
 
 from cli.common.access import is_answering
 from cli.common.local import Daemon
-from cli.common.progress import open_words
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, spread
 from cli.drill.run import Drill
 from cli.drill.store_nodes import is_serving
 from cli.drill.target.moves import outages
 from cli.drill.traffic import rejected_at_rest
 from cli.drill.writers import Writers
+from cli.up.progress import open_words
 
 NAME: Final = "rolling-restart"
 

@@ -8,10 +8,10 @@ from typing import Final
 from cli.common import output
 from cli.common.connect import ask_server
 from cli.common.errors import CliError
-from cli.common.progress import open_words
 from cli.drill.report import DrillReport, spread
 from cli.drill.run import Drill
 from cli.drill.tablets import leaders, members_on, running_tablets
+from cli.up.progress import open_words
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.records.model import ServerRecord

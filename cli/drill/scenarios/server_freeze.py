@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from cli.common.progress import open_words
 from cli.drill.probes import ANSWERED, Probes, ProbeTarget
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, spread
 from cli.drill.run import Drill
 from cli.drill.scenarios.server_crash import choose, wait_reopened
+from cli.up.progress import open_words
 from coord.rpc.wire import Code
 from regions.records.model import ServerRecord
 from regionserver.request_gate import Place

@@ -17,6 +17,7 @@ from cli.common.errors import CliError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import duration_ms
+from cli.shell import complete
 from regions.records.model import ServerRecord
 from regionserver.tablets.upkeep.messages import PurgeQuarantine, QuarantinedReplica, QuarantineList
 
@@ -25,8 +26,21 @@ _TIMEOUT_S: Final = 60.0
 
 
 @click.command()
-@click.argument("tablet", metavar="[TABLET]", required=False, default="")
-@click.option("--server", "server_name", default="", metavar="SERVER", help="Only the quarantine of this server.")
+@click.argument(
+    "tablet",
+    metavar="[TABLET]",
+    shell_complete=complete.regions,
+    required=False,
+    default="",
+)
+@click.option(
+    "--server",
+    "server_name",
+    shell_complete=complete.servers,
+    default="",
+    metavar="SERVER",
+    help="Only the quarantine of this server.",
+)
 @click.option("--older-than", metavar="TIME", help="Only former replicas of at least this age: 12h, 7d.")
 @click.option("--force", is_flag=True, help="Remove former replicas whose time is not over as well.")
 @click.option("--dry-run", is_flag=True, help="Only show sizes and ages, and what would be removed.")

@@ -17,6 +17,7 @@ from cli.common.errors import CliError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.shell import complete
 from cli.tablets.reading import leader_in, views_of
 from coord.rpc.wire import RpcError
 from regions.messages import Accepted, NoteForcedConfig, OwnReplica, ReplicaState
@@ -48,9 +49,15 @@ class Rescue(NamedTuple):
 
 
 @click.command("unsafe-change-config")
-@click.argument("name", metavar="TABLET")
+@click.argument("name", metavar="TABLET", shell_complete=complete.regions)
 @click.option(
-    "--keep", "kept", multiple=True, required=True, metavar="SERVER", help="Server of a member that stays; repeatable."
+    "--keep",
+    "kept",
+    multiple=True,
+    required=True,
+    metavar="SERVER",
+    shell_complete=complete.servers,
+    help="Server of a member that stays; repeatable.",
 )
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be forced, and what may be lost.")

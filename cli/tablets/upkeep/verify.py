@@ -16,6 +16,7 @@ from cli.common.connect import ask_server, ask_servers, open_cluster
 from cli.common.errors import CliError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.shell import complete
 from cli.tablets.members import FoundTablet, find_leader
 from coord.rpc.wire import RpcError
 from regions.records.members import Member, MemberRole
@@ -39,7 +40,7 @@ class Compared(NamedTuple):
 
 
 @click.command()
-@click.argument("name", metavar="TABLET")
+@click.argument("name", metavar="TABLET", shell_complete=complete.regions)
 @global_options
 @click.pass_obj
 def verify(given: Globals, name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from cli.common.configuration import CLUSTER_KEYS
 from cli.common.options import SETTINGS, variable_of
 from cli.main import ENTRIES, rk
 from coord.server.config import zoo_cfg
@@ -210,7 +211,8 @@ def shared_options() -> set[str]:
         "cluster_id",
         "data_dir",
         "root",
-        "as_json",
+        "json",
+        "context",
         "help",
         *(_parameter(one[0]) for one in SETTINGS),
     }
@@ -237,12 +239,16 @@ def commands_page() -> str:
         "",
         "## Options of every command",
         "",
-        "They stand before or after the subcommand. An option beats its environment variable.",
+        "They stand before or after the subcommand. An option beats its environment variable, the variable beats the"
+        " [context and the configuration file](../operating.md#configuration).",
+        "",
+        "Any other option has a variable with the words of its command: `RK_REGION_LIST_LIMIT` is `rk region list"
+        " --limit`.",
         "",
     ]
     shared = [param for param in rk.params if isinstance(param, click.Option) and not param.hidden]
-    variables = {"store": "RK_STORE", "masters": "RK_MASTERS", "cluster_id": "RK_CLUSTER_ID"}
-    variables |= {_parameter(one[0]): variable_of(one[0]) for one in SETTINGS}
+    options = [*CLUSTER_KEYS, "context", "json", "config-file", *(one[0] for one in SETTINGS)]
+    variables = {_parameter(one): variable_of(one) for one in options}
     rows = [
         [_names(p), p.metavar or "", f"`{variables[p.name]}`" if p.name in variables else "", _text(p)] for p in shared
     ]

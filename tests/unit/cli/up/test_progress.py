@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cli.common.progress import as_wanted
+from cli.up.progress import as_wanted
 from regions.messages import MasterStatus
 
 STATUS = msgspec.convert(
