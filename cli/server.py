@@ -70,7 +70,7 @@ def list_(given: Globals) -> None:
             open_words(one),
             one.incoming,
             one.outgoing,
-            output.size(one.bytes),
+            output.estimated(one.bytes, is_measured=one.measured),
             UNKNOWN if one.tablets is None else one.tablets,
             UNKNOWN if one.leaders is None else one.leaders,
             reach.summary(heard, names.of_uuid(one.server.uuid)),

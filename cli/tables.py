@@ -353,6 +353,8 @@ def summary(found: messages.Tables) -> Group:
             UNKNOWN if one.open is None else one.open,
             one.rit,
             one.parked,
+            UNKNOWN if one.rows is None else one.rows,
+            output.estimated(one.size_bytes, is_measured=one.measured),
             one.table.kind or KV,
             one.table.storage.value,
             one.table.replication,
@@ -360,7 +362,7 @@ def summary(found: messages.Tables) -> Group:
         )
         for one in found.tables
     ]
-    counts = ["#regions", "#running", "#open", "#in transition", "#parked"]
+    counts = ["#regions", "#running", "#open", "#in transition", "#parked", "#rows", "#size"]
     columns = ["table", "state", "intent", *counts, "kind", "storage", "#replicas", "id"]
     return Group(output.table("", columns, rows))
 
@@ -425,6 +427,10 @@ def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> li
         lines.append(
             f"tablets: {counts.running} of {counts.regions} are running, {part} of {counts.replicas} replicas take part"
         )
+    if counts is not None:
+        rows = "unknown" if counts.rows is None else counts.rows
+        size = output.estimated(counts.size_bytes, is_measured=counts.measured)
+        lines.append(f"rows: {rows}, {size}{'' if counts.measured else ', estimated until servers have reported'}")
     note = one_copy(record.kind, record.replication, record.storage)
     lines += [f"copies: {note}"] if note else []
     if record.state is TableState.ALTERING:
@@ -455,14 +461,17 @@ def regions_table(found: messages.Regions, names: Names) -> Group:
                 (
                     region.region_id,
                     describe_range(region.start_key, region.end_key, region.hash_buckets) or keys,
-                    output.size(region.size_bytes),
+                    UNKNOWN if status.rows is None else status.rows,
+                    output.estimated(status.best_size, is_measured=status.measured),
                     replica.replica,
                     replica_state(replica, region, found.table),
                     names.of(replica.server),
                     _transition(replica, names),
                 )
             )
-    return Group(output.table("", ["region", "keys", "#size", "#replica", "state", "server", "transition"], rows))
+    return Group(
+        output.table("", ["region", "keys", "#rows", "#size", "#replica", "state", "server", "transition"], rows)
+    )
 
 
 def replica_state(

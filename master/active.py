@@ -65,6 +65,7 @@ from master.settings import MasterSettings
 from master.standby.watcher import Warm
 from master.tablets.keeping import TabletKeeping
 from regions.assign.assigner import Assigner
+from regions.balance.sizes import RegionSizes
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.history import BALANCED, StepLog
@@ -150,14 +151,8 @@ class ActiveMaster:
             fence, self.assigner.world, self.reports, self._dispatcher, now_ms, self._failed, self.assigner.causes
         )
         self.applying = Applying(self, now_ms)
-        self.balancing = Balancing(
-            fence,
-            self.assigner,
-            settings.balancer,
-            int(settings.balance_period_s * 1000),
-            now_ms,
-            self.applying.running,
-        )
+        period_ms = int(settings.balance_period_s * 1000)
+        self.balancing = Balancing(fence, self.assigner, settings.balancer, period_ms, now_ms, self.applying.running)
         #: How the tenure began, "startup" or "failover"; "" until the store has been read.
         self.path = ""
         #: True if the tenure began with the mirror that this master kept as a standby.
@@ -173,6 +168,7 @@ class ActiveMaster:
         #: Returns whether this start of a server has sent this process a heartbeat of late.
         self.has_heard: Callable[[Incarnation], bool] = lambda _: True
         self.bulk_plans = BulkPlans(self, planner, now_ms, token)
+        self.balancing.sizes = self.bulk_plans.sizes = lambda: RegionSizes(self.reports.sizes, self.keeper.measure)
         self.operations = TableOperations(self, now_ms, token, int(settings.purge_after_s * 1000))
         self.purging = Purging(self, self.operations.locks, now_ms, int(settings.purge_after_s * 1000))
         self.operations.undelete = Undelete(self, self.operations.locks, self.purging.forget).perform

@@ -12,6 +12,7 @@ from regions.messages.heartbeat import TAKES_PART, ReplicaReport, ReplicaState, 
 from regions.messages.server import TabletFigures
 from regionserver.replica.effects import Key
 from regionserver.replica.states import Phase
+from regionserver.request_gate import Sizes
 
 _OPENING: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING)
 _CLOSING: Final = (Phase.MARKING, Phase.CLOSING, Phase.STUCK, Phase.RELEASING, Phase.DROPPING)
@@ -35,10 +36,15 @@ def _in(tablets: TabletFigures | None, *states: ReplicaState) -> int:
     return 0 if tablets is None else sum(tablets.replicas.get(state.value, 0) for state in states)
 
 
-def report_with_load(report: ReplicaReport | None, rates: Mapping[Key, float]) -> ReplicaReport | None:
-    """Return a replica's report with its requests per second."""
-    load = None if report is None else rates.get((report.region_id, report.replica))
-    return report if report is None or load is None else replace(report, load=round(load, 2))
+def report_with_figures(report: ReplicaReport | None, rates: Mapping[Key, float], sizes: Sizes) -> ReplicaReport | None:
+    """Return a replica's report with its requests per second and its measured size."""
+    if report is None:
+        return None
+    key = report.region_id, report.replica
+    load, size = rates.get(key), sizes.of(key)
+    if load is not None:
+        report = replace(report, load=round(load, 2))
+    return report if size is None else replace(report, rows=size.rows, size_bytes=size.size_bytes)
 
 
 def hosted_with_load(hosted: Iterable[HostedReplica], rates: Mapping[Key, float]) -> list[HostedReplica]:

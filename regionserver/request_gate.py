@@ -17,11 +17,22 @@ from prometheus_client import CollectorRegistry
 
 from coord.rpc.wire import RpcError
 from regions.messages import NO_LEASE, WRONG_SERVER
+from regions.messages.heartbeat import Measure
 from regions.records.model import Incarnation, RegionRecord, ReplicaLocation
 from regionserver.workers import Pool, Workers
 
 #: Minimum time over which a region's requests per second are counted.
 RATE_SPAN_S: Final = 10.0
+
+#: Region id and number of a replica.
+Key = tuple[str, int]
+
+#: Masters need sizes to balance and to plan, not to account: a size is reported again only when it differs noticeably
+#: from the reported one, and sizes are compared at most this often. A server at rest compares nothing.
+SIZES_EVERY_S: Final = 5.0
+#: A size is reported again if its bytes or rows have changed by this part, or its bytes by this number.
+SIZE_CHANGE_PART: Final = 0.05
+SIZE_CHANGE_BYTES: Final = 1_000_000
 
 #: The region is not open on the server, or in another opening; nothing was done. Read its location again.
 NOT_SERVING: Final = "not_serving"
@@ -47,8 +58,67 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         return cls(region.region_id, location.uuid, location.start_code, location.since_ms, replica)
 
 
+def differs(reported: Measure | None, now: Measure) -> bool:
+    """Return True if a size must be reported again."""
+    if reported is None:
+        return True
+    change = abs(now.size_bytes - reported.size_bytes)
+    if change >= SIZE_CHANGE_BYTES:
+        return True
+    return _is_large(change, reported.size_bytes) or _is_large(abs(now.rows - reported.rows), reported.rows)
+
+
+def _is_large(change: int, before: int) -> bool:
+    return change > 0 and change >= SIZE_CHANGE_PART * before
+
+
+class Sizes:
+    """The sizes of one server's replicas. `measured` and `forget` are thread-safe, the others run on the reactor."""
+
+    def __init__(self) -> None:
+        self._latest: dict[Key, Measure] = {}
+        self._reported: dict[Key, Measure] = {}
+        #: Replicas that were measured since the last comparison.
+        self._noted: set[Key] = set()
+        self._next_s = 0.0
+
+    def measured(self, key: Key, size: Measure) -> None:
+        """Take in the present size of a replica."""
+        if self._latest.get(key) != size:
+            self._latest[key] = size
+            self._noted.add(key)  # after the size: the comparison takes the key first
+
+    def forget(self, key: Key) -> None:
+        """Forget a replica that is closed."""
+        self._latest.pop(key, None)
+        self._noted.discard(key)
+
+    def of(self, key: Key) -> Measure | None:
+        """Return the size of a replica, None if it was never measured."""
+        return self._latest.get(key)
+
+    def take_changed(self, now_s: float) -> list[Key]:
+        """Return the replicas whose sizes must be reported; nothing if the last comparison was a moment ago."""
+        if not self._noted or now_s < self._next_s:
+            return []
+        self._next_s = now_s + SIZES_EVERY_S
+        changed: list[Key] = []
+        for key in [key for key in self._reported if key not in self._latest]:
+            del self._reported[key]
+        while self._noted:
+            key = self._noted.pop()
+            size = self._latest.get(key)
+            if size is not None and differs(self._reported.get(key), size):
+                self._reported[key] = size
+                changed.append(key)
+        return changed
+
+
 class Serving:
-    """The server's interface for its region opener. `holds` is thread-safe; call the others on the reactor's thread."""
+    """The server's interface for its region opener.
+
+    `holds`, `report_damage` and `report_size` are thread-safe; call the others on the reactor's thread.
+    """
 
     def __init__(
         self,
@@ -70,6 +140,8 @@ class Serving:
         self._me = me
         self._served = served
         self._damaged = damaged
+        #: Sizes that the opener has measured.
+        self.sizes = Sizes()
         self._asked: Counter[tuple[str, int]] = Counter()
         self._rates: dict[tuple[str, int], float] = {}
         self._since_s = reactor.seconds()
@@ -99,6 +171,14 @@ class Serving:
         Thread-safe. The opener must answer no further request for the replica; `close` is called soon.
         """
         self.reactor.callFromThread(self._damaged, (region_id, replica), why)
+
+    def report_size(self, region_id: str, replica: int, rows: int, size_bytes: int) -> None:
+        """Report the present size of a replica that is being opened, or is open. Optional.
+
+        Call this as often as the size changes: masters are sent noticeable changes only. For a region without a
+        reported size masters use the size that its table was created with.
+        """
+        self.sizes.measured((region_id, replica), Measure(rows, size_bytes))
 
     def rates(self) -> dict[tuple[str, int], float]:
         """Return recent requests per second by (region id, replica); regions without requests are left out."""

@@ -60,7 +60,7 @@ from regions.records.formats import KNOWN
 from regions.records.model import Incarnation, ServerRecord
 from regions.records.znodes import Layout
 from regionserver.config import ServerSettings
-from regionserver.figures import figures, hosted_with_load, report_with_load
+from regionserver.figures import figures, hosted_with_load, report_with_figures
 from regionserver.health import HealthFacts, HealthWatch
 from regionserver.metrics import Metrics
 from regionserver.opener import RegionOpener, kind_of
@@ -189,8 +189,7 @@ class RegionServer:
     def validate(self) -> None:
         """Check every invariant of the replicas if there was an event since the last call. For simulations.
 
-        Raises:
-            AssertionError: an invariant does not hold.
+        Raise AssertionError if an invariant does not hold.
         """
         self._host.validate()
 
@@ -520,7 +519,7 @@ class RegionServer:
         rates, tablets = self.rates(), self._tablets
 
         def describe(key: Key) -> ReplicaReport | TabletReport | None:
-            found = report_with_load(self._host.replicas.report(key), rates)
+            found = report_with_figures(self._host.replicas.report(key), rates, self._serving.sizes)
             return found if found is not None or tablets is None else tablets.describe(key)
 
         def keys() -> list[Key]:
@@ -538,7 +537,8 @@ class RegionServer:
     def take_changed(self) -> list[Key]:
         """Return the replicas that have changed since the last call."""
         of_tablets = [] if self._tablets is None else self._tablets.take_changed()
-        return [*self._host.replicas.take_changed(), *of_tablets]
+        sized = self._serving.sizes.take_changed(self._reactor.seconds())
+        return [*self._host.replicas.take_changed(), *sized, *of_tablets]
 
     def rates(self) -> Mapping[Key, float]:
         """Return recent requests per second."""

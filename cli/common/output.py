@@ -153,6 +153,11 @@ def size(count: int) -> str:
     raise AssertionError(f"unreachable: {count}")
 
 
+def estimated(count: int, *, is_measured: bool) -> str:
+    """Return bytes for people, such as `605 MB`, or `~605 MB` unless servers have measured them. Nothing is `0 B`."""
+    return f"{'' if is_measured or not count else '~'}{size(count)}"
+
+
 def count(number: int, noun: str) -> str:
     """Return `1 master`, `2 masters`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -94,6 +94,9 @@ class ServerLine(msgspec.Struct):
     leaders: int | None = None
     #: Replicas of tablets in `open`; None: unknown, and not counted there.
     tablets_open: int | None = None
+    #: Rows in `bytes`; None, and `bytes` an estimate, until the server has reported its replicas' sizes (`measured`).
+    rows: int | None = None
+    measured: bool = False
 
 
 class Status(msgspec.Struct):
@@ -271,6 +274,8 @@ def _server_line(load: messages.ServerLoad, names: Names) -> ServerLine:
         load.tablets,
         load.leaders,
         load.tablets_open,
+        load.rows,
+        load.measured,
     )
 
 
@@ -329,7 +334,7 @@ def _servers_table(servers: Sequence[ServerLine]) -> Table:
     """Return the printed servers; with the columns of tablets if one has tablets."""
     with_tablets = any(one.tablets for one in servers)
     rows = [
-        (s.name, s.address, _word(s.state), s.kind, s.rack, _open(s), output.size(s.bytes), s.incoming, s.outgoing)
+        (s.name, s.address, _word(s.state), s.kind, s.rack, _open(s), _data(s), s.incoming, s.outgoing)
         + ((_known(s.tablets), _known(s.leaders)) if with_tablets else ())
         for s in servers
     ]
@@ -349,6 +354,11 @@ def _leaders(servers: Sequence[ServerLine]) -> str:
 def _open(one: ServerLine) -> str:
     is_unknown = one.tablets and one.tablets_open is None
     return f"{one.open} + {UNKNOWN}" if is_unknown else str(one.open)
+
+
+def _data(one: ServerLine) -> str:
+    """Return the bytes of the server's replicas, with `~` if they are an estimate."""
+    return output.estimated(one.bytes, is_measured=one.measured)
 
 
 def _known(count: int | None) -> str:

@@ -15,6 +15,7 @@ from master.api.retirement import list_intents, retirement
 from master.api.tablets import list_tablets, show_tablet
 from master.catalog.lookup import find_region, find_table, summary
 from regions import messages as ms
+from regions.balance.sizes import NOT_MEASURED, RegionSize, RegionSizes
 from regions.cluster.entities import Region, Server, Table
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
@@ -23,13 +24,16 @@ from regions.diagnose.explain import explain
 from regions.diagnose.explain_table import explain_table
 from regions.diagnose.explain_tablets import explain_watched
 from regions.diagnose.tablets import TabletWatch
+from regions.messages.heartbeat import Measure
 from regions.records.members import Member
-from regions.records.model import RegionRecord, TableIntent, TransitionRecord
+from regions.records.model import RegionRecord, TableIntent, TabletState, TransitionRecord
 from regions.records.replica_key import parse_replica_key
 from regions.replication.tablet import TabletTable
 from regions.transitions.table_states import VISIBLE, tablet_state
 
 RECENT_MAX: Final = 10_000
+#: States of regions that have no rows of their table.
+_WITHOUT: Final = (TabletState.REPLACED, TabletState.DELETED)
 
 Read = (
     ms.ListTables
@@ -81,6 +85,9 @@ class TabletViews(Protocol):
     def in_transition(self, table_id: str = "") -> list[tuple[int, TransitionRecord]]:
         """Return the transitions of members, of one table or of all, each with the time at which it was read."""
 
+    def measure(self, region_id: str) -> Measure | None:
+        """Return the measured size of a tablet, or None if no replica has reported one."""
+
 
 class RecordsAlone:
     """A standby's view: its mirror has tablets' records and no reports."""
@@ -103,11 +110,15 @@ class RecordsAlone:
         """Return []."""
         return []
 
+    def measure(self, _region_id: str) -> Measure | None:
+        """Return None."""
+        return None
+
 
 class ReadView(NamedTuple):
     """Input of a read: cluster state, limits that explanations name, latest steps, and current time.
 
-    `tablets` is the keeper of tablets; a standby has none.
+    `tablets` is the keeper of tablets, `sizes` are the sizes that servers have reported; a standby has neither.
     """
 
     world: ClusterState
@@ -115,6 +126,7 @@ class ReadView(NamedTuple):
     history: StepLog
     now_ms: int
     tablets: TabletViews = RecordsAlone()
+    sizes: RegionSizes = NOT_MEASURED
 
 
 def read(view: ReadView, request: Read) -> ms.MasterReply:
@@ -142,7 +154,8 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
             watch = view.tablets.watch
             if watch is not None:
                 watch.look(view.now_ms)
-            loads = [with_tablets(server_load(servers[uuid], flapping.get(uuid, 0)), watch) for uuid in sorted(servers)]
+            found_loads = (server_load(servers[uuid], flapping.get(uuid, 0), view.sizes) for uuid in sorted(servers))
+            loads = [with_tablets(one, watch) for one in found_loads]
             return ms.Servers(loads, barred=[bar for uuid, bar in sorted(world.bars.items()) if uuid not in servers])
         case ms.ListRit():
             found = [(one.seen_ms, one.transition) for one in world.rit() if one.transition is not None]
@@ -203,6 +216,10 @@ def table_summary(table: Table, view: ReadView) -> ms.TableSummary:
     """Return a table's record with its counts."""
     table_id = table.record.table_id
     found = summary(table, view.tablets.counts(table_id))
+    size = RegionSize.total(view.sizes.of(one) for one in table.regions.values() if one.record.state not in _WITHOUT)
+    found = msgspec.structs.replace(
+        found, size_bytes=size.size_bytes, rows=size.rows, measured=size.is_measured or not table.regions
+    )
     if not table.record.is_tablet:
         return found
     moving = [record for _, record in view.tablets.in_transition(table_id)]
@@ -221,9 +238,10 @@ def describe_table(table: Table, request: ms.DescribeTable, view: ReadView) -> m
 
 def region_status(region: Region, view: ReadView) -> ms.RegionStatus:
     """Return a region with the servers of its replicas; a tablet's are its members, on those servers that live."""
+    size = view.sizes.of(region)
     if region.record.is_tablet:
         members = [_member_status(region.record, one, view) for one in region.record.members]
-        return ms.RegionStatus(region.record, members)
+        return ms.RegionStatus(region.record, members, *size)
     replicas = [
         ms.ReplicaStatus(one.number, None if one.open_on is None else one.open_on.incarnation, one.transition)
         for one in region.replicas
@@ -233,7 +251,7 @@ def region_status(region: Region, view: ReadView) -> ms.RegionStatus:
     state = tablet_state(record, region.table.record, in_transition=in_transition)
     if state is not record.state:
         record = msgspec.structs.replace(record, state=state)
-    return ms.RegionStatus(record, replicas)
+    return ms.RegionStatus(record, replicas, *size)
 
 
 def _member_status(record: RegionRecord, member: Member, view: ReadView) -> ms.ReplicaStatus:
@@ -243,19 +261,22 @@ def _member_status(record: RegionRecord, member: Member, view: ReadView) -> ms.R
     return ms.ReplicaStatus(member.number, None if server is None else server.incarnation, transition, takes_part)
 
 
-def server_load(server: Server, shunned_until_ms: int = 0) -> ms.ServerLoad:
+def server_load(server: Server, shunned_until_ms: int = 0, sizes: RegionSizes = NOT_MEASURED) -> ms.ServerLoad:
     """Return a live server with the number and size of its replicas."""
     outgoing = sum(1 for one in server.open.values() if one.transition is not None)
+    size = RegionSize.total(sizes.of(one.region) for one in server.open.values())
     return ms.ServerLoad(
         server.record,
         len(server.open) - outgoing,
-        sum(one.region.record.size_bytes for one in server.open.values()),
+        size.size_bytes,
         len(server.incoming),
         outgoing,
         server.draining,
         server.fencing,
         shunned_until_ms,
         server.bar,
+        rows=size.rows,
+        measured=size.is_measured,
     )
 
 
@@ -265,9 +286,21 @@ def with_tablets(load: ms.ServerLoad, watch: TabletWatch | None) -> ms.ServerLoa
         return load
     members, leaders = watch.members[load.server.uuid], watch.leaders_on(load.server.incarnation)
     if leaders is None:  # it has not reported everything to this master yet
-        return msgspec.structs.replace(load, tablets=members)
-    there = watch.open[load.server.uuid]
-    return msgspec.structs.replace(load, tablets=members, leaders=leaders, open=load.open + there, tablets_open=there)
+        return msgspec.structs.replace(load, tablets=members, rows=None, measured=False)
+    uuid = load.server.uuid
+    there, of_tablets = watch.open[uuid], RegionSize(watch.bytes[uuid], watch.rows[uuid], is_measured=True)
+    of_shared = RegionSize(load.bytes, load.rows, is_measured=load.measured or not load.open)
+    size = RegionSize.total((of_shared, of_tablets))
+    return msgspec.structs.replace(
+        load,
+        tablets=members,
+        leaders=leaders,
+        open=load.open + there,
+        tablets_open=there,
+        bytes=size.size_bytes,
+        rows=size.rows,
+        measured=size.is_measured,
+    )
 
 
 def _in_transition(seen_ms: int, record: TransitionRecord) -> ms.TransitionStep:

@@ -58,7 +58,8 @@ async def by_active_master(active_master: ActiveMaster, master: MasterProcess, r
         if not bound.allows(as_of):
             raise _too_stale(bound, as_of, "")
     assigner = active_master.assigner
-    view = ReadView(assigner.world, assigner.config, assigner.history, master.now_ms(), tablets=active_master.keeper)
+    keeper, sizes = active_master.keeper, active_master.balancing.sizes()
+    view = ReadView(assigner.world, assigner.config, assigner.history, master.now_ms(), keeper, sizes)
     return stamped(read(view, request), as_of)
 
 

@@ -18,6 +18,7 @@ from master.leadership.fence import Fence
 from regions import messages as ms
 from regions.assign.assigner import Assigner
 from regions.balance.balancer import Proposal, gate, propose
+from regions.balance.sizes import NOT_MEASURED, RegionSizes
 from regions.cluster import events as ev
 from regions.cluster.limits import BalancerConfig
 from regions.records.model import BalancerRecord
@@ -46,6 +47,8 @@ class Balancing:
         self._now_ms = now_ms
         #: Returns the load of replicas by key, as far as servers have reported it.
         self.loads: Callable[[], Mapping[str, float]] = dict
+        #: Returns the sizes of regions, measured as far as servers have reported them.
+        self.sizes: Callable[[], RegionSizes] = lambda: NOT_MEASURED
         self.applied_plan = applied_plan
         self.record = BalancerRecord()
         self._version = -1
@@ -106,7 +109,7 @@ class Balancing:
         now = self._now_ms()
         world = self._assigner.world
         found = gate(world, now, self.config)
-        proposal = propose(world, self.config, exclude=found.excluded, loads=self.loads())
+        proposal = propose(world, self.config, exclude=found.excluded, loads=self.loads(), sizes=self.sizes())
         if dry_run:
             return proposal, []
         self._next_ms = now if proposal.more else now + self.period_ms

@@ -15,6 +15,7 @@ from master.context import ActiveContext
 from master.phases import BulkPlan
 from master.plans.planner import Planner, snapshot_of
 from master.plans.tablets import is_of_tablets, progress_of, snapshot_of_tablets
+from regions.balance.sizes import NOT_MEASURED, RegionSizes
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.state import ClusterState
@@ -42,6 +43,8 @@ class BulkPlans:
         self._planner = planner
         self._now_ms = now_ms
         self._token = token
+        #: Returns the sizes of regions, measured as far as servers have reported them.
+        self.sizes: Callable[[], RegionSizes] = lambda: NOT_MEASURED
         self.latest: BulkPlan | None = None
         self._running: dict[str, BulkPlan] = {}
         #: Plans of former masters that are not finished.
@@ -83,7 +86,8 @@ class BulkPlans:
         if is_of_tablets(request.keys, world):
             snapshot = snapshot_of_tablets(request.keys, world)
         else:
-            snapshot = snapshot_of(world, [world.replicas[key] for key in request.keys if key in world.replicas])
+            wanted = [world.replicas[key] for key in request.keys if key in world.replicas]
+            snapshot = snapshot_of(world, wanted, self.sizes())
 
         def progress(stage: str) -> None:
             bulk.stage = stage

@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.errors import CoordError
+from regions.balance.sizes import NOT_MEASURED, RegionSizes
 from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.plan import LastRow, Params, PlanError, RegionRow, ServerRow, Snapshot, plan, verify
@@ -64,7 +65,7 @@ class FinishedPlan(msgspec.Struct):
     fingerprint: str = ""
 
 
-def snapshot_of(world: ClusterState, replicas: Iterable[Replica]) -> Snapshot:
+def snapshot_of(world: ClusterState, replicas: Iterable[Replica], sizes: RegionSizes = NOT_MEASURED) -> Snapshot:
     """Return the planner's input: regions whose replicas are all to be placed, live servers, and former servers."""
     wanted: dict[str, int] = {}
     for replica in replicas:
@@ -77,9 +78,8 @@ def snapshot_of(world: ClusterState, replicas: Iterable[Replica]) -> Snapshot:
         if count != len(region.replicas):
             continue  # some replicas are open: the assigner places the others one by one
         record, table = region.record, region.table.record
-        row = RegionRow(
-            region_id, record.table_id, record.size_bytes, count, pool(table.group, table.kind), record.start_key
-        )
+        size = sizes.of(region).size_bytes
+        row = RegionRow(region_id, record.table_id, size, count, pool(table.group, table.kind), record.start_key)
         regions.append(row)
         last.extend(LastRow(region_id, one.number, one.last_uuid) for one in region.replicas if one.last_uuid)
     servers = [

@@ -39,7 +39,7 @@ from regions.cluster.history import master_step, steps_since
 from regions.cluster.limits import AssignerConfig
 from regions.diagnose.member_intents import obstacle_to_empty, stuck_lines, tablets_on
 from regions.diagnose.tablets import TabletWatch, is_listed, problem_lines
-from regions.messages.heartbeat import Report
+from regions.messages.heartbeat import Measure, Report
 from regions.records.intents import TabletIntents
 from regions.records.members import Member
 from regions.records.model import (
@@ -444,6 +444,11 @@ class TabletKeeping:
             for work in tablet.work.values()
             if work.transition is not None
         ]
+
+    def measure(self, region_id: str) -> Measure | None:
+        """Return the measured size of a tablet, or None if no replica has reported one."""
+        tablet = self.keeper.tablets.get(region_id)
+        return None if tablet is None else tablet.measure
 
     def finish(self, effect: fx.FinishTable) -> None:
         """Write the end of a deleted table once no replica takes part any more."""

@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from regions.balance.sizes import NOT_MEASURED, RegionSizes
 from regions.cluster.entities import Replica, Server, Table
 from regions.cluster.limits import BalancerConfig
 from regions.cluster.state import ClusterState
@@ -95,6 +96,7 @@ def propose(
     loads: Mapping[str, float] | None = None,
     used: Mapping[str, int] | None = None,
     fits: Fits | None = None,
+    sizes: RegionSizes = NOT_MEASURED,
 ) -> Proposal:
     """Return the moves of one round.
 
@@ -105,6 +107,7 @@ def propose(
         loads: The replicas' loads by key.
         used: Moves under way by server, which count for the limit per server.
         fits: Returns whether a replica may move to a server, besides the rules of the balancer.
+        sizes: The regions' sizes, measured where servers have reported them.
     """
     config = config or BalancerConfig()
     budget = _Budget(config, used or {})
@@ -112,15 +115,15 @@ def propose(
     before: list[GroupBalance] = []
     after: list[GroupBalance] = []
     for name in sorted({pool(server.group, server.kind) for server in world.servers.values()}):
-        sheet = _Sheet(world, name, frozenset(exclude), loads or {}, budget, fits)
+        sheet = _Sheet(world, name, frozenset(exclude), loads or {}, budget, fits, sizes)
         if not sheet.servers:
             continue
         before.append(sheet.balance())
         moves.extend(sheet.misplaced())
         moves.extend(sheet.even_counts())
         moves.extend(sheet.even_out(sheet.size, config.size_tolerance, "bytes"))
-        sizes = (sheet.size, config.size_tolerance)
-        moves.extend(sheet.even_out(sheet.load, config.load_tolerance, "load", keep=sizes))
+        bounds = (sheet.size, config.size_tolerance)
+        moves.extend(sheet.even_out(sheet.load, config.load_tolerance, "load", keep=bounds))
         after.append(sheet.balance())
     return Proposal(moves, before, after, budget.short)
 
@@ -179,6 +182,7 @@ class _Sheet:
         loads: Mapping[str, float],
         budget: _Budget,
         fits: Fits | None,
+        sizes: RegionSizes,
     ) -> None:
         self.world = world
         self.fits = fits
@@ -204,7 +208,7 @@ class _Sheet:
         self.parts: dict[str, Floats] = {}
         self.total: Floats = np.zeros(len(self.servers))
         self.load_of = loads
-        self.size = _Metric(self, lambda replica: float(replica.region.record.size_bytes))
+        self.size = _Metric(self, lambda replica: float(sizes.of(replica.region).size_bytes))
         self.load = _Metric(self, lambda replica: loads.get(replica.key, 0.0))
         #: Replicas of the pool's tables on servers of other pools.
         self.wrong_pool: list[Replica] = []

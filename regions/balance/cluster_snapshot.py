@@ -34,7 +34,7 @@ def census(servers: Iterable[ServerLoad], tables: Iterable[Regions]) -> Snapshot
             row = RegionRow(
                 region.region_id,
                 region.table_id,
-                region.size_bytes,
+                status.best_size,
                 found.table.replication,
                 where or "",
                 region.start_key,

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
 from regions.balance.balancer import Proposal, propose
+from regions.balance.sizes import RegionSizes
 from regions.cluster.entities import Region, Replica, Server
 from regions.cluster.limits import BalancerConfig
 from regions.cluster.state import ClusterState
 from regions.messages import BalanceMove
+from regions.messages.heartbeat import Measure
 from regions.records.intents import TabletIntents, TabletMove
 from regions.records.kinds import kind_in_tablets
-from regions.records.model import TabletState
+from regions.records.model import RegionRecord, TabletState
 from regions.records.replica_key import parse_replica_key
 from regions.replication.keeper import Keeper
 from regions.replication.policy.requests import objection_to_tablet_move
@@ -102,9 +105,9 @@ def tablet_round(keeper: Keeper, config: BalancerConfig, now_ms: int) -> TabletR
     room = config.tablet_moves_max - moves_under_way(keeper)
     if why or room <= 0:
         return TabletRound(why, msgspec.structs.replace(NO_MOVES, more=room <= 0), [])
-    world = model_of(keeper)
+    world, sizes = model_of(keeper), RegionSizes({}, partial(_in_grains, keeper))
     limits = msgspec.structs.replace(config, moves_max=room, per_server_max=config.tablets_per_server_max)
-    found = propose(world, limits, used=moving, fits=_fits)
+    found = propose(world, limits, used=moving, fits=partial(_fits, sizes), sizes=sizes)
     moves: list[tuple[str, TabletMove]] = []
     accepted: list[BalanceMove] = []
     for one in found.moves:
@@ -141,8 +144,7 @@ def model_of(keeper: Keeper) -> ClusterState:
 def _add(world: ClusterState, keeper: Keeper, tablet: Tablet, kept: TabletIntents | None) -> None:
     record = tablet.table.record
     table = world.tables.get(record.table_id) or world.put_table(record, tablet.table.version)
-    grains = tablet.size_bytes // GRAIN_BYTES
-    region = Region(table, msgspec.structs.replace(tablet.record, size_bytes=grains * GRAIN_BYTES), tablet.version)
+    region = Region(table, _without_estimate(tablet.record), tablet.version)
     table.regions[tablet.region_id] = region
     may_move = keeper.policy.is_at_rest(tablet)
     targets = _targets(kept)
@@ -157,10 +159,20 @@ def _add(world: ClusterState, keeper: Keeper, tablet: Tablet, kept: TabletIntent
         region.replicas.append(replica)
 
 
+def _without_estimate(record: RegionRecord) -> RegionRecord:
+    """Return the record without the size from the table's creation: to copy a member is dear, a guess is no reason."""
+    return record if not record.size_bytes else msgspec.structs.replace(record, size_bytes=0)
+
+
+def _in_grains(keeper: Keeper, region_id: str) -> Measure | None:
+    found = keeper.tablets[region_id].measure
+    return None if found is None else found._replace(size_bytes=found.size_bytes // GRAIN_BYTES * GRAIN_BYTES)
+
+
 def _targets(kept: TabletIntents | None) -> Mapping[str, str]:
     return {} if kept is None else {one.source: one.target for one in kept.moves}
 
 
-def _fits(replica: Replica, server: Server) -> bool:
+def _fits(sizes: RegionSizes, replica: Replica, server: Server) -> bool:
     """Return True if a server has room for a copy of the replica, or nobody knows how much it has."""
-    return not objection_to_space(server.record, replica.region.record.size_bytes)
+    return not objection_to_space(server.record, sizes.of(replica.region).size_bytes)

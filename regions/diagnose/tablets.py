@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
-from regions.messages.heartbeat import MemberHealth, MemberReport, ReplicaState
+from regions.messages.heartbeat import Measure, MemberHealth, MemberReport, ReplicaState
 from regions.messages.tablets import OrphanReplica, TabletHealth, TabletMember, TabletStatus
 from regions.records.members import ConfigId, Member
 from regions.records.model import Incarnation, TableIntent, TableState, TabletState
@@ -33,6 +33,8 @@ PROBLEMS: Final = (TabletHealth.UNAVAILABLE, TabletHealth.CONSENSUS_MISMATCH, Ta
 LOOKS_MAX: Final = 500
 #: Tablets that are named as examples of a problem.
 _NAMED_MAX: Final = 3
+
+_NO_ROWS: Final = Measure(0, 0)
 
 #: Returns True if this start of a server has reported all its replicas.
 HasReported = Callable[[Incarnation], bool]
@@ -62,6 +64,8 @@ class _Seen(NamedTuple):
     leader: str
     #: Uuids of the servers whose replicas take part.
     open: tuple[str, ...]
+    #: Sizes of these replicas, in the same order.
+    sizes: tuple[Measure, ...]
 
 
 class TabletWatch:
@@ -82,6 +86,9 @@ class TabletWatch:
         self.members: Counter[str] = Counter()
         self.leaders: Counter[str] = Counter()
         self.open: Counter[str] = Counter()
+        #: Bytes and rows of the replicas that take part, as their servers report them.
+        self.bytes: Counter[str] = Counter()
+        self.rows: Counter[str] = Counter()
         #: Tablets that `look_on` has yet to judge in this round.
         self._rest: list[str] = []
 
@@ -166,6 +173,7 @@ class TabletWatch:
             tablet.record.members,
             "" if leader is None else leader.server.uuid,
             tuple(view.server.uuid for view in tablet.view.takes_part),
+            tuple(view.report.measure or _NO_ROWS for view in tablet.view.takes_part),
         )
         if seen is not None:
             self._count(seen, -1)
@@ -181,8 +189,10 @@ class TabletWatch:
             del self.by_table[seen.table_id]
         for member in seen.members:
             self.members[member.uuid] += sign
-        for uuid in seen.open:
+        for uuid, size in zip(seen.open, seen.sizes, strict=True):
             self.open[uuid] += sign
+            self.bytes[uuid] += sign * size.size_bytes
+            self.rows[uuid] += sign * size.rows
         if seen.leader:
             self.leaders[seen.leader] += sign
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from regions.cluster.state import ClusterState
-from regions.messages.heartbeat import OPEN, ReplicaReport, Report
+from regions.messages.heartbeat import OPEN, Measure, ReplicaReport, Report
 from regions.records.model import Incarnation, RegionRecord, TabletState, TransitionRecord
 from regions.records.replica_key import replica_key
 
@@ -35,6 +35,10 @@ RECHECK_MS: Final = 5_000
 ORPHAN_RECHECK_MS: Final = 60_000
 #: Suspects that are checked at a time.
 CHECKS_MAX: Final = 200
+
+
+#: Sizes of replicas that are gone, before they are dropped.
+SPARE_SIZES: Final = 1_000
 
 
 class Ruling(enum.Enum):
@@ -92,6 +96,8 @@ class Reports:
         self.loads: dict[str, float] = {}
         #: Uuid of the server that has reported the load, by key. Reports of a former server must not clear it.
         self._load_from: dict[str, str] = {}
+        #: Latest measured sizes by replica key. A size outlives its server: a region that moves keeps its rows.
+        self.sizes: dict[str, Measure] = {}
         #: Number of heartbeats with a report.
         self.count = 0
         #: Number of complete full reports.
@@ -134,6 +140,8 @@ class Reports:
         if report.ends:
             holding.is_complete = True
             self.full_count += 1
+        if len(self.sizes) > len(self._world.replicas) + SPARE_SIZES:
+            self.sizes = {key: size for key, size in self.sizes.items() if key in self._world.replicas}
 
     def forget(self, uuid: str) -> None:
         """Drop the reports of a server that is gone or has restarted."""
@@ -149,6 +157,8 @@ class Reports:
             self._load_from[key] = holding.incarnation.uuid
         else:
             self._forget_load(holding, key)
+        if report.measure is not None:
+            self.sizes[key] = report.measure
         if report.state != OPEN:
             holding.versions.pop(key, None)
             holding.others[key] = report.state

@@ -115,6 +115,9 @@ class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     leaders: int | None = None
     #: Replicas of tablets in `open`. None: unknown, and then `open` does not count them.
     tablets_open: int | None = None
+    #: Rows in `bytes`. None, and `bytes` an estimate, until the server has reported the size of each open replica.
+    rows: int | None = None
+    measured: bool = False
 
     @property
     def shared_open(self) -> int:

@@ -23,7 +23,7 @@ Standby masters get the server's address and load, but no reports (HB-08, X14).
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -94,6 +94,17 @@ class LeaderReport(msgspec.Struct, frozen=True, array_like=True):
     health: tuple[MemberReport, ...] = ()
 
 
+class Measure(NamedTuple):
+    """The measured size of a region: its rows, and the bytes that they take.
+
+    The bytes of a shared region are those of the pages of its file that have rows; those of a tablet are its keys and
+    values, as they are equal in all members.
+    """
+
+    rows: int
+    size_bytes: int
+
+
 class TabletReport(msgspec.Struct, frozen=True, array_like=True):
     """One replica of a tablet as its server has it. An array on the wire: there may be thousands."""
 
@@ -114,6 +125,8 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
     reason: str = ""
     #: None for a replica that does not lead.
     leader: LeaderReport | None = None
+    #: Rows in `size_bytes`; -1: unknown, because the replica does not run.
+    rows: int = -1
 
     @property
     def key(self) -> str:
@@ -124,6 +137,11 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
     def leads(self) -> bool:
         """Return True if this is the report of a leader."""
         return self.role is TabletRole.LEADER and self.leader is not None
+
+    @property
+    def measure(self) -> Measure | None:
+        """The measured size of the replica, None if its server does not know it."""
+        return None if self.rows < 0 else Measure(self.rows, self.size_bytes)
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
@@ -140,11 +158,19 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     load: float = 0.0
     #: Description of damaged rows, "" if none have been read.
     damage: str = ""
+    #: Measured rows and bytes; -1: the service has not measured the region.
+    rows: int = -1
+    size_bytes: int = -1
 
     @property
     def key(self) -> str:
         """`<region_id>-<replica>`."""
         return replica_key(self.region_id, self.replica)
+
+    @property
+    def measure(self) -> Measure | None:
+        """The measured size, None if the service has not measured the region."""
+        return None if min(self.rows, self.size_bytes) < 0 else Measure(self.rows, self.size_bytes)
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -81,6 +81,10 @@ class TableSummary(msgspec.Struct, frozen=True):
     altered: int = -1
     #: For a table of tablets: number of usable tablets; the other counts are those of the members. -1: shared regions.
     running: int = -1
+    #: Bytes and rows of one copy of all regions. `rows` None and `measured` False: `size_bytes` has estimates.
+    size_bytes: int = 0
+    rows: int | None = None
+    measured: bool = False
 
 
 class Tables(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -104,10 +108,22 @@ class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RegionStatus(msgspec.Struct, frozen=True):
-    """A region and its replicas."""
+    """A region and its replicas.
+
+    Until a server has reported the region's size, `rows` is None, `measured` is False, and `size_bytes` is an estimate:
+    the mean of the table's measured regions, or else the size in the region's record. -1: an earlier master's reply.
+    """
 
     region: RegionRecord
     replicas: list[ReplicaStatus]
+    size_bytes: int = -1
+    rows: int | None = None
+    measured: bool = False
+
+    @property
+    def best_size(self) -> int:
+        """Bytes of the region, as well as the master knows them."""
+        return self.region.size_bytes if self.size_bytes < 0 else self.size_bytes
 
 
 class Regions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

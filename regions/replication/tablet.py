@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from regions.messages.heartbeat import Measure
 from regions.messages.server import TabletClosing
 from regions.records.model import (
     Incarnation,
@@ -226,6 +227,15 @@ class Tablet:
         """Bytes of its rows as its leader reports them, 0 if unknown."""
         leader = self.view.leader_now()
         return 0 if leader is None else self.view.replicas[leader.server.uuid].report.size_bytes
+
+    @property
+    def measure(self) -> Measure | None:
+        """Rows and bytes as its leader reports them, or another member that takes part; None if none has reported."""
+        leader = self.view.leader_now()
+        if leader is not None:
+            return self.view.replicas[leader.server.uuid].report.measure
+        found = [one.report.measure for one in self.view.takes_part]
+        return max((one for one in found if one is not None), default=None)
 
     @property
     def wants_open(self) -> bool:

@@ -49,6 +49,7 @@ import lmdb
 from twisted.logger import Logger
 
 from coord.rpc.wire import RpcError
+from regions.messages.heartbeat import Measure
 from regionserver.kv.held import HeldRows
 from regionserver.kv.messages import DAMAGED, REGION_FULL, STORAGE, RowsPoint
 from regionserver.kv.pages import Damaged, check_tree, check_whole
@@ -101,12 +102,18 @@ class RegionFile:
         *,
         map_bytes: int = MAP_BYTES,
         damaged: Callable[[str], None] = lambda _why: None,
+        measured: Callable[[Measure], None] = lambda _size: None,
     ) -> None:
-        """Open nothing yet; call `recover` first. `damaged` is called on the thread that finds the first damage."""
+        """Open nothing yet; call `recover` first.
+
+        `damaged` is called on the thread that finds the first damage. `measured` is called with the size of the region
+        when it is opened, and after every commit, on the thread that did it.
+        """
         self.lock = lock
         #: Why no request is served any more; "" while no damage has been found.
         self.damage = ""
         self._damaged = damaged
+        self._measured = measured
         self._environments = environments
         self._map_bytes = map_bytes
         self._name = ""
@@ -131,6 +138,7 @@ class RegionFile:
         names = os.listdir(folder)
         found = {int(match[2]): match[0] for match in map(_FILE.fullmatch, names) if match and match[0] != _MARKER}
         newest = max(found, default=-1)
+        size = Measure(0, 0)
         if newest > token:
             raise RegionError(f"{folder}/{found[newest]} belongs to a later opening than this one, zxid {token:#x}")
         if newest >= 0:
@@ -140,7 +148,8 @@ class RegionFile:
                 _remove(f"{folder}/{self._name}")
                 self._name = ""
             else:
-                check_whole(f"{folder}/{self._name}")
+                meta = check_whole(f"{folder}/{self._name}")
+                size = Measure(meta.entries, meta.used_pages * meta.page_bytes)
         if _MARKER in names and not self.is_checked:
             raise Damaged(f"the file of rows in {folder} is missing; restore rows-<token>.mdb from a backup")
         self._check_after_deaths(names, progress)
@@ -153,6 +162,7 @@ class RegionFile:
         for name in found.values():
             if name != self._name:
                 _remove(f"{folder}/{name}")
+        self._measured(size)
 
     def _check_after_deaths(self, names: Sequence[str], progress: Callable[[], None]) -> None:
         """Read every page of a file whose servers died while they used it, DEATHS_MAX times in a row.
@@ -292,6 +302,7 @@ class RegionFile:
                 stored = self._stored(changes)
                 while not self._commit(env, stored, may_commit):
                     self._grow(env)
+                self._measured(_size_of(env))
         except RpcError as error:
             self._note_damage(error)
             if error.code == STORAGE:
@@ -449,6 +460,13 @@ def _open(path: str, map_bytes: int, *, create: bool = True, foreign: bool = Fal
         lock=not foreign,
         readahead=False,
     )
+
+
+def _size_of(env: Any) -> Measure:
+    """Return the size after the latest commit. Costs microseconds: LMDB has counted."""
+    found = env.stat()
+    pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
+    return Measure(found["entries"], pages * found["psize"])
 
 
 def reserve_lock(path: str) -> None:

@@ -58,14 +58,17 @@ class Meta(NamedTuple):
     roots: tuple[int, int]
     last_page: int
     transaction: int
+    #: Entries of the main database, and the pages of its tree with their overflow pages.
+    entries: int = 0
+    used_pages: int = 0
 
 
 class Damaged(RegionError):  # noqa: N818 - a finding, not a fault
     """Raised if the file is not what its last commit wrote."""
 
 
-def check_whole(path: str) -> None:
-    """Check that every page of the file's latest commit is in the file.
+def check_whole(path: str) -> Meta:
+    """Check that every page of the file's latest commit is in the file, and return that commit's meta page.
 
     Raises:
         Damaged: the file is truncated, or is not a region's file.
@@ -76,6 +79,7 @@ def check_whole(path: str) -> None:
         meta = latest_meta(file.fileno(), path, length)
     if length < (meta.last_page + 1) * meta.page_bytes:
         check_tree(path)
+    return meta
 
 
 def check_tree(path: str, progress: Callable[[], None] = lambda: None) -> None:
@@ -111,7 +115,9 @@ def parse_meta(data: bytes, path: str) -> Meta:
     page_bytes = _DB.unpack(free)[0]
     if (magic, version) != _MAGIC_AND_VERSION or page_bytes not in _PAGE_SIZES:
         raise Damaged(f"{path} is not a region's file")
-    return Meta(page_bytes, (_DB.unpack(free)[-1], _DB.unpack(rows)[-1]), last_page, transaction)
+    _, _, _, branch, leaf, overflow, entries, root = _DB.unpack(rows)
+    roots = (_DB.unpack(free)[-1], root)
+    return Meta(page_bytes, roots, last_page, transaction, entries, branch + leaf + overflow)
 
 
 class Tree:

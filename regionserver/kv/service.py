@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.rpc.wire import RpcError
+from regions.messages.heartbeat import Measure
 from regions.records.kinds import KV
 from regions.records.model import RegionRecord
 from regionserver.kv.files import Environments, RegionFile
@@ -110,7 +111,11 @@ class KvRegions(DirectoryOpener):
                 if serving is not None:
                     serving.report_damage(*key, why)
 
-            file = RegionFile(lock, self._environments, damaged=damaged)
+            def measured(size: Measure) -> None:
+                if serving is not None:
+                    serving.report_size(*key, size.rows, size.size_bytes)
+
+            file = RegionFile(lock, self._environments, damaged=damaged, measured=measured)
             file.recover(opening.progress)
         except BaseException:
             super().close(opening.region, opening.replica)
@@ -124,6 +129,8 @@ class KvRegions(DirectoryOpener):
         if found is not None:
             found.file.close()
             self._regions_open.pop((region.region_id, replica), None)
+            if self._serving is not None:
+                self._serving.sizes.forget((region.region_id, replica))
         super().close(region, replica)
 
     def schema_changed(self, region: RegionRecord, replica: int, schema_version: int) -> None:

@@ -532,6 +532,8 @@ class TabletHost:
             self.turn.full(is_full=self.is_full())
             for tablet in self._changes.of_health(self.turn.groups, self._servers_seen(), self.settings.dead_s):
                 self._report_changed(tablet)
+            for tablet in self._changes.of_sizes(self._replicas, self.turn.beats.now):
+                self._report_changed(tablet)
 
     # --- stop ---------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,10 @@ from twisted.python.failure import Failure
 from master.phases import BulkPlan, Phases
 from master.plans import planner as planning
 from master.plans.planner import PlanFailed, PlanJob, Planner, _greedy, _read_checked, snapshot_of
+from regions.balance.sizes import RegionSizes
 from regions.cluster.entities import Server
 from regions.cluster.state import ClusterState
+from regions.messages.heartbeat import Measure
 from regions.plan import Params, Snapshot, choice, plan
 from regions.plan.artifact.files import write_plan
 from regions.records.model import PlanRecord, PlanState, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
@@ -41,6 +43,14 @@ def test_the_snapshot_has_the_former_places() -> None:
     assert taken.regions.region_id.tolist() == ["r0", "r1", "r2", "r3"]
     assert taken.last.server_id.tolist() == ["b"]
     assert taken.servers.server_id.tolist() == ["a", "b"]
+
+
+def test_the_snapshot_has_measured_sizes() -> None:
+    """Those of the records are estimates."""
+    one = world()
+    taken = snapshot_of(one, one.replicas.values(), RegionSizes({f"r{n}-0": Measure(n, 100 * n) for n in range(4)}))
+    assert taken.regions.size_bytes.tolist() == [0, 100, 200, 300]
+    assert snapshot_of(one, one.replicas.values()).regions.size_bytes.tolist() == [10] * 4
 
 
 def test_the_snapshot_leaves_out_regions_with_an_open_replica() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from master.api.reads import ReadView, RecordsAlone, read
@@ -52,6 +53,26 @@ def test_every_replica_counts(world: TabletBench) -> None:
     assert sum(one.leaders or 0 for one in found.values()) == 2
     described = ask(world, ms.DescribeTable("x")).regions
     assert [[one.takes_part for one in region.replicas] for region in described] == [[True] * 3] * 2
+
+
+def test_sizes_are_those_that_servers_report(world: TabletBench) -> None:
+    """A tablet's from its leader, a server's from its own replicas; without reports they are estimates."""
+    [table] = ask(world, ms.ListTables()).tables
+    assert (table.rows, table.measured) == (None, False)
+    keeper = world.active_master.keeper.keeper
+    for tablet in keeper.tablets.values():
+        for uuid, view in list(tablet.view.replicas.items()):
+            grown = msgspec.structs.replace(view.report, rows=10, size_bytes=1000)
+            assert view.server.uuid == uuid
+            tablet.view.fold(view.server, grown)
+    [table] = ask(world, ms.ListTables()).tables
+    assert (table.rows, table.size_bytes, table.measured) == (20, 2000, True)
+    assert [(one.rows, one.bytes, one.measured) for one in loads(world).values()] == [(20, 2000, True)] * 3
+    described = ask(world, ms.DescribeTable("x")).regions
+    assert [(one.rows, one.size_bytes, one.measured) for one in described] == [(10, 1000, True)] * 2
+    world.fail_over()
+    world.bench.go_on()
+    assert [(one.rows, one.measured) for one in loads(world).values()] == [(None, False)] * 3
 
 
 def test_what_does_not_take_part_is_not_open(world: TabletBench) -> None:

@@ -65,7 +65,7 @@ class Tablets:
                 continue
             role = TabletRole.LEADER if one.number == leader else TabletRole.FOLLOWER
             report = TabletReport(
-                region_id, table, one.number, ReplicaState.RUNNING, term, role, config, size_bytes=size,
+                region_id, table, one.number, ReplicaState.RUNNING, term, role, config, size_bytes=size, rows=1,
                 leader=LeaderReport(members, judged) if one.number == leader else None,
             )  # fmt: skip
             self.keeper.reported(self.keeper.servers[one.uuid].incarnation, [report], [])

@@ -92,3 +92,13 @@ def test_tablets_on_servers_of_two_sorts_take_no_part() -> None:
     loads, tables = _tablets("kv/1", "kv/1", "tablets/1")
     assert pool_of(tables[0].table, loads) is None
     assert len(census(loads, tables).regions) == 0
+
+
+def test_a_measured_size_counts_and_not_that_of_the_record() -> None:
+    """Also 0. A reply of an earlier master has no size, and then the record's counts."""
+    [found] = _regions(ReplicaStatus(0, HERE))
+    [status] = found.regions
+    assert census(SERVERS, [found]).regions.size_bytes.tolist() == [5]
+    for size in (0, 7):
+        measured = RegionStatus(status.region, status.replicas, size, 1, measured=True)
+        assert census(SERVERS, [Regions(TABLE, [measured])]).regions.size_bytes.tolist() == [size]

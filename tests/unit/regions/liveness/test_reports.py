@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from regions.cluster.state import ClusterState
-from regions.liveness.reports import CHECKS_MAX, PATIENCE_MS, Reports, Ruling, Suspect, ruling
+from regions.liveness.reports import CHECKS_MAX, PATIENCE_MS, SPARE_SIZES, Reports, Ruling, Suspect, ruling
 from regions.liveness.roster import DROPPED_MS, SILENT_MS, Roster
-from regions.messages.heartbeat import OPEN, Heartbeat, ReplicaReport, Report, ServerFigures
+from regions.messages.heartbeat import OPEN, Heartbeat, Measure, ReplicaReport, Report, ServerFigures
 from regions.records.model import (
     Incarnation,
     RegionRecord,
@@ -121,3 +121,26 @@ def test_who_is_silent_and_who_is_forgotten() -> None:
     assert len(roster) == 1
     roster.forget(1_001 + DROPPED_MS)
     assert len(roster) == 0
+
+
+def test_a_size_outlives_the_server_that_has_measured_it() -> None:
+    """The rows stay where they are: the next server, or a plan before it, finds the region as large as it was."""
+    found = reports()
+    found.take(A, Report([ReplicaReport("t.0", "t", 0, OPEN, rows=7, size_bytes=4096)], begins=True, ends=True), 0)
+    assert found.sizes == {"t.0-0": Measure(7, 4096)}
+    found.take(A, Report([ReplicaReport("t.0", "t", 0, OPEN)]), 0)
+    found.take(A, Report(gone=["t.0-0"]), 0)
+    found.forget("a")
+    assert found.sizes == {"t.0-0": Measure(7, 4096)}
+    found.take(B, Report([ReplicaReport("t.0", "t", 0, OPEN, rows=0, size_bytes=0)], begins=True, ends=True), 0)
+    assert found.sizes == {"t.0-0": Measure(0, 0)}
+
+
+def test_sizes_of_deleted_regions_are_dropped() -> None:
+    """But not before there are many of them: the look costs as much as there are."""
+    found = reports()
+    many = [ReplicaReport(f"x.{number}", "x", 0, OPEN, rows=1, size_bytes=1) for number in range(SPARE_SIZES + 1)]
+    found.take(A, Report([ReplicaReport("t.0", "t", 0, OPEN, rows=7, size_bytes=4096), *many[1:]], begins=True), 0)
+    assert len(found.sizes) == SPARE_SIZES + 1
+    found.take(A, Report(many[:1]), 0)
+    assert list(found.sizes) == ["t.0-0"]

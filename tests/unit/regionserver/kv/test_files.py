@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from coord.rpc.wire import RpcError
+from regions.messages.heartbeat import Measure
 from regions.records.model import Incarnation
 from regionserver.kv import files as files_module
 from regionserver.kv.files import Environments, RegionFile
@@ -336,3 +337,30 @@ def test_a_killed_owner_leaves_its_file_to_the_next(folder: Path) -> None:
     assert last <= int(values(new, "n")[0] or b"0") <= last + 1
     put(new, n="new")
     closed(new)
+
+
+def test_a_region_is_measured_when_it_is_opened_and_after_every_commit(tmp_path: Path) -> None:
+    """An opening counts nothing: LMDB's meta page has the figures."""
+    found: list[Measure] = []
+
+    def reopened(token: int) -> RegionFile:
+        (tmp_path / "r").mkdir(exist_ok=True)
+        file = RegionFile(
+            acquire(str(tmp_path / "r"), Owner("s", 1, 1, token), None), Environments(), measured=found.append
+        )
+        file.recover(lambda: None)
+        return file
+
+    file = reopened(5)
+    assert found == [Measure(0, 0)]
+    for number in range(100):
+        put(file, **{f"key-{number}": "v" * 200})
+    assert [one.rows for one in found] == list(range(101))
+    assert 20_000 < found[-1].size_bytes < 60_000
+    closed(file)
+    before = found[-1]
+    file = reopened(6)
+    assert found[-1] == before
+    file.write([(f"key-{number}".encode(), None) for number in range(100)], allowed)
+    assert found[-1] == Measure(0, 0)
+    closed(file)

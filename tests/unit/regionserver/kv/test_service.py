@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from coord.rpc.wire import RpcError
 from regions.messages import BAD_REQUEST, NO_LEASE, WRONG_SERVER
+from regions.messages.heartbeat import Measure
 from regions.records.model import Incarnation, RegionRecord, ReplicaLocation
 from regions.records.partitioning import bucket_of
 from regionserver.kv import files as files_module
@@ -113,6 +114,16 @@ class KvTests(SynchronousTestCase):
         assert self.serving.rates() == {("r1", 0): 20 / RATE_SPAN_S}
         self.clock.advance(RATE_SPAN_S / 2)
         assert self.serving.rates() == {}
+
+    def test_the_server_learns_the_sizes(self) -> None:
+        """From the opening on; after the close it forgets them."""
+        assert self.serving.sizes.of(("r1", 0)) == Measure(0, 0)
+        self.ask(self.write(1, c="1", d="2"))
+        found = self.serving.sizes.of(("r1", 0))
+        assert found is not None
+        assert (found.rows, found.size_bytes > 0) == (2, True)
+        self.regions.close(REGION, 0)
+        assert self.serving.sizes.of(("r1", 0)) is None
 
     def refused(self, request: Any) -> str:
         with pytest.raises(RpcError) as caught:
