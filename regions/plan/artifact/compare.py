@@ -128,5 +128,5 @@ def _server_rows(snapshot: Snapshot) -> dict[str, tuple[object, ...]]:
 
 def _region_rows(snapshot: Snapshot) -> dict[str, tuple[object, ...]]:
     one = snapshot.regions
-    columns = (one.region_id, one.table_id, one.size_bytes, one.replicas, one.grp)
+    columns = (one.region_id, one.table_id, one.replicas, one.grp)
     return {str(row[0]): row for row in zip(*(column.tolist() for column in columns), strict=True)}

@@ -2,9 +2,10 @@
 
     fingerprint := SHA-256 ("regions" row* "servers" row* "last" row*)      rows sorted, cells by TAB, LF after each
 
-It covers which regions there are with their sizes, replicas and groups; which servers with hosts, racks, weights,
-groups and whether they are being emptied; and where the replicas are. Load is left out, as it changes by the second,
-and so are blocks, which the cluster does not know: a plan's own copy of them is guarded by the manifest's checksums.
+It covers which regions there are with their replicas and groups; which servers with hosts, racks, weights,
+groups and whether they are being emptied; and where the replicas are. Load and sizes are left out, as they change by
+the second, and so are blocks, which the cluster does not know: a plan's own copy of them is guarded by the manifest's
+checksums.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ def fingerprint(snapshot: Snapshot) -> str:
             zip(
                 regions.region_id.tolist(),
                 regions.table_id.tolist(),
-                regions.size_bytes.tolist(),
                 regions.replicas.tolist(),
                 regions.grp.tolist(),
                 strict=True,

@@ -35,15 +35,14 @@ LAST = [LastRow("r1", 0, "s1"), LastRow("r2", 0, "s1"), LastRow("r3", 0, "s1")]
 BLOCKS = [BlockRow(f"r{n}", "h1", 60 + n) for n in (1, 2, 3)]
 
 
-def test_fingerprint_ignores_order_and_load_and_notices_the_rest() -> None:
+def test_fingerprint_ignores_order_load_and_sizes_and_notices_the_rest() -> None:
     """Everything that decides a plan and can be read again changes it; the order of rows does not."""
     usual = fingerprint(Snapshot.of(REGIONS, SERVERS, BLOCKS, LAST))
     assert fingerprint(Snapshot.of(REGIONS[::-1], SERVERS[::-1], (), LAST[::-1])) == usual
-    busy = [RegionRow("r1", "t", 100, load=9.0), *REGIONS[1:]]
+    busy = [RegionRow("r1", "t", 101, load=9.0), *REGIONS[1:]]
     assert fingerprint(Snapshot.of(busy, SERVERS, (), LAST)) == usual
     for regions, servers, last in (
         (REGIONS[1:], SERVERS, LAST),
-        ([RegionRow("r1", "t", 101), *REGIONS[1:]], SERVERS, LAST),
         ([RegionRow("r1", "t", 100, 2), *REGIONS[1:]], SERVERS, LAST),
         (REGIONS, SERVERS[1:], LAST),
         (REGIONS, [ServerRow("s1", "h1", "a", draining=True), *SERVERS[1:]], LAST),
