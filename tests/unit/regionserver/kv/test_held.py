@@ -116,7 +116,8 @@ def test_a_map_that_grows_ends_the_snapshots(folder: Path) -> None:
 
 def test_an_environment_with_a_snapshot_is_not_closed_for_others(folder: Path, tmp_path: Path) -> None:
     environments = Environments(1)
-    file, other = opened(folder, environments=environments), opened(tmp_path / "other", environments=environments)
+    file, other = opened(folder), opened(tmp_path / "other")
+    file._environments = other._environments = environments
     put(file, a="1")
     held = hold(file)
     put(other, a="1")
