@@ -1,22 +1,20 @@
 """`rk get`, `rk put`, `rk delete`, `rk scan`, `rk load`: the rows of key-value regions.
 
-Values are printed as text if they are UTF-8, else as base64; JSON output marks base64.
+In a table with columns (docs/rows.md) words such as `amount=2.5` name columns. In another table a row is a key and a
+value; values are printed as text if they are UTF-8, else as base64; JSON output marks base64.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import csv
-import gzip
-import io
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import click
 import msgspec
@@ -27,9 +25,14 @@ from cli.common import output
 from cli.common.connect import open_cluster
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, global_options
+from cli.rows import show
+from cli.rows.files import read_rows, read_typed_rows
 from cli.shell import complete
 from coord.rpc.wire import Code
 from regions.records.partitioning import place
+from regions.records.rows.codec import RowError, TypedTable
+from regions.records.rows.values import Value
+from regions.records.rows.words import parse_bound, parse_key, parse_prefix, parse_row, row_json
 from regionserver.client import (
     Change,
     DataError,
@@ -41,7 +44,9 @@ from regionserver.client import (
     TableDisabled,
     Unavailable,
 )
-from regionserver.kv.messages import KEYS_MAX, WRITE_BYTES_MAX
+from regionserver.kv.messages import KEYS_MAX, NO_SCHEMA, SCHEMA_CHANGED, WRITE_BYTES_MAX
+
+T = TypeVar("T")
 
 #: Concurrent requests of `rk load`.
 LOAD_THREADS: Final = 8
@@ -52,6 +57,10 @@ _timeout = click.option(
 )
 
 
+_words = click.argument("words", nargs=-1, required=True, metavar="KEY")
+_null_text = click.option(
+    "--null", default="", metavar="TEXT", help="CSV field that stands for null.  [default: empty]"
+)
 _if_value = click.option(
     "--if-value", metavar="TEXT", help="Only if the row has this value; else status 1. For tables with replicas."
 )
@@ -72,6 +81,8 @@ def open_regions(given: Globals, timeout_s: float) -> Iterator[RegionClient]:
         except Unavailable as error:
             maybe = " The change may have been made." if error.may_have_been_done else ""
             raise UnreachableError(str(error), f"`rk why TABLE:KEY` shows the reason.{maybe}") from error
+        except RowError as error:
+            raise UsageFaultError(str(error), "`rk table show TABLE` shows its columns.") from error
         except OutcomeUnknown as error:
             raise UnreachableError(str(error), "The change may have been made: read the row.") from error
         except DataError as error:
@@ -90,15 +101,29 @@ def shown(value: bytes) -> str:
         return f"base64:{base64.b64encode(value).decode()}"
 
 
+def one_key(table: str, words: tuple[str, ...]) -> str:
+    """Return the key of a table without columns. Raise UsageFaultError."""
+    if len(words) != 1:
+        raise UsageFaultError(f"table {table!r} has no columns: name one KEY, not {len(words)}")
+    return words[0]
+
+
 @click.command()
 @click.argument("table", shell_complete=complete.tables)
-@click.argument("key")
+@_words
 @_timeout
 @global_options
 @click.pass_obj
-def get(given: Globals, table: str, key: str, timeout_s: float) -> int:
-    """Print the value at KEY of TABLE; status 4 if there is none."""
+def get(given: Globals, table: str, words: tuple[str, ...], timeout_s: float) -> int:
+    """Print the value at KEY of TABLE, or the columns of a row; status 4 if there is none.
+
+    In a table with columns KEY is the value of the key column, or COLUMN=VALUE for each of them.
+    """
     with open_regions(given, timeout_s) as client:
+        columns = client.columns(table)
+        if columns is not None:
+            return _get_row(given, client, table, words)
+        key = one_key(table, words)
         value = client.get(table, key)
     if given.json:
         output.print_json({"table": table, "key": key, "value": None if value is None else shown(value)})
@@ -107,6 +132,27 @@ def get(given: Globals, table: str, key: str, timeout_s: float) -> int:
         raise NotFoundError(f"{table} has no row {key!r}")
     _print_value(value)
     return 0
+
+
+def _get_row(given: Globals, client: RegionClient, table: str, words: tuple[str, ...]) -> int:
+    key = parse_key(_columns(client, table), words)
+    row = client.get_row(table, key)
+    columns = _columns(client, table)  # later ones, if the row was written under a later schema
+    if given.json:
+        text = columns.key_of(key)
+        output.print_json({"table": table, "key": text, "row": None if row is None else row_json(columns, row)})
+        return 0 if row is not None else NotFoundError.exit_code
+    if row is None:
+        raise NotFoundError(f"{table} has no row {' '.join(words)!r}")
+    show.print_row(columns, row)
+    return 0
+
+
+def _columns(client: RegionClient, table: str) -> TypedTable:
+    """Return the columns of a table that has some, as the client knows them now."""
+    columns = client.columns(table)
+    assert columns is not None, f"table {table} has lost its columns"
+    return columns
 
 
 def _print_value(value: bytes) -> None:
@@ -120,19 +166,51 @@ def _print_value(value: bytes) -> None:
 
 @click.command()
 @click.argument("table", shell_complete=complete.tables)
-@click.argument("key")
-@click.argument("value")
+@click.argument("words", nargs=-1, required=True, metavar="KEY VALUE|COLUMN=VALUE...")
+@click.option("--null", "nulls", multiple=True, metavar="COLUMN", help="Put null into this column; repeatable.")
 @_if_value
 @click.option("--if-absent", is_flag=True, help="Put only if there is no row; else status 1. For tables with replicas.")
 @_timeout
 @global_options
 @click.pass_obj
 def put(
-    given: Globals, table: str, key: str, value: str, if_value: str | None, if_absent: bool, timeout_s: float
+    given: Globals,
+    table: str,
+    words: tuple[str, ...],
+    nulls: tuple[str, ...],
+    if_value: str | None,
+    if_absent: bool,
+    timeout_s: float,
 ) -> int:
-    """Put VALUE at KEY of TABLE ("-": read the value from standard input); durable on return."""
+    """Put VALUE at KEY of TABLE ("-": read the value from standard input); durable on return.
+
+    In a table with columns write COLUMN=VALUE for each column; the key's only column may be its value alone. Other
+    columns get their default, else null. The row replaces the row with the same key.
+
+    \b
+    rk put packages python3 hello
+    rk put sales region=eu id=5 amount=2.5
+    """
     if if_absent and if_value is not None:
         raise UsageFaultError("--if-value and --if-absent exclude each other")
+    with open_regions(given, timeout_s) as client:
+        columns = client.columns(table)
+        if columns is not None:
+            refuse_if_value(table, if_value)
+            row = parse_row(columns, words, nulls)
+            key = columns.encode(row).key
+            done = f"put {output.count(len(columns.columns), 'column')} at {key}"
+            if not if_absent:
+                client.put_row(table, row)
+            elif not _has_condition(table, lambda: client.put_row_if_absent(table, row)):
+                return _not_done(given, table, key, "there is a row")
+            _done(given, table, key, done)
+            return 0
+    if nulls:
+        raise UsageFaultError(f"--null: table {table!r} has no columns")
+    if len(words) != 2:
+        raise UsageFaultError(f"table {table!r} has no columns: write KEY VALUE", "Put a value with blanks in quotes.")
+    key, value = words
     data = sys.stdin.buffer.read() if value == "-" else value.encode()
     done = f"put {len(data)} bytes at {key}"
     if if_absent or if_value is not None:
@@ -143,19 +221,37 @@ def put(
     return 0
 
 
+def refuse_if_value(table: str, if_value: str | None) -> None:
+    """Raise UsageFaultError for --if-value on a table with columns."""
+    if if_value is not None:
+        raise UsageFaultError(f"--if-value compares bytes, and table {table!r} has columns", "Use --if-absent.")
+
+
 @click.command()
 @click.argument("table", shell_complete=complete.tables)
-@click.argument("key")
+@_words
 @_if_value
 @_timeout
 @global_options
 @click.pass_obj
-def delete(given: Globals, table: str, key: str, if_value: str | None, timeout_s: float) -> int:
-    """Delete KEY of TABLE, which need not exist."""
+def delete(given: Globals, table: str, words: tuple[str, ...], if_value: str | None, timeout_s: float) -> int:
+    """Delete KEY of TABLE, which need not exist.
+
+    In a table with columns KEY is the value of the key column, or COLUMN=VALUE for each of them.
+    """
+    with open_regions(given, timeout_s) as client:
+        columns = client.columns(table)
+        if columns is not None:
+            refuse_if_value(table, if_value)
+            row = parse_key(columns, words)
+            client.delete_row(table, row)
+            key = columns.key_of(row)
+        else:
+            key = one_key(table, words)
+            if if_value is None:
+                client.delete(table, key)
     if if_value is not None:
         return _compare_and_set(given, table, key, if_value, None, f"deleted {key}", timeout_s)
-    with open_regions(given, timeout_s) as client:
-        client.delete(table, key)
     _done(given, table, key, f"deleted {key}")
     return 0
 
@@ -164,20 +260,30 @@ def _compare_and_set(
     given: Globals, table: str, key: str, expected: str | None, value: bytes | None, done: str, timeout_s: float
 ) -> int:
     """Change a row if its value is `expected` (None: if there is no row); return the exit status."""
+    wanted = None if expected is None else expected.encode()
     with open_regions(given, timeout_s) as client:
-        try:
-            is_done = client.compare_and_set(table, key, None if expected is None else expected.encode(), value)
-        except Refused as error:
-            if error.code != Code.UNSUPPORTED:
-                raise
-            raise UsageFaultError(
-                f"{table} has shared storage, which cannot compare and set",
-                "Make the table with `rk table create --replicas 3`.",
-            ) from error
+        is_done = _has_condition(table, lambda: client.compare_and_set(table, key, wanted, value))
     if is_done:
         _done(given, table, key, done)
         return 0
-    what = "there is a row" if expected is None else f"its value is not {expected!r}"
+    return _not_done(given, table, key, "there is a row" if expected is None else f"its value is not {expected!r}")
+
+
+def _has_condition(table: str, change: Callable[[], bool]) -> bool:
+    """Return the outcome of a change with a condition. Raise UsageFaultError for a table that has none."""
+    try:
+        return change()
+    except Refused as error:
+        if error.code != Code.UNSUPPORTED:
+            raise
+        raise UsageFaultError(
+            f"{table} has shared storage, which cannot compare and set",
+            "Make the table with `rk table create --replicas 3`.",
+        ) from error
+
+
+def _not_done(given: Globals, table: str, key: str, what: str) -> int:
+    """Report a condition that did not hold; return the exit status."""
     if given.json:
         output.print_json({"table": table, "key": key, "done": "", "condition": what})
     else:
@@ -194,11 +300,13 @@ def _done(given: Globals, table: str, key: str, text: str) -> None:
 
 @click.command()
 @click.argument("table", shell_complete=complete.tables)
-@click.option("--from", "start", default="", help="First key.  [default: the first key]")
-@click.option("--to", "end", default="", help="Key before which to stop.  [default: none]")
-@click.option("--prefix", default="", help="Only keys with this prefix.")
+@click.option("--from", "start", default="", metavar="KEY", help="First key.  [default: the first key]")
+@click.option("--to", "end", default="", metavar="KEY", help="Key before which to stop.  [default: none]")
+@click.option("--prefix", default="", metavar="KEY", help="Only keys with this prefix.")
 @click.option("--limit", type=click.IntRange(0), default=_SCAN_DEFAULT, show_default=True, help="Rows; 0: all.")
 @click.option("--count", is_flag=True, help="Only count the rows (all, unless --limit is given).")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
+@_null_text
 @_timeout
 @global_options
 @click.pass_context
@@ -210,60 +318,155 @@ def scan(
     prefix: str,
     limit: int,
     count: bool,
+    as_csv: bool,
+    null: str,
     timeout_s: float,
 ) -> None:
-    """Print rows of TABLE in the order of their keys, one per line: key, tab, value."""
+    """Print rows of TABLE in the order of their keys: key and value, or columns.
+
+    In a table with several key columns --from, --to and --prefix take COLUMN=VALUE of the first of them, such as
+    --prefix "region=eu".
+    """
     given = context.ensure_object(Globals)
     if prefix and (start or end):
         raise UsageFaultError("--prefix and --from/--to exclude each other")
-    start = prefix or start
+    if as_csv and (given.json or count):
+        raise UsageFaultError("--csv and --json or --count exclude each other")
     if count and context.get_parameter_source("limit") is click.core.ParameterSource.DEFAULT:
         limit = 0
-    rows = 0
-    more = False
     with open_regions(given, timeout_s) as client:
-        for key, value in client.scan(table, start, end, rows_max=limit + 1 if limit else None):
-            if prefix and not key.startswith(prefix):
-                break
-            if limit and rows == limit:
-                more = True
-                break
-            rows += 1
-            if count:
-                continue
-            if given.json:
-                output.print_json_line({"key": key, "value": shown(value)})
-            else:
-                click.echo(f"{key}\t{shown(value)}")
-    if count:
-        click.echo(msgspec.json.encode({"table": table, "rows": rows}) if given.json else rows)
-    elif more and not given.json:
+        columns = client.columns(table)
+        if columns is not None:
+            start, end = (parse_bound(columns, one) if one else "" for one in (start, end))
+            prefix = parse_prefix(columns, prefix) if prefix else ""
+        part = ScanPart(client, table, prefix or start, end, prefix, limit)
+        if count:
+            rows = sum(1 for _ in part.values())
+            click.echo(msgspec.json.encode({"table": table, "rows": rows}) if given.json else rows)
+            return
+        _print_scanned(given, columns, part, as_csv, null)
+    if part.has_more and not given.json and not as_csv:
         click.echo(f"… more than {output.count(limit, 'row')}: --limit 0 shows all", err=True)
+
+
+def _print_scanned(given: Globals, columns: TypedTable | None, part: ScanPart, as_csv: bool, null: str) -> None:
+    if columns is not None:
+        rows = part.rows(columns)
+        if given.json:
+            show.print_json_rows(columns, rows)
+        elif as_csv:
+            show.print_csv_rows(columns, rows, null)
+        else:
+            show.print_table(columns, rows)
+        return
+    pairs = ((key, shown(value)) for key, value in part.values())
+    if as_csv:
+        show.print_csv(("key", "value"), pairs)
+        return
+    for key, value in pairs:
+        if given.json:
+            output.print_json_line({"key": key, "value": value})
+        else:
+            click.echo(f"{key}\t{value}")
+
+
+class ScanPart:
+    """The part of a table that a scan prints."""
+
+    def __init__(self, client: RegionClient, table: str, start: str, end: str, prefix: str, limit: int) -> None:
+        """`limit` 0: no limit."""
+        self._client = client
+        self._table = table
+        self._bounds = (start, end)
+        self._prefix = prefix
+        self._limit = limit
+        #: True if the limit has left out rows.
+        self.has_more = False
+
+    def values(self) -> Iterator[tuple[str, bytes]]:
+        """Yield keys and bytes."""
+        return self._cut(self._client.scan(self._table, *self._bounds, rows_max=self._rows_max()))
+
+    def rows(self, columns: TypedTable) -> Iterator[Mapping[str, Value]]:
+        """Yield rows of columns. Raise CliError if the table is altered meanwhile: the header is printed already."""
+        found = self._client.scan_keyed_rows(self._table, *self._bounds, rows_max=self._rows_max())
+        for _, row in self._cut(found):
+            if row.keys() != columns.columns.keys():
+                raise CliError(f"table {self._table!r} was altered during the scan", "Scan again.")
+            yield row
+
+    def _rows_max(self) -> int | None:
+        return self._limit + 1 if self._limit else None
+
+    def _cut(self, found: Iterator[tuple[str, T]]) -> Iterator[tuple[str, T]]:
+        for number, (key, value) in enumerate(found):
+            if not key.startswith(self._prefix):
+                return
+            if self._limit and number == self._limit:
+                self.has_more = True
+                return
+            yield key, value
 
 
 @click.command()
 @click.argument("table", shell_complete=complete.tables)
 @click.argument("source", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--key", "key_column", help="Column of the key.  [default: the first]")
+@click.option("--key", "key_column", help="Column of the key, in a table without columns.  [default: the first]")
+@click.option("--skip-unknown", is_flag=True, help="Leave out columns of the file that the table does not have.")
+@_null_text
 @click.option(
     "--threads", type=click.IntRange(1, 64), default=LOAD_THREADS, show_default=True, help="Requests at once."
 )
 @_timeout
 @global_options
 @click.pass_obj
-def load(given: Globals, table: str, source: Path, key_column: str | None, threads: int, timeout_s: float) -> None:
-    """Put every row of SOURCE, a CSV file with a header line (gzip or plain), into TABLE.
+def load(
+    given: Globals,
+    table: str,
+    source: Path,
+    key_column: str | None,
+    skip_unknown: bool,
+    null: str,
+    threads: int,
+    timeout_s: float,
+) -> None:
+    """Put every row of SOURCE into TABLE: a CSV file with a header line (gzip or plain), or a Parquet file.
 
-    The value is the row as JSON. Existing rows are replaced, so an interrupted load may be repeated.
+    In a table with columns the names in the file say which column a field is; the whole file is checked before
+    anything is written. In another table the value is the row as JSON. Existing rows are replaced, so an interrupted
+    load may be repeated.
     """
-    rows = read_rows(source, key_column)
     began = time.monotonic()
-    with open_regions(given, timeout_s) as client:
+    with open_regions(given, timeout_s) as client, _progress(given) as progress:
+        columns = client.columns(table)
+        if columns is None:
+            if skip_unknown or null:
+                raise UsageFaultError(f"--skip-unknown and --null are for tables with columns; {table!r} has none")
+            rows, version = read_rows(source, key_column), NO_SCHEMA
+        else:
+            if key_column is not None:
+                keys = ", ".join(one.name for one in columns.keys)
+                raise UsageFaultError(f"--key: the key columns of table {table!r} are {keys}")
+            reading = progress.add_task(f"reading {source.name}", total=None)
+            rows = read_typed_rows(
+                source, columns, null=null, skip_unknown=skip_unknown,
+                progress=lambda count: progress.update(reading, completed=count),
+            )  # fmt: skip
+            progress.update(reading, completed=len(rows), total=len(rows))
+            version = columns.version
         batches = _by_region(client, table, rows)
-        with _progress(given) as progress, ThreadPoolExecutor(threads) as pool:
-            task = progress.add_task(f"rows into {table}", total=len(rows))
-            for count in _in_parallel(pool, client, table, batches, 2 * threads):
-                progress.advance(task, count)
+        task = progress.add_task(f"rows into {table}", total=len(rows))
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                for count in _in_parallel(pool, client, table, batches, 2 * threads, version):
+                    progress.advance(task, count)
+            except Refused as error:
+                if error.code != SCHEMA_CHANGED:
+                    raise
+                raise CliError(
+                    f"table {table!r} was altered during the load: {error}",
+                    "Repeat the load: rows that were written are replaced.",
+                ) from error
     seconds = time.monotonic() - began
     if given.json:
         output.print_json({"table": table, "rows": len(rows), "requests": len(batches), "seconds": round(seconds, 3)})
@@ -272,36 +475,6 @@ def load(given: Globals, table: str, source: Path, key_column: str | None, threa
             f"{output.count(len(rows), 'row')} in {output.seconds(seconds)}, {len(rows) / seconds:.0f} rows/s, "
             f"{output.count(len(batches), 'durable write')}"
         )
-
-
-def read_rows(source: Path, key_column: str | None = None) -> list[Change]:
-    """Return a CSV file's rows by key. Raise NotFoundError, UsageFaultError."""
-    try:
-        raw = source.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
-    except (EOFError, UnicodeDecodeError, gzip.BadGzipFile) as error:
-        raise UsageFaultError(f"{source} is neither CSV in UTF-8 nor a complete gzip file: {error}") from error
-    except OSError as error:
-        raise NotFoundError(
-            f"cannot read {source}: {error.strerror or error}", "Name a CSV file with a header line, plain or .gz."
-        ) from error
-    lines = csv.reader(io.StringIO(text, newline=""))
-    header = next(lines, None)
-    if not header:
-        raise UsageFaultError(f"{source} is empty", "The first line must name the columns.")
-    if key_column is not None and key_column not in header:
-        raise UsageFaultError(f"{source} has no column {key_column!r}", f"Its columns: {', '.join(header)}.")
-    key_at = 0 if key_column is None else header.index(key_column)
-    found = []
-    for line, row in enumerate(lines, start=2):
-        if not row:
-            continue
-        if len(row) != len(header) or not row[key_at]:
-            raise UsageFaultError(
-                f"{source} line {line}: {len(row)} fields, but the header has {len(header)}; the key must not be empty"
-            )
-        found.append(Change(row[key_at], msgspec.json.encode(dict(zip(header, row, strict=True)))))
-    return sorted(found, key=lambda one: one.key)
 
 
 def _by_region(client: RegionClient, table: str, rows: list[Change]) -> list[list[Change]]:
@@ -325,7 +498,12 @@ def _by_region(client: RegionClient, table: str, rows: list[Change]) -> list[lis
 
 
 def _in_parallel(
-    pool: ThreadPoolExecutor, client: RegionClient, table: str, batches: list[list[Change]], at_once: int
+    pool: ThreadPoolExecutor,
+    client: RegionClient,
+    table: str,
+    batches: list[list[Change]],
+    at_once: int,
+    schema_version: int,
 ) -> Iterator[int]:
     """Write the batches with `at_once` in flight; yield the rows of each finished batch. Raise the first DataError."""
     left = iter(batches)
@@ -333,7 +511,7 @@ def _in_parallel(
     try:
         while True:
             for batch in left:
-                running.add(pool.submit(client.write, table, batch))
+                running.add(pool.submit(client.write, table, batch, schema_version=schema_version))
                 if len(running) >= at_once:
                     break
             if not running:

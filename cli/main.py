@@ -87,11 +87,11 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(
         _CHANGE, "plan", "cli.plan.command:plan", "Bulk plans: create, show, diff, explain, apply, abort, resume."
     ),
-    CommandEntry(_DATA, "get", "cli.data:get", "The value at a key."),
-    CommandEntry(_DATA, "put", "cli.data:put", "Put a value at a key."),
+    CommandEntry(_DATA, "get", "cli.data:get", "The value or the columns at a key."),
+    CommandEntry(_DATA, "put", "cli.data:put", "Put a value at a key, or a row of columns."),
     CommandEntry(_DATA, "delete", "cli.data:delete", "Delete a key."),
     CommandEntry(_DATA, "scan", "cli.data:scan", "Rows in the order of their keys."),
-    CommandEntry(_DATA, "load", "cli.data:load", "Put every row of a CSV file."),
+    CommandEntry(_DATA, "load", "cli.data:load", "Put every row of a CSV or Parquet file."),
     CommandEntry(
         _DATA, "backup", "cli.backup.command:backup", "Rows and store in one directory: create, verify, restore."
     ),

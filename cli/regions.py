@@ -13,6 +13,7 @@ import click
 from cli.common import output
 from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, NotFoundError
+from cli.common.lookup import key_text
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
@@ -235,8 +236,9 @@ def find_region(cluster: Cluster, text: str) -> messages.RegionStatus:
     table_name, colon, key = text.partition(":")
     if colon:
         (found,) = every_region(cluster, table_name)
+        text = key_text(found.table, key)
         for one in found.regions:
-            if one.region.contains(place(key, one.region.hash_buckets)):
+            if one.region.contains(place(text, one.region.hash_buckets)):
                 return one
         raise NotFoundError(f"no region of {table_name} contains {key!r}: there is a hole", "`rk fsck` shows more.")
     fits = [one for found in every_region(cluster) for one in found.regions if one.region.region_id.startswith(text)]

@@ -18,6 +18,8 @@ from typing import Final, NamedTuple
 
 from cli.common.errors import NotFoundError, UsageFaultError
 from regions.records.partitioning import RegionSpec, split_ranges
+from regions.records.rows.codec import TypedTable
+from regions.records.rows.words import parse_bound, parse_value
 
 #: Rounds of evening out; a few dozen are enough for real inputs.
 _PASSES_MAX: Final = 200
@@ -112,10 +114,13 @@ def _should_cut(run: int, size: int, share: float, keys_left: int, open_regions:
     return abs(run - share) <= abs(run + size - share)
 
 
-def read_keys(path: Path, *, key_column: str | None = None, size_column: str | None = None) -> list[SizedKey]:
+def read_keys(
+    path: Path, *, key_column: str | None = None, size_column: str | None = None, columns: TypedTable | None = None
+) -> list[SizedKey]:
     """Read keys and sizes from a CSV file with a header line, gzip or plain.
 
     The key is the first column unless named; the size is the column `size_bytes` if it exists, else 1 for each key.
+    With `columns`, the table's key columns are read by their names.
 
     Raise NotFoundError if the file does not exist, UsageFaultError naming line or column for wrong content.
     """
@@ -133,9 +138,13 @@ def read_keys(path: Path, *, key_column: str | None = None, size_column: str | N
     header = next(rows, None)
     if not header:
         raise UsageFaultError(f"{path} is empty", "The first line must name the columns.")
-    key_at = _column(path, header, key_column) if key_column else 0
+    if columns is not None and key_column is None:
+        names = [one.name for one in columns.keys]
+        key_at = [_column(path, header, name) for name in names]
+    else:
+        key_at = [_column(path, header, key_column) if key_column else 0]
     size_at = _column(path, header, size_column) if size_column else _optional(header, "size_bytes")
-    return [_entry(path, line, row, key_at, size_at) for line, row in enumerate(rows, start=2) if row]
+    return [_entry(path, line, row, key_at, size_at, columns) for line, row in enumerate(rows, start=2) if row]
 
 
 def _column(path: Path, header: Sequence[str], name: str) -> int:
@@ -149,10 +158,19 @@ def _optional(header: Sequence[str], name: str) -> int | None:
     return header.index(name) if name in header else None
 
 
-def _entry(path: Path, line: int, row: Sequence[str], key_at: int, size_at: int | None) -> SizedKey:
+def _entry(
+    path: Path, line: int, row: Sequence[str], key_at: Sequence[int], size_at: int | None, columns: TypedTable | None
+) -> SizedKey:
     try:
         size = 1 if size_at is None else int(row[size_at])
-        key = row[key_at]
+        texts = [row[at] for at in key_at]
+        key = (
+            texts[0]
+            if columns is None
+            else columns.key_of(
+                {one.name: parse_value(columns, one, text) for one, text in zip(columns.keys, texts, strict=True)}
+            )
+        )
     except (IndexError, ValueError) as error:
         raise UsageFaultError(f"{path} line {line}: {error}", f"The line reads: {','.join(row)[:80]}") from error
     if not key or size < 0:
@@ -179,51 +197,70 @@ def where_to_cut(
     source: Path | None,
     key_column: str | None,
     size_column: str | None,
+    columns: TypedTable | None = None,
 ) -> tuple[list[str], list[RegionSpec]]:
-    """Return split keys, or whole regions with their sizes. Raise UsageFaultError, NotFoundError."""
+    """Return split keys, or whole regions with their sizes. Raise UsageFaultError, NotFoundError.
+
+    Splits of a table with `columns` are values of its key columns (`parse_bound`).
+    """
     if split and (splits is not None or source is not None):
         raise UsageFaultError("--split, --splits and --from exclude each other")
     if split:
         with usage_faults():
-            split_ranges(split)
-        return split, []
-    found = region_specs(splits, regions, source, key_column, size_column)
+            texts = split_texts(split, columns)
+            split_ranges(texts)
+        return texts, []
+    found = region_specs(splits, regions, source, key_column, size_column, columns)
     if source is not None:
         return [], found
     return [one.start_key for one in found[1:]], []
 
 
+def split_texts(splits: list[str], columns: TypedTable | None) -> list[str]:
+    """Return the split keys as texts of keys. Raise ValueError."""
+    return splits if columns is None else [parse_bound(columns, one) for one in splits]
+
+
 def region_specs(
-    splits: Path | None, regions: int | None, source: Path | None, key_column: str | None, size_column: str | None
+    splits: Path | None,
+    regions: int | None,
+    source: Path | None,
+    key_column: str | None,
+    size_column: str | None,
+    columns: TypedTable | None = None,
 ) -> list[RegionSpec]:
     """Return the regions that the options of `rk table create` request. Raise UsageFaultError, NotFoundError."""
     if splits is not None:
         if regions is not None or source is not None:
             raise UsageFaultError("--splits and --regions/--from exclude each other")
-        return _specs_of_file(splits)
+        return _specs_of_file(splits, columns)
     if source is None:
         if regions is not None and regions > 1:
             raise UsageFaultError("--regions needs --from: a CSV file with the keys to split at")
         return [RegionSpec()]
-    return specs_of_csv(source, regions or 1, key_column, size_column)
+    return specs_of_csv(source, regions or 1, key_column, size_column, columns)
 
 
 def specs_of_csv(
-    source: Path, regions: int, key_column: str | None = None, size_column: str | None = None
+    source: Path,
+    regions: int,
+    key_column: str | None = None,
+    size_column: str | None = None,
+    columns: TypedTable | None = None,
 ) -> list[RegionSpec]:
     """Return `regions` regions of nearly equal size, split at keys of `source`. Raise CliError."""
     try:
-        cut = split_evenly(read_keys(source, key_column=key_column, size_column=size_column), regions)
+        cut = split_evenly(read_keys(source, key_column=key_column, size_column=size_column, columns=columns), regions)
     except ValueError as error:
         raise UsageFaultError(f"{source}: {error}") from error
     ranges = split_ranges(cut.keys)
     return [RegionSpec(one.start_key, one.end_key, size) for one, size in zip(ranges, cut.sizes_bytes, strict=True)]
 
 
-def _specs_of_file(path: Path) -> list[RegionSpec]:
+def _specs_of_file(path: Path, columns: TypedTable | None) -> list[RegionSpec]:
     try:
         keys = [line for line in path.read_text(encoding="utf-8").splitlines() if line]
-        return split_ranges(keys)
+        return split_ranges(split_texts(keys, columns))
     except OSError as error:
         raise NotFoundError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:

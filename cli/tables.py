@@ -27,6 +27,7 @@ from regions.records.kinds import KV, check_kind, one_copy
 from regions.records.members import Storage
 from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState, TabletState
 from regions.records.partitioning import describe_range
+from regions.records.rows.codec import TypedTable
 from regions.records.schema import (
     AddColumn,
     DropColumn,
@@ -36,6 +37,7 @@ from regions.records.schema import (
     describe_column,
     parse_column,
 )
+from regions.records.schema import create as new_schema
 from regions.records.znodes import check_table_name
 
 #: Added to the time that a request may wait in the master: for the network, and for a change of masters.
@@ -117,6 +119,9 @@ def create(
     With --replicas 3 each region is a tablet: three servers keep a copy on their own disks, and a dead server loses
     nothing. One replica lies in the directory that all servers share.
 
+    A table with columns has rows of typed columns. A split is then a value of the key column, or COLUMN=VALUE of the
+    first key columns, such as --split "region=eu".
+
     \b
     Types: bool int8 int16 int32 int64 float double string binary timestamp
     rk table create sales --column id:int64:key --column v:string --hash-buckets 4
@@ -124,7 +129,8 @@ def create(
     with usage_faults():
         check_table_name(name)
         specs = [parse_column(text) for text in columns]
-    cuts, cut = where_to_cut(list(split), splits, regions, source, key_column, size_column)
+        typed = TypedTable(name, new_schema(specs), 0) if specs else None
+    cuts, cut = where_to_cut(list(split), splits, regions, source, key_column, size_column, typed)
     if cut and hash_buckets:
         raise UsageFaultError("--hash-buckets and --from exclude each other", "Cut the buckets by --split.")
     message = messages.CreateTable(

@@ -1,6 +1,7 @@
 """Find the region or table that a text names, from the store alone: works without an active master.
 
-A region is named by its id, by a unique prefix of its id, or by `TABLE:KEY`.
+A region is named by its id, by a unique prefix of its id, or by `TABLE:KEY`. In a table with columns KEY is the value
+of the key column, or `COLUMN=VALUE` of the first key columns.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from cli.common.connect import Cluster
-from cli.common.errors import CliError, NotFoundError
+from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from regions.records.model import RegionRecord, TableRecord, TableState
 from regions.records.partitioning import place
+from regions.records.rows.codec import RowError
+from regions.records.rows.words import placed_text
 from regions.records.znodes import decode_region
 
 _HINT: Final = "`rk region list` shows their ids; TABLE:KEY names the region of a key."
@@ -31,7 +34,7 @@ def region_in_store(cluster: Cluster, text: str) -> FoundRegion:
     table_name, colon, key = text.partition(":")
     if colon:
         table = table_of(tables, table_name)
-        placed = place(key, table.hash_buckets)
+        placed = place(key_text(table, key), table.hash_buckets)
         for region in regions_of(cluster, table.table_id):
             if region.contains(placed):
                 return FoundRegion(region, table)
@@ -50,6 +53,14 @@ def region_in_store(cluster: Cluster, text: str) -> FoundRegion:
     if data is None:
         raise NotFoundError(f"region {region_id} was deleted", _HINT)
     return FoundRegion(decode_region(data, path), tables.get(table_id))
+
+
+def key_text(table: TableRecord, key: str) -> str:
+    """Return the key that KEY of TABLE:KEY names: in a table with columns it has values. Raise UsageFaultError."""
+    try:
+        return placed_text(table, key)
+    except RowError as error:
+        raise UsageFaultError(str(error), "`rk table show TABLE` shows its columns.") from error
 
 
 def region_ids(cluster: Cluster, prefix: str = "") -> list[tuple[str, str]]:

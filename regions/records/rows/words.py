@@ -57,13 +57,14 @@ def _no_column(table: TypedTable, word: str, name: str) -> str:
     return f"table {table.name!r}: {word!r} names no column: write the key as {keys}, and columns as NAME=VALUE"
 
 
-def parse_key(table: TypedTable, words: Sequence[str]) -> str:
-    """Return the key that words name. Raise RowError."""
+def parse_key(table: TypedTable, words: Sequence[str]) -> dict[str, Value]:
+    """Return the key columns that words name. Raise RowError."""
     row = parse_row(table, words)
     extra = [name for name in row if not table.columns[name].key]
     if extra:
         raise RowError(f"table {table.name!r}: column {extra[0]!r} is no key column")
-    return table.key_of(row)
+    table.key_of(row)
+    return row
 
 
 def parse_bound(table: TypedTable, text: str) -> str:

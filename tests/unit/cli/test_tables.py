@@ -49,7 +49,7 @@ def test_a_table_with_columns_in_buckets(asked: list[Any]) -> None:
         "--hash-buckets",
         "4",
         "--split",
-        "m",
+        "42",
     ]
     assert run(*words) is None
     assert run(*words, "--no-wait", "--request-id", "mine") is None
@@ -57,7 +57,7 @@ def test_a_table_with_columns_in_buckets(asked: list[Any]) -> None:
     assert (first.columns, first.hash_buckets, first.splits) == (
         [sc.parse_column("id:int64:key"), sc.parse_column("v:string")],
         4,
-        ["m"],
+        ["b42"],
     )
     assert (first.wait_ms, second.wait_ms) == (60_000, 0)
     assert len(first.request_id) == 36

@@ -248,7 +248,7 @@ def test_null_columns() -> None:
 
 
 def test_keys_bounds_and_prefixes() -> None:
-    assert words.parse_key(SALES, ["id=5", "region=eu"]) == "eu a5"
+    assert words.parse_key(SALES, ["id=5", "region=eu"]) == {"id": 5, "region": "eu"}
     assert words.parse_bound(SALES, "region='e u'") == "e!Pu "
     assert words.parse_bound(SALES, "region=eu id=5") == "eu a5"
     assert words.parse_bound(ONE, "a b") == "a b"
@@ -265,6 +265,8 @@ def test_keys_bounds_and_prefixes() -> None:
             words.parse_bound(SALES, text)
     with pytest.raises(RowError, match="a prefix needs a key of several columns, or of a string"):
         words.parse_prefix(typed("n:int32:key"), "5")
+    with pytest.raises(RowError, match="key column 'region' needs a value"):
+        words.parse_key(SALES, ["id=5"])
     with pytest.raises(RowError, match="column 'amount' is no key column"):
         words.parse_key(SALES, ["region=eu", "id=5", "amount=2"])
 
