@@ -149,9 +149,9 @@ def _carry_out(given: Globals, directory: Path, *, rebase: bool, dry_run: bool, 
             if dry_run:
                 _report_dry_run(given, found, order)
                 return EXIT_OK
-            record = _hand_over(cluster, found, order, display)
+            record = hand_over(cluster, found, order, display)
             if wait and record.state is PlanState.APPLYING:
-                record = _follow(cluster, record, display)
+                record = follow(cluster, record, display)
             elsewhere = _elsewhere(cluster, difference) if record.state is PlanState.DONE else 0
     finally:
         display.close()
@@ -165,7 +165,7 @@ def _carry_out(given: Globals, directory: Path, *, rebase: bool, dry_run: bool, 
 def _checked(cluster: Cluster, found: Artefact, *, rebase: bool, again: bool) -> PlanOrder:
     """Check the plan against the present cluster. Raise CliError with the reason for a rejection."""
     plan_id, now = found.manifest.plan_id, census_of(cluster)
-    record = _record(cluster, plan_id)
+    record = record_of(cluster, plan_id)
     if again and record is None:
         raise NotFoundError(f"plan {plan_id} was never applied here", "`rk plan apply` does that.")
     if not again and record is not None and record.state is PlanState.APPLYING:
@@ -221,15 +221,19 @@ def _report_dry_run(given: Globals, found: Artefact, order: PlanOrder) -> None:
 # --- submitting and following -------------------------------------------------------------------------------------
 
 
-def _hand_over(cluster: Cluster, found: Artefact, order: PlanOrder, display: Display) -> PlanRecord:
-    """Submit the moves to the active master, part by part, across failovers."""
+def hand_over(cluster: Cluster, found: Artefact, order: PlanOrder, display: Display, plan_id: str = "") -> PlanRecord:
+    """Submit the moves to the active master, part by part, across failovers.
+
+    `plan_id`: the id under which they are carried out, "" for the plan's own.
+    """
     moves = [
         messages.PlannedMove(one.region_id, one.replica, one.source, one.destination) for one in order.difference.moves
     ]
     parts = [moves[at : at + PART_MOVES] for at in range(0, len(moves), PART_MOVES)]
     manifest = found.manifest
+    plan_id = plan_id or manifest.plan_id
     begin = messages.BeginPlan(
-        manifest.plan_id,
+        plan_id,
         order.now.epoch,
         len(parts),
         len(moves),
@@ -241,7 +245,7 @@ def _hand_over(cluster: Cluster, found: Artefact, order: PlanOrder, display: Dis
     display.begin("hand over", "submitting moves", len(moves))
     record = cluster.ask_master(begin, messages.PlanReport).record
     for part, some in enumerate(parts):
-        record = _submit(cluster, messages.AddPlanMoves(manifest.plan_id, part, some)).record
+        record = _submit(cluster, messages.AddPlanMoves(plan_id, part, some)).record
         display.update(min((part + 1) * PART_MOVES, len(moves)), len(moves))
     display.end()
     return record
@@ -260,20 +264,21 @@ def _submit(cluster: Cluster, part: messages.AddPlanMoves) -> messages.PlanRepor
                 raise
 
 
-def _record(cluster: Cluster, plan_id: str) -> PlanRecord | None:
+def record_of(cluster: Cluster, plan_id: str) -> PlanRecord | None:
+    """Return the cluster's record of a plan, None if there is none."""
     path = cluster.layout.plan(plan_id)
     data = cluster.get(path)
     return None if data is None else decode_plan(data, path)
 
 
-def _follow(cluster: Cluster, record: PlanRecord, display: Display) -> PlanRecord:
+def follow(cluster: Cluster, record: PlanRecord, display: Display) -> PlanRecord:
     """Watch the plan's record until the plan has ended, across failovers."""
     display.begin("move", "moving regions", record.handed)
     with contextlib.suppress(KeyboardInterrupt):
         while record.state is PlanState.APPLYING:
             display.update(record.assigned, record.handed)
             time.sleep(_POLL_S)  # the active master writes the record every two seconds
-            record = _record(cluster, record.plan_id) or record
+            record = record_of(cluster, record.plan_id) or record
     display.end(f"{record.assigned} of {record.handed}")
     return record
 
@@ -284,9 +289,10 @@ def _elsewhere(cluster: Cluster, difference: Difference) -> int:
     return sum(1 for one in difference.moves if one.destination not in now.get(one.region_id, {}).values())
 
 
-def _print_end(record: PlanRecord, difference: Difference, elsewhere: int) -> None:
+def print_end(record: PlanRecord, done: str) -> None:
+    """Print how a plan has ended, or how far it is; `done` says what has been done if it is DONE."""
     if record.state is PlanState.DONE:
-        click.echo(f"plan {record.plan_id} is applied: {record.handed} of {record.regions} moves were made")
+        click.echo(f"plan {done}: {record.handed} of {record.regions} moves were made")
     elif record.state is PlanState.ABORTED:
         click.echo(f"plan {record.plan_id} ended early: {record.note}")
     else:
@@ -296,6 +302,10 @@ def _print_end(record: PlanRecord, difference: Difference, elsewhere: int) -> No
         )
     for reason, number in record.skipped.items():
         click.echo(f"{output.count(number, 'move')} not accepted: {reason}")
+
+
+def _print_end(record: PlanRecord, difference: Difference, elsewhere: int) -> None:
+    print_end(record, f"{record.plan_id} is applied")
     if difference.added:
         click.echo(f"{output.count(len(difference.added), 'replica')} not open now: the master places them")
     if elsewhere:

@@ -20,6 +20,7 @@ from cli.plan.apply import Now, abort, apply, census_now, list_plans, resume, sh
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan.make import PlanRequest, display_on_stderr, located, make
 from cli.plan.page import page, shortcomings
+from cli.plan.revert import revert
 from cli.shell import complete
 from master.settings import ENGINES
 from regions.plan import Params, Snapshot
@@ -364,5 +365,5 @@ def _show_reason(found: Artefact, reason: RegionReason) -> None:
             click.echo(f"  and {len(one.alternatives) - _ALTERNATIVES} more servers (--json shows all)")
 
 
-for _command in (apply, abort, resume):
+for _command in (apply, abort, resume, revert):
     plan.add_command(_command)

@@ -15,7 +15,7 @@ import pytest
 from cli.common.connect import refusal
 from cli.common.errors import EXIT_NOT_FOUND, EXIT_REFUSED, CliError
 from cli.main import run
-from cli.plan import apply
+from cli.plan import apply, revert
 from cli.tables import every_region
 from coord.rpc.server import RpcError
 from master.api.reads import ReadView, describe_table, server_load, summary
@@ -23,6 +23,7 @@ from regions import messages as ms
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
 from regions.records.members import Storage
+from regions.records.model import PlanState
 from regions.records.znodes import Layout
 from tests.unit.master.plans.test_applying import LAYOUT, PLAN, Ruler, memory_store
 
@@ -98,6 +99,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
         yield found
 
     monkeypatch.setattr(apply, "open_cluster", opened)
+    monkeypatch.setattr(revert, "open_cluster", opened)
     return found
 
 
@@ -146,6 +148,61 @@ def test_abort_and_resume(cluster: MemoryCluster, made: Path, capsys: pytest.Cap
     assert run(["plan", "resume", str(made), "--no-wait"]) == 0
     assert len(_ordered(cluster)) == 4
     assert cluster.ruler.applying.running() != ""
+
+
+def _carried_out(cluster: MemoryCluster) -> None:
+    """Let every ordered move end."""
+    world = cluster.ruler.assigner.world
+    for key, uuid in _ordered(cluster).items():
+        world.replicas[key].move = None
+        world.set_home(world.replicas[key], world.servers[uuid].incarnation)
+    assert cluster.ruler.do(cluster.ruler.applying.abort("")).record.state is PlanState.ABORTED
+
+
+def test_revert_moves_back_what_is_still_where_the_plan_put_it(
+    cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has moved since stays, with the reason; so does what would go to a server that is gone or draining."""
+    assert run(["plan", "revert", str(made)]) == EXIT_NOT_FOUND
+    assert "was never applied here" in capsys.readouterr().err
+    assert run(["plan", "apply", str(made), "--no-wait"]) == 0
+    assert run(["plan", "revert", str(made)]) == EXIT_REFUSED
+    assert "is being applied" in capsys.readouterr().err
+    moved = _ordered(cluster)
+    assert sorted(moved.values()) == ["s2", "s2", "s3", "s3"]
+    _carried_out(cluster)
+    world = cluster.ruler.assigner.world
+    gone_on = next(key for key, uuid in moved.items() if uuid == "s3")
+    world.set_home(world.replicas[gone_on], world.servers["s2"].incarnation)
+    capsys.readouterr()
+    assert run(["plan", "revert", str(made), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "would move 3 replicas back" in said
+    assert f"1 replica not moved back: it is no longer where the plan put it ({gone_on.rpartition('-')[0]})" in said
+    assert _ordered(cluster) == {}
+    assert run(["plan", "revert", str(made), "--json"]) == EXIT_REFUSED
+    assert "--yes" in capsys.readouterr().err
+    cluster.lost = [ms.AddPlanMoves]
+    assert run(["plan", "revert", str(made), "--yes", "--no-wait", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["record"]["plan_id"], found["record"]["handed"]) == (f"{found['plan_id']}.revert", 3)
+    assert _ordered(cluster) == {key: "s1" for key in moved if key != gone_on}
+    _carried_out(cluster)
+    assert run(["plan", "revert", str(made), "--dry-run"]) == 0
+    assert "nothing to move back" in capsys.readouterr().out
+
+
+def test_revert_gives_nothing_to_a_server_that_is_being_emptied(
+    cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", "apply", str(made), "--no-wait"]) == 0
+    _carried_out(cluster)
+    cluster.ruler.assigner.world.servers["s1"].marked = True
+    capsys.readouterr()
+    assert run(["plan", "revert", str(made), "--yes"]) == 0
+    said = capsys.readouterr().out
+    assert "nothing to move back" in said
+    assert "4 replicas not moved back: its former server is gone, or is being emptied" in said
 
 
 def test_a_stale_plan_is_refused_and_rebase_keeps_what_fits(
