@@ -100,11 +100,17 @@ class Armed:
                 dead = self._kill_another(case, region_id)
             dead.kill()
             dead.start()
+            eventually(lambda: self._answers(dead), SLOW_S, "the process answers again")
         finally:
             file.unlink(missing_ok=True)
             beginning.join(3 * SLOW_S)
         assert not beginning.is_alive(), case
         assert not failed, (case, failed)
+
+    def _answers(self, process: Process) -> bool:
+        if process in self.cluster.servers:
+            return bool(self.cluster.uuid_of(process))
+        return bool(self.cluster.ask(process, ms.GetMasterStatus(), ms.MasterStatus, LOOK_S).role)
 
     def _await(self, found: Callable[[Process], bool], what: str) -> Process:
         return eventually(lambda: next(filter(found, self.processes), None), SLOW_S, what)  # type: ignore[return-value]

@@ -51,6 +51,28 @@ def test_only_listed_steps_are_legal() -> None:
                 run_after("t", run, happened)
 
 
+def test_files_that_are_complete_are_set_aside_before_a_copy_and_only_they_are_deleted() -> None:
+    """The steps that S2 demands, and the ones that would lose a memory or a good replica."""
+    removed = data_after("t", DataState.READY, DataEvent.DELETE)
+    copying = data_after("t", removed, DataEvent.COPY)
+    assert (removed, copying) == (DataState.DELETED, DataState.COPYING)
+    assert data_after("t", copying, DataEvent.COPIED) is DataState.READY
+    assert data_after("t", copying, DataEvent.GIVE_UP) is DataState.DELETED
+    assert data_after("t", None, DataEvent.COPY) is DataState.COPYING
+    assert data_after("t", None, DataEvent.CREATE) is DataState.READY
+    for before, event in (
+        (DataState.READY, DataEvent.COPY),
+        (DataState.READY, DataEvent.FORGET),
+        (DataState.READY, DataEvent.CREATE),
+        (DataState.COPYING, DataEvent.DELETE),
+        (DataState.COPYING, DataEvent.FORGET),
+        (DataState.DELETED, DataEvent.CREATE),
+        (DataState.DELETED, DataEvent.COPIED),
+    ):
+        with pytest.raises(InvalidTransition):
+            data_after("t", before, event)
+
+
 def test_every_state_is_reached_and_left() -> None:
     assert {row.after for row in RUN_LIFE} == {None, *RunState}
     assert {row.before for row in RUN_LIFE} == {None, *RunState}
