@@ -54,7 +54,7 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 @click.option(
     "--plan-engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Engine of bulk plans."
 )
-@click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then the greedy engine takes over.")
+@click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then another engine takes over.")
 @spark_options("for bulk plans")
 @click.option("--plan-dir", type=click.Path(path_type=Path), help="Directory of plans; a Spark cluster must share it.")
 @click.option("--start-timeout-s", default=30.0, show_default=True, help="Time limit for an ordered open to begin.")

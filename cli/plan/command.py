@@ -73,7 +73,7 @@ def plan() -> None:
     type=click.FloatRange(0, min_open=True),
     default=600.0,
     show_default=True,
-    help="Seconds for the engine; then greedy takes over.",
+    help="Seconds for the engine; then another one takes over.",
 )
 @global_options
 @click.pass_obj

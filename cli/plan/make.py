@@ -1,7 +1,8 @@
 """Creation of a plan directory: copy of the input, the engine's plan, its check, parts and manifest.
 
-If the requested engine fails (not installed, error, timeout, a corrupt plan or broken rules), greedy takes over, and
-the manifest's note contains the reason.
+If the requested engine fails (not installed, error, timeout, a corrupt plan or broken rules), another one takes over,
+and the manifest's note contains the reason: instead of Spark the engine whose plans have the same bytes, if OR-tools is
+installed (N9), else greedy.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from regions.plan.artifact.files import (
     write_plan,
 )
 from regions.plan.artifact.fingerprint import fingerprint
-from regions.plan.choice import choose_engine, job_command
+from regions.plan.choice import choose_engine, fallbacks, job_command
 from regions.plan.problem.model import Blocks
 from regions.plan.problem.numbered import clean_replicas
 from regions.plan.spark.locate import COLUMNS, PATHS, with_blocks
@@ -103,23 +104,27 @@ def _planned(
     snapshot: Snapshot, params: Params, directory: Path, engine: str, request: PlanRequest, display: Display
 ) -> tuple[Plan, PlanVerdict, str]:
     """Return a plan, its check, and why it is not from the requested engine, if so."""
-    note = ""
+    notes: list[str] = []
     wanted: tuple[Plan, PlanVerdict] | None = None
-    if engine != "greedy":
-        display.begin(engine, f"planning with {engine}")
+    others = () if engine == "greedy" else fallbacks(engine, _replicas(snapshot), request.deadline_s)
+    for one in dict.fromkeys((engine, *others)):
+        if one == "greedy":
+            break
+        display.begin(one, f"planning with {one}")
         try:
-            alone = engine == "spark" or (engine == "flow" and _replicas(snapshot) >= FLOW_ALONE)
-            made = _by_job(engine, directory, request, display) if alone else plan(snapshot, params, engine=engine)
+            alone = one == "spark" or _replicas(snapshot) >= FLOW_ALONE
+            made = _by_job(one, directory, request, display) if alone else plan(snapshot, params, engine=one)
             display.end()
             verdict = _verified(snapshot, params, made, display)
             if verdict.ok:
-                return made, verdict, ""
-            wanted = made, verdict
-            note = f"{engine}: its plan breaks {verdict.violations} rules: {'; '.join(verdict.notes[:2])}"
+                return made, verdict, "; ".join(notes)
+            wanted = wanted or (made, verdict)
+            notes.append(f"{one}: its plan breaks {verdict.violations} rules: {'; '.join(verdict.notes[:2])}")
         except PlanError as error:
-            note = f"{engine}: {error}"
+            notes.append(f"{one}: {error}")
             display.end("failed")
-        display.say(f"greedy takes over: {note}")
+        display.say(f"another engine takes over: {notes[-1]}")
+    note = "; ".join(notes)
     display.begin("greedy", "planning with greedy")
     until = time.monotonic() + request.deadline_s
     made = plan(snapshot, params, lambda: until - time.monotonic(), engine="greedy")

@@ -1,8 +1,9 @@
 """Computes bulk plans: by a job in another process (Spark, or the exact flow), or by the greedy engine in a thread.
 
 The job reads the snapshot from one directory and writes the plan to another. It reports progress as JSON lines. If the
-job fails, misses its deadline, or computes a plan that breaks a hard rule, the greedy engine computes the plan instead.
-A log line and the plan's note give the reason. The verifier checks the plans of jobs.
+job fails, misses its deadline, or computes a plan that breaks a hard rule, another engine computes the plan: instead of
+Spark the one whose plans have the same bytes, if OR-tools is installed (N9), else the greedy engine. A log line and the
+plan's note give the reason. The verifier checks the plans of jobs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from regions.cluster.state import ClusterState
 from regions.plan import LastRow, Params, PlanError, RegionRow, ServerRow, Snapshot, plan, verify
 from regions.plan.artifact.files import read_plan, write_snapshot
 from regions.plan.artifact.fingerprint import fingerprint
-from regions.plan.choice import AT_ONCE_MAX, choose_engine, job_command
+from regions.plan.choice import AT_ONCE_MAX, choose_engine, fallbacks, job_command
+from regions.plan.problem.numbered import clean_replicas
 from regions.plan.spark.target import late_words, missing, parse_target
 from regions.records.kinds import pool
 from regions.records.replica_key import replica_key
@@ -122,25 +124,33 @@ class Planner:
             target = parse_target(self._spark_master)
             wanted = "greedy" if replicas <= AT_ONCE_MAX else choose_engine(replicas, target, self._deadline_s)
         lack = missing(parse_target(self._spark_master)) if wanted == "spark" else ""
-        return ("greedy", lack) if lack else (wanted, "")
+        return (fallbacks("spark", replicas, self._deadline_s)[0], lack) if lack else (wanted, "")
 
     async def make(
         self, plan_id: str, epoch: int, snapshot: Snapshot, engine: str, progress: Callable[[str], None]
     ) -> FinishedPlan:
-        """Compute a plan with `engine`, or with greedy if that fails. Raise PlanError if greedy fails, too."""
+        """Compute a plan with `engine`, or with the engines that take over. Raise PlanError if all of them fail."""
         params = Params(snapshot_id=plan_id, master_epoch=epoch)
-        if engine != "greedy":
+        replicas, cancelled = int(clean_replicas(snapshot.regions.replicas, {}).sum()), self._cancelled
+        notes: list[str] = []
+        others = () if engine == "greedy" else fallbacks(engine, replicas, self._deadline_s)
+        for one in dict.fromkeys((engine, *others)):
+            if one == "greedy":
+                break
             try:
-                return await self._by_job(engine, plan_id, snapshot, params, progress)
-            except (PlanFailed, PlanError, OSError) as error:
-                words = "plan {plan_id}: engine {engine} failed, using greedy instead: {error}"
-                log.warn(words, plan_id=plan_id, engine=engine, error=error)
-                progress("greedy")
-                made = await deferToThread(_greedy, snapshot, params, self._deadline_s)
-                made.note = f"{engine}: {error}"
+                if cancelled != self._cancelled:
+                    raise PlanFailed(_UNWANTED)
+                made = await self._by_job(one, plan_id, snapshot, params, progress)
+                made.note = "; ".join(notes)
                 return made
+            except (PlanFailed, PlanError, OSError) as error:
+                words = "plan {plan_id}: engine {engine} failed, another one takes over: {error}"
+                log.warn(words, plan_id=plan_id, engine=one, error=error)
+                notes.append(f"{one}: {error}")
         progress("greedy")
-        return await deferToThread(_greedy, snapshot, params, self._deadline_s)
+        made = await deferToThread(_greedy, snapshot, params, self._deadline_s)
+        made.note = "; ".join(notes)
+        return made
 
     def cancel(self) -> None:
         """Stop the running job, or one that is about to start."""

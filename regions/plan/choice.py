@@ -42,6 +42,18 @@ def choose_engine(replicas: int, target: SparkTarget, deadline_s: float) -> str:
     return "spark" if can_spark and replicas > FLOW_MAX else "greedy"
 
 
+def fallbacks(engine: str, replicas: int, deadline_s: float) -> tuple[str, ...]:
+    """Return the engines that take over from a failed one, in their order (N9).
+
+    `sharded` plans in one process to the same bytes as `spark`. It needs OR-tools and the time of an exact flow.
+    `greedy` needs neither.
+    """
+    if engine != "spark" or importlib.util.find_spec("ortools") is None:
+        return ("greedy",)
+    is_in_time = replicas <= FLOW_MAX and expected_s("flow", replicas) <= deadline_s
+    return ("sharded", "greedy") if is_in_time else ("greedy",)
+
+
 def job_command(
     engine: str, input_dir: Path, output_dir: Path, master: str, conf: Iterable[str] = (), *, plan_id: str = ""
 ) -> list[str]:

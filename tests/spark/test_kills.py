@@ -1,4 +1,4 @@
-"""A real job, killed at each stage under `rk plan create`: greedy plans, and no process of Spark is left."""
+"""A real job, killed at each stage under `rk plan create`: another engine plans, and no process of Spark is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from cli.common.display import PlainDisplay
 from cli.common.output import console
 from cli.plan.make import PlanRequest, make
-from regions.plan import Params, verify
+from regions.plan import Params, plan, verify
 from regions.plan.artifact.files import Origin, read_plan
 from regions.plan.problem.scenarios import scenario
 from tests.e2e.clusters import processes_of
@@ -43,14 +43,15 @@ class Killer(PlainDisplay):
 
 @pytest.mark.parametrize("stage", ["check", "session", "tables", "shards"])
 def test_a_job_killed_at_a_stage(tmp_path: Path, stage: str) -> None:
-    """The plan is greedy's, its note names the kill, and no process or scratch file outlives the job for long."""
+    """Another engine makes the plan, with Spark's bytes (N9). The note names the kill; no process, no file is left."""
     snapshot = scenario("mixed", regions=600, servers=20, seed=5)
     display = Killer(tmp_path, stage)
     wish = PlanRequest("spark", "local[2]", deadline_s=JOB_S)
     manifest, verdict = make(snapshot, Params(), tmp_path / "plan", wish, display, Origin(origin="files"))
     display.close()
     assert display.killed == 1
-    assert (manifest.engine, verdict.violations) == ("greedy", 0)
+    assert (manifest.engine, verdict.violations) == ("sharded", 0)
+    assert manifest.digest == plan(snapshot, Params(), engine="sharded").digest
     assert manifest.note.startswith("spark: the job ended with status -9"), manifest.note
     assert verify(snapshot, Params(), read_plan(tmp_path / "plan")[0].rows).ok
     # The JVM ends by itself when it loses its driver.

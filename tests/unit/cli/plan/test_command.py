@@ -11,8 +11,8 @@ import pytest
 from cli.common.errors import EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_USAGE
 from cli.main import run
 from cli.plan import make
-from regions.plan import BlockRow, LastRow, Params, RegionRow, ServerRow, Snapshot
-from regions.plan.artifact.files import write_snapshot
+from regions.plan import BlockRow, LastRow, Params, Plan, PlanError, RegionRow, ServerRow, Snapshot, plan
+from regions.plan.artifact.files import read_params, read_snapshot, write_snapshot
 
 pytest.importorskip("pyarrow")
 
@@ -135,6 +135,23 @@ def test_greedy_takes_over_from_spark_that_is_late(source: Path, capsys: pytest.
     manifest = json.loads(capsys.readouterr().out)["manifest"]
     assert manifest["engine"] == "greedy"
     assert manifest["note"].startswith("spark: ")
+
+
+def test_the_plan_is_the_same_when_spark_fails(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N9: with time for it, the engine that takes over makes the bytes that Spark would have made."""
+
+    def fails(*_: object) -> Plan:
+        raise PlanError("no executor")
+
+    monkeypatch.setattr(make, "_by_job", fails)
+    directory = source.parent / "same"
+    words = ["plan", "create", "--input", str(source), "--output", str(directory), "--engine", "spark", "--json"]
+    assert run(words) == 0
+    manifest = json.loads(capsys.readouterr().out)["manifest"]
+    assert (manifest["engine"], manifest["note"]) == ("sharded", "spark: no executor")
+    assert manifest["digest"] == plan(read_snapshot(source), read_params(source), engine="sharded").digest
 
 
 @pytest.mark.parametrize("engine", ["flow", "spark"])

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import ensureDeferred, succeed
 from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.python.failure import Failure
 
 from master.phases import BulkPlan, Phases
 from master.plans import planner as planning
-from master.plans.planner import PlanFailed, PlanJob, Planner, _greedy, _read_checked, snapshot_of
+from master.plans.planner import FinishedPlan, PlanFailed, PlanJob, Planner, _greedy, _read_checked, snapshot_of
 from regions.balance.sizes import RegionSizes
 from regions.cluster.entities import Server
 from regions.cluster.state import ClusterState
@@ -91,7 +92,43 @@ def test_the_engine_depends_on_size_and_installation(tmp_path: Path, monkeypatch
     assert planner("flow").engine_for(1) == ("flow", "")
     assert planner("spark").engine_for(1) == ("spark", "")
     monkeypatch.setattr(planning, "missing", lambda _: "java is not installed")
+    assert planner("auto", 100).engine_for(100) == ("sharded", "java is not installed")
+    monkeypatch.setattr(choice.importlib.util, "find_spec", lambda _: None)
     assert planner("auto", 100).engine_for(100) == ("greedy", "java is not installed")
+
+
+@pytest.mark.parametrize(
+    ("failing", "engine", "note"),
+    [
+        (("spark",), "sharded", "spark: no executor"),
+        (("spark", "sharded"), "greedy", "spark: no executor; sharded: no executor"),
+        (("flow",), "greedy", "flow: no executor"),
+    ],
+)
+def test_the_fallback_of_spark_has_the_same_bytes(
+    failing: tuple[str, ...], engine: str, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N9: greedy's plan would be another one. The plan's record names the engine and the reason."""
+    jobs: list[str] = []
+
+    async def by_job(_self: Planner, name: str, _id: str, taken: Snapshot, params: Params, _: object) -> FinishedPlan:
+        jobs.append(name)
+        if name in failing:
+            raise PlanFailed("no executor")
+        made = plan(taken, params, engine=name)
+        return FinishedPlan({}, name, made.digest)
+
+    monkeypatch.setattr(Planner, "_by_job", by_job)
+    monkeypatch.setattr(planning, "deferToThread", lambda work, *words: succeed(work(*words)))
+    planner = Planner(None, tmp_path, engine="spark", deadline_s=120, spark_master="local")
+    found: list[FinishedPlan] = []
+    making = ensureDeferred(planner.make("p", 3, snapshot(), failing[0], lambda _: None))
+    making.addCallback(found.append)
+    [made] = found
+    assert (made.engine, made.note) == (engine, note)
+    params = Params(snapshot_id="p", master_epoch=3)
+    assert made.digest == plan(snapshot(), params, engine=engine).digest
+    assert jobs == list(dict.fromkeys((*failing, *(() if engine == "greedy" else (engine,)))))
 
 
 class Transport:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regions.plan import choice
-from regions.plan.choice import CLUSTER_MIN, FLOW_MAX, choose_engine, expected_s, job_command
+from regions.plan.choice import CLUSTER_MIN, FLOW_MAX, choose_engine, expected_s, fallbacks, job_command
 from regions.plan.spark.target import parse_target
 
 HERE, CLUSTER = "local[*]", "spark://somewhere:7077"
@@ -59,3 +59,15 @@ def test_a_job_is_told_what_to_do() -> None:
         assert command[1:3] == ["-m", module]
         assert {"--die-with-parent", "--plan-id", "p"} <= set(command)
         assert ("a=b" in command) == (engine == "spark")
+
+
+def test_the_engines_that_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N9: from Spark the one with the same plan, as far as one process can make it in time."""
+    both = ("sharded", "greedy")
+    assert fallbacks("spark", FLOW_MAX, 600) == both
+    assert fallbacks("spark", FLOW_MAX + 1, 600) == ("greedy",)
+    assert fallbacks("spark", 0, expected_s("flow", 0)) == both
+    assert fallbacks("spark", 0, expected_s("flow", 0) - 0.1) == ("greedy",)
+    assert fallbacks("flow", 0, 600) == ("greedy",)
+    monkeypatch.setattr(choice.importlib.util, "find_spec", lambda _: None)
+    assert fallbacks("spark", 0, 600) == ("greedy",)
