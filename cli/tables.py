@@ -84,6 +84,7 @@ _KIND_HELP: Final = "Kind of service that opens its regions, such as kv/1.  [def
 @click.option("--allow-under-replicated", is_flag=True, help="Begin with a majority of the replicas.")
 @click.option("--group", default="", help="Servers of this group only.")
 @click.option("--kind", default="", metavar="NAME/VERSION", help=_KIND_HELP)
+@click.option("--system", is_flag=True, help="Its regions are assigned before those of other tables.")
 @_wait
 @_no_wait
 @_request_id
@@ -107,6 +108,7 @@ def create(
     allow_under_replicated: bool,
     group: str,
     kind: str,
+    system: bool,
     wait_s: float,
     no_wait: bool,
     request_id: str | None,
@@ -144,6 +146,7 @@ def create(
         schema=schema,
         group=group,
         kind=kind,
+        system=system,
         wait_ms=0 if no_wait else int(wait_s * 1000),
         columns=specs,
         hash_buckets=hash_buckets,
@@ -425,6 +428,7 @@ def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> li
     copies = storage_words(record) if record.is_tablet else f"replication {record.replication}"
     lines = [
         f"{record.name}  id {record.table_id}, {record.state}, {record.intent}, "
+        f"{'system table, ' if record.system else ''}"
         f"{output.count(record.regions, 'region')}, {copies}, kind {record.kind or KV}, "
         f"schema version {record.schema_version}"
     ]
@@ -433,7 +437,7 @@ def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> li
         lines.append(
             f"tablets: {counts.running} of {counts.regions} are running, {part} of {counts.replicas} replicas take part"
         )
-    if counts is not None:
+    if counts is not None and (counts.measured or counts.size_bytes):
         rows = "unknown" if counts.rows is None else counts.rows
         size = output.estimated(counts.size_bytes, is_measured=counts.measured)
         lines.append(f"rows: {rows}, {size}{'' if counts.measured else ', estimated until servers have reported'}")

@@ -163,3 +163,14 @@ def test_a_table_as_people_read_it(record: TableRecord, altered: int, lines: lis
     shown = tables.table_lines(record, counts)
     assert shown[1:] == lines
     assert f"schema version {record.schema_version}" in shown[0]
+
+
+def test_a_system_table_is_made_and_named(asked: list[Any]) -> None:
+    """RT-05: its regions are assigned before all others."""
+    assert run("create", "catalog", "--system") is None
+    assert run("create", "orders") is None
+    assert [one.system for one in asked] == [True, False]
+    [line, *_] = tables.table_lines(TableRecord("1", "catalog", system=True), None)
+    assert "system table" in line
+    [line, *_] = tables.table_lines(TableRecord("1", "orders"), None)
+    assert "system" not in line
