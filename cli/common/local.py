@@ -98,6 +98,8 @@ class LocalCluster(msgspec.Struct):
     replacements_max: int | None = None
     #: Milliseconds for which the rows of deleted tables are kept (`rk master run --purge-after`); None: the default.
     purge_after_ms: int | None = None
+    #: Silence in seconds after which a tablet's member is replaced (`rk server run --replica-dead-s`); 0: the default.
+    replica_dead_s: float = 0.0
     #: Whether a start has completed all phases, including the table.
     has_been_up: bool = False
     format_version: int = FORMAT_VERSION
@@ -132,6 +134,7 @@ class Shape(msgspec.Struct, frozen=True):
     create_timeout_s: float = 0.0
     replacements_max: int | None = None
     purge_after_ms: int | None = None
+    replica_dead_s: float = 0.0
 
 
 def design(shape: Shape, data_dir: Path) -> LocalCluster:
@@ -169,6 +172,7 @@ def design(shape: Shape, data_dir: Path) -> LocalCluster:
         create_timeout_s=shape.create_timeout_s,
         replacements_max=shape.replacements_max,
         purge_after_ms=shape.purge_after_ms,
+        replica_dead_s=shape.replica_dead_s,
         masters=[daemon(MASTER, n, 30, 40) for n in range(1, shape.masters + 1)],
         servers=[
             daemon(SERVER, n, 50, 70, rack=f"rack-{(n - 1) % shape.racks + 1}") for n in range(1, shape.servers + 1)
@@ -229,6 +233,7 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         "--opener",
         shape.opener,
         "--drill-links",
+        *(["--replica-dead-s", f"{shape.replica_dead_s:g}"] if shape.replica_dead_s else []),
     ]
 
 

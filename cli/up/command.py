@@ -19,6 +19,7 @@ from types import FrameType
 from typing import IO, Final, NoReturn
 
 import click
+import msgspec
 
 from cli.common import output
 from cli.common.access import as_variables, store_access
@@ -50,6 +51,7 @@ from cli.up.supervisor import News, Supervisor
 from master.settings import ENGINES, SECONDS_MAX
 from regions.records.model import TableRecord, TableState
 from regions.records.znodes import check_table_name
+from regionserver.config import REPLICA_DEAD_S_MAX, REPLICA_DEAD_S_MIN
 
 DEFAULT_BASE_PORT: Final = 21800
 DEFAULT_TABLE: Final = "packages"
@@ -107,6 +109,11 @@ class StopRequested(BaseException):
 )
 @click.option("--purge-after", metavar="TIME", help="Keep the rows of deleted tables so long: 90s, 10m.  [default: 1h]")
 @click.option(
+    "--replica-dead-s",
+    type=click.FloatRange(REPLICA_DEAD_S_MIN, REPLICA_DEAD_S_MAX),
+    help="Seconds of silence after which a server's members of tablets are replaced.  [default: 300]",
+)
+@click.option(
     "--opener",
     type=click.Choice(["kv", "directories", "none"]),
     default="kv",
@@ -135,6 +142,7 @@ def up(
     create_timeout_s: float | None,
     replacements_max: int | None,
     purge_after: str | None,
+    replica_dead_s: float | None,
     opener: str,
     restart: bool,
 ) -> int:
@@ -151,6 +159,7 @@ def up(
     purge_after_ms = None if purge_after is None else duration_ms(purge_after, "--purge-after")
     limits = (create_timeout_s, replacements_max, purge_after_ms)
     shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener, spark, limits)
+    shape = with_dead_s(shape, before, replica_dead_s)
     local = design(shape, data_dir)
     local.has_been_up = before is not None and before.has_been_up
     if not no_table:
@@ -208,6 +217,12 @@ def _shape(
         replacements_max=limits[1] if limits[1] is not None or before is None else before.replacements_max,
         purge_after_ms=limits[2] if limits[2] is not None or before is None else before.purge_after_ms,
     )
+
+
+def with_dead_s(shape: Shape, before: LocalCluster | None, replica_dead_s: float | None) -> Shape:
+    """Return the shape with the silence after which members of tablets are replaced: given, or as before."""
+    known = before.replica_dead_s if before else 0.0
+    return msgspec.structs.replace(shape, replica_dead_s=replica_dead_s or known)
 
 
 def _or_default(request: int | None, usual: int) -> int:

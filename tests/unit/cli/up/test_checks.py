@@ -20,7 +20,7 @@ from cli.common.local import HOST, Shape, command_line, design
 from cli.common.options import Globals
 from cli.main import run
 from cli.up.bringup import BringUp, _settled, _stage
-from cli.up.command import _check_ports, _hold, _shape, suggestions
+from cli.up.command import _check_ports, _hold, _shape, suggestions, with_dead_s
 from cli.up.ports import holder, is_free
 from cli.up.replicas import check_replicas, copies
 from regions.messages import MasterStatus, PlanProgress
@@ -172,6 +172,18 @@ def test_masters_get_the_time_for_which_rows_of_deleted_tables_are_kept(tmp_path
     assert asked(Globals(), before, limits=(None, None, 90_000)).purge_after_ms == 90_000
     here = design(asked(Globals()), tmp_path)
     assert "--purge-after" not in command_line(here.masters[0], here, asked(Globals(), here))
+
+
+def test_servers_get_the_silence_after_which_members_are_replaced(tmp_path: Path) -> None:
+    """The next start remembers it; without the option the servers have their default."""
+    shape = with_dead_s(asked(Globals()), None, 5.0)
+    before = design(shape, tmp_path)
+    assert command_line(before.servers[0], before, shape)[-2:] == ["--replica-dead-s", "5"]
+    assert "--replica-dead-s" not in command_line(before.masters[0], before, shape)
+    assert with_dead_s(asked(Globals(), before), before, None).replica_dead_s == 5
+    assert with_dead_s(asked(Globals(), before), before, 60.0).replica_dead_s == 60
+    usual = with_dead_s(asked(Globals()), None, None)
+    assert "--replica-dead-s" not in command_line(before.servers[0], before, usual)
 
 
 def test_a_time_that_cannot_be_read_is_refused_before_anything_starts(
