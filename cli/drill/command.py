@@ -333,6 +333,68 @@ def store_outage(given: Globals, server_name: str | None, outage_s: float, gap_m
     )
 
 
+@drill.command("tablet-server-crash", epilog=_EPILOG)
+@_leading_server
+@_gap_max(1.5)
+@_options
+def tablet_server_crash(given: Globals, server_name: str | None, gap_max_s: float, **options: Any) -> int:
+    """Kill a region server until its members of tablets were replaced on the other servers; then start it again.
+
+    Members are replaced after a silence of 5 minutes, or of `rk up --replica-dead-s`. Prints how long until all tablets
+    were HEALTHY elsewhere, and what was copied. The verdict is that of tablet-leader-kill; all members were replaced
+    under new numbers, and the former replicas leave the disk.
+    """
+    from cli.drill.scenarios.tablets import server_crash as scenario
+
+    return _conduct(given, lambda found: scenario.run(found, server_name, gap_max_s), **options)
+
+
+@drill.command("tablet-rack-loss", epilog=_EPILOG)
+@click.option("--rack", "rack_name", help="Rack to kill, such as rack-1.  [default: random]")
+@_gap_max(1.5)
+@_options
+def tablet_rack_loss(given: Globals, rack_name: str | None, gap_max_s: float, **options: Any) -> int:
+    """Kill all region servers of one rack at once, then start them again.
+
+    The command first says which tablets the other racks serve, and which are without a majority. Clients' answers must
+    agree with that. If all tablets are served, the verdict is that of tablet-leader-kill.
+    """
+    from cli.drill.scenarios.tablets import rack_loss as scenario
+
+    return _conduct(given, lambda found: scenario.run(found, rack_name, gap_max_s), **options)
+
+
+@drill.command("tablet-disk-loss", epilog=_EPILOG)
+@_leading_server
+@click.option("--log-only", is_flag=True, help="Only the log of its tablets is lost.")
+@_gap_max(1.5)
+@_options
+def tablet_disk_loss(given: Globals, server_name: str | None, log_only: bool, gap_max_s: float, **options: Any) -> int:
+    """Kill a region server, take its data directory away, and start it empty.
+
+    The server gets a new identity, and the members of the former one are replaced. With --log-only it refuses to start
+    and names `rk server new-identity`, which the drill runs. The verdict: no row lost, all members replaced under new
+    numbers. What was taken away is removed at the end if the verdict is good.
+    """
+    from cli.drill.scenarios.tablets import disk_loss as scenario
+
+    return _conduct(given, lambda found: scenario.run(found, server_name, gap_max_s, log_only=log_only), **options)
+
+
+@drill.command("retire-server", epilog=_EPILOG)
+@_leading_server
+@_gap_max(1.5)
+@_options
+def retire_server(given: Globals, server_name: str | None, gap_max_s: float, **options: Any) -> int:
+    """Retire a region server with `rk server retire` until it has no member of a tablet; then take that back.
+
+    The verdict is that of tablet-leader-kill, and all members have successors on other servers.
+    """
+    from cli.drill.scenarios.tablets import retire_server as scenario
+
+    return _conduct(given, lambda found: scenario.run(found, server_name, gap_max_s), **options)
+
+
 @drill.command("ddl-storm", epilog=_EPILOG)
 @click.option(
     "--elections", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Number of forced elections."

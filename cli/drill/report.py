@@ -23,7 +23,7 @@ class InvariantCheck(msgspec.Struct):
 
 
 class Figure(msgspec.Struct):
-    """One measured duration or count; `unit` is s, ms, or empty for a count."""
+    """One measured duration, size or count; `unit` is s, ms, B, or empty for a count."""
 
     name: str
     value: float
@@ -291,4 +291,6 @@ def show_summary(reports: Sequence[DrillReport], requested: int, console: Consol
 def _value(value: float, unit: str) -> str:
     if unit == "s":
         return output.seconds(value)
+    if unit == "B":
+        return output.size(int(value))
     return f"{value:g} {unit}".strip()

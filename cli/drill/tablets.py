@@ -146,5 +146,10 @@ def changed_members(before: Mapping[str, RegionRecord], after: Mapping[str, Regi
     ]
 
 
+def check_unmoved(before: Mapping[str, RegionRecord], after: Mapping[str, RegionRecord]) -> InvariantCheck:
+    """Check that the members of all tablets are the same as before. Pure."""
+    return check("no tablet has moved", changed_members(before, after), f"members of {len(before)} tablets")
+
+
 def _numbers(record: RegionRecord) -> str:
     return ", ".join(f"{one.number} on {one.uuid[:8]}" for one in record.members)

@@ -58,7 +58,7 @@ def up(newcomer: LocalUp) -> LocalUp:
     return newcomer
 
 
-def drill(up: LocalUp, name: str, *options: str) -> list[dict[str, Any]]:
+def drill(up: LocalUp, name: str, *options: str, members: str = "no tablet has moved") -> list[dict[str, Any]]:
     """Run a drill RUNS times. Check that all invariants of each run held, and return the reports."""
     words = ("drill", name, "--json", "--data-dir", str(up.data_dir), "--seed", str(SEED), "--rate", RATE)
     done = run_rk(*words, "--repeat", str(RUNS), *options, timeout_s=DRILL_DEADLINE_S * RUNS)
@@ -77,7 +77,7 @@ def drill(up: LocalUp, name: str, *options: str) -> list[dict[str, Any]]:
             assert report["traffic"]["acknowledged_writes"] > 0
             assert report["traffic"]["lost_or_doubled"] == 0
             assert "histories of rows are linearizable" in names
-        assert {"each tablet has one leader, every replica runs", "no tablet has moved"} <= names
+        assert {"each tablet has one leader, every replica runs", members} <= names
     kept = recorded(up)[-RUNS:]
     assert [(one["drill"], one["seed"], one["verdict"]) for one in kept] == [
         (name, report["seed"], "held") for report in reports
@@ -109,6 +109,22 @@ def test_a_newcomers_table_survives_a_dead_server(newcomer: LocalUp) -> None:
         found = figures(report)
         assert found["all tablets led elsewhere"] < found["until noticed"], "nobody waits for the store"
         assert "region not open, longest" not in found
+
+
+@pytest.mark.parametrize("name", ["tablet-server-crash", "retire-server"])
+def test_a_drill_that_needs_a_spare_server_is_refused(newcomer: LocalUp, name: str) -> None:
+    """Three servers cannot hold three replicas without one of them; nothing is killed."""
+    done = run_rk("drill", name, "--data-dir", str(newcomer.data_dir))
+    assert done.returncode == 1
+    assert "this drill needs 4 region servers" in done.stderr
+    assert "killed" not in done.stdout
+
+
+def test_the_loss_of_the_only_rack_is_refused(newcomer: LocalUp) -> None:
+    done = run_rk("drill", "tablet-rack-loss", "--data-dir", str(newcomer.data_dir))
+    assert done.returncode == 1
+    assert "all servers are in one rack" in done.stderr
+    assert "killed" not in done.stdout
 
 
 @pytest.mark.parametrize("name", ["tablet-leader-kill", "tablet-freeze"])
