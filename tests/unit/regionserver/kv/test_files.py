@@ -40,7 +40,7 @@ def opened(
     """Open a region as a server does."""
     folder.mkdir(exist_ok=True)
     hold = acquire(str(folder), Owner(f"server-{token}", 1, 1, token), evict)
-    made = RegionFile(hold, environments or Environments(), **options)
+    made = RegionFile(hold, Environments() if environments is None else environments, **options)
     try:
         made.recover(lambda: None)
     except BaseException:
