@@ -13,7 +13,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cli.backup import restore as restoring
-from cli.backup.create import Creation, source_of, tables_to_back_up
+from cli.backup.create import Creation, check_rate, source_of, tables_to_back_up
 from cli.backup.files import read_manifest
 from cli.backup.format import MANIFEST, UNFINISHED, DamagedBackupError, Manifest, TableBackup
 from cli.backup.verify import unexpected_files, verify
@@ -108,11 +108,12 @@ def create(
 ) -> int:
     """Save the rows of all tables, and the store, in the new directory DIR, while clients read and write.
 
-    DIR must not exist. An interrupted command removes what it has written; after kill -9, the same command begins anew.
+    DIR must not exist. An interrupted command removes what it has written; after a kill, the same command begins anew.
     The directory has the rows and all secrets of the store: it is readable by its owner alone.
     """
     if no_store and (admin or token_file):
         raise UsageFaultError("--no-store excludes --admin and --token-file")
+    check_rate(rate, threads)
     former = None if base is None else (base, read_manifest(base))
     began = time.monotonic()
     with open_cluster(given) as cluster, file_errors():

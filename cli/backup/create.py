@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from cli.backup.files import RowsWriter, begin_directory, clear_directory, finish_directory, rows_file, take_over
 from cli.backup.format import STORE, DamagedBackupError, Manifest, RegionBackup, RowsTotals, StoreBackup, TableBackup
@@ -26,6 +27,11 @@ from cli.store.backup import AdminAccess, fetch_first
 from regions.records.kinds import KV
 from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState
 from regionserver.client.locator import RegionLocator
+from regionserver.kv.held import HELD_IDLE_S, SNAPSHOT_PAGE_BYTES
+from regionserver.kv.messages import KEY_BYTES_MAX, VALUE_BYTES_MAX
+
+#: The longest page: the limit of a page, passed by its last row.
+_PAGE_BYTES_MAX: Final = SNAPSHOT_PAGE_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX
 
 Tables = list[tuple[TableRecord, list[RegionRecord]]]
 #: Called with the number of finished regions, and of all.
@@ -42,9 +48,9 @@ class CreatedBackup:
 
 def tables_to_back_up(cluster: Cluster, names: tuple[str, ...]) -> Tables:
     """Return the named tables with their regions, or all. Raise NotFoundError, UsageFaultError."""
-    found = {one.table_id: one for one in cluster.tables()}
-    there = [one for one in found.values() if one.state is not TableState.REMOVED]
-    chosen = [table_of(found, name) for name in dict.fromkeys(names)] if names else there
+    there = {one.table_id: one for one in cluster.tables() if one.state is not TableState.REMOVED}
+    named = {one.table_id: one for one in (table_of(there, name) for name in names)}
+    chosen = list((named or there).values())
     asleep = [one.name for one in chosen if one.intent is TableIntent.DISABLED and has_rows(one)]
     if asleep:
         raise UsageFaultError(
@@ -52,6 +58,17 @@ def tables_to_back_up(cluster: Cluster, names: tuple[str, ...]) -> Tables:
             "`rk table enable NAME` first, or name the other tables by --table.",
         )
     return [(one, regions_of(cluster, one.table_id)) for one in sorted(chosen, key=lambda one: one.name)]
+
+
+def check_rate(rate_mb_s: float, threads: int) -> None:
+    """Raise UsageFaultError for a rate at which a server would give up a snapshot between two of its pages."""
+    least = threads * _PAGE_BYTES_MAX / (HELD_IDLE_S / 2) / 1e6
+    if 0 < rate_mb_s < least:
+        raise UsageFaultError(
+            f"--rate {rate_mb_s:g} is too low for {threads} regions at once: servers keep a snapshot for"
+            f" {HELD_IDLE_S:g} s between two pages",
+            f"Give --rate {least:.2f} or more, or fewer --threads.",
+        )
 
 
 def has_rows(table: TableRecord) -> bool:
