@@ -16,9 +16,10 @@ from typing import Final
 from coord.rpc.wire import RpcError
 from master.active import ActiveMaster
 from master.process import MasterProcess
+from regions.diagnose.live.doubts import doubtful
 from regions.liveness.roster import SILENT_MS, Roster
 from regions.messages import BUSY, WRONG_CLUSTER, WRONG_MASTER, Contact, Contacts
-from regions.messages.heartbeat import Heartbeat, HeartbeatReply
+from regions.messages.heartbeat import Heartbeat, HeartbeatReply, Report
 from regions.records.model import Incarnation
 
 #: Period of removing servers from the roster that have been silent for very long.
@@ -36,6 +37,8 @@ class HeartbeatReceiver:
         self.roster = Roster()
         #: Heartbeats rejected because they were of another cluster, or for another master.
         self.refused = 0
+        #: Receives the replicas whose owner is in doubt after a report.
+        self.doubted: Callable[[list[str]], None] = lambda _: None
         self._since_ms = now_ms()
         self._forget_ms = now_ms() + FORGET_EVERY_MS
 
@@ -70,6 +73,7 @@ class HeartbeatReceiver:
                 leads.keeper.disk_seen(beat.server, beat.figures.disk_free)
                 if beat.report is not None:
                     leads.reported(beat.server, beat.report)
+                    self._doubt(leads, beat.server, beat.report)
                 wants_full = leads.reports.wants_full(beat.server)
         return HeartbeatReply(
             master.cluster_id,
@@ -82,6 +86,14 @@ class HeartbeatReceiver:
             "" if leads is not None else self._hint(),
             0 if member is not None else self.roster.latest_sequence(beat),
         )
+
+    def _doubt(self, leads: ActiveMaster, server: Incarnation, report: Report) -> None:
+        """Pass on the replicas that a report puts in doubt."""
+        known, holding = leads.world.servers.get(server.uuid), leads.reports.holding(server)
+        if known is not None and holding is not None:
+            found = doubtful(report, list(known.open), holding.versions)
+            if found:
+                self.doubted(found)
 
     def has_heard(self, server: Incarnation) -> bool:
         """Return True if this start of a server has sent a heartbeat within SILENT_MS."""

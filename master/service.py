@@ -47,10 +47,13 @@ from master.metrics import MasterMetrics
 from master.phases import Phases
 from master.plans.planner import Planner
 from master.settings import MasterSettings
-from master.standby.auditor import Auditor
+from master.standby.auditor import Auditor, Sources
 from master.standby.watcher import StoreWatcher
+from regions.cluster.entities import Replica
 from regions.cluster.limits import AssignerConfig
+from regions.cluster.state import ClusterState
 from regions.diagnose.health import judge_figures
+from regions.diagnose.live.doubts import QUIET_MS
 from regions.liveness.reports import Suspect
 from regions.messages import ListContacts, MasterRequest
 from regions.messages.cluster_check import check_cluster
@@ -338,8 +341,14 @@ class MasterService:
             self.auditor.stop()
             self.watcher.stop()
         auditor = Auditor(
-            self._reactor, self.client, self._layout, self.now_ms, self.uuid, self._at_rest, self._served_replicas
+            self._reactor,
+            self.client,
+            self._layout,
+            self.now_ms,
+            self.uuid,
+            Sources(self._at_rest, self._served_replicas, self._home_of, self._settled_replicas, self._copy),
         )
+        self.heartbeats.doubted = auditor.doubt
         watcher = self.make_watcher(self._reactor, self.client, self._layout, self.now_ms, auditor)
         self.auditor, self.watcher = auditor, watcher
         watcher.start()
@@ -358,6 +367,33 @@ class MasterService:
         now_ms = self.now_ms()
         return {one: held.versions.keys() for one, held in active_master.reports.lists().items() if heard(one, now_ms)}
 
+    def _settled_replicas(self) -> dict[Incarnation, Collection[str]]:
+        """Return the same for servers whose last report with changes is QUIET_MS old."""
+        active_master, now_ms = self.active_master, self.now_ms()
+        if active_master is None:
+            return {}
+        held = active_master.reports.lists()
+        return {
+            one: keys for one, keys in self._served_replicas().items() if now_ms - held[one].reported_ms >= QUIET_MS
+        }
+
+    def _home_of(self, key: str) -> Incarnation | None:
+        """Return the server of a replica that is open and not in transition; None unless this master is active."""
+        active_master = self.active_master
+        if active_master is None or not active_master.is_open or active_master.store_session.is_paused:
+            return None
+        one = active_master.world.replicas.get(key)
+        return one.home if one is not None and _is_at_rest(one) else None
+
+    def _copy(self) -> ClusterState | None:
+        """Return the state by which this master decides, or would decide after a failover."""
+        active_master = self.active_master
+        if active_master is not None:
+            is_usable = active_master.is_open and not active_master.store_session.is_paused
+            return active_master.world if is_usable else None
+        mirror = None if self.watcher is None else self.watcher.mirror
+        return mirror.world if mirror is not None and mirror.is_complete else None
+
     def _at_rest(self) -> dict[str, Incarnation] | None:
         """Return the server of each replica that is open and not in transition; None unless this master is active."""
         active_master = self.active_master
@@ -366,7 +402,7 @@ class MasterService:
         return {
             one.key: one.home
             for one in active_master.assigner.world.replicas.values()
-            if one.home is not None and one.transition is None and not one.is_writing and one.open_on is not None
+            if one.home is not None and _is_at_rest(one)
         }
 
     def _election_begins(self) -> None:
@@ -478,3 +514,8 @@ def run(settings: MasterSettings) -> int:
     loop.callWhenRunning(signal.signal, signal.SIGINT, stop)
     loop.run(installSignalHandlers=True)
     return 1 if service.is_broken else 0
+
+
+def _is_at_rest(replica: Replica) -> bool:
+    """Return True for a replica that is open and not in transition."""
+    return replica.transition is None and not replica.is_writing and replica.open_on is not None

@@ -5,7 +5,9 @@ standby audits the active master and the servers, and the cluster is audited wit
 session's watcher (`master/standby/watcher.py`) passes every event of a transition, and every transition that it reads.
 During a bulk assignment most transitions end before they are read, and only the number of their steps is checked.
 
-The active master's auditor also compares the replicas that servers report with the store, every OWNERS_S.
+The active master's auditor also compares the replicas that servers report with the store: those whose owner is in doubt
+after a report or the end of a transition every DOUBTS_S, all of them every OWNERS_S. And every auditor reads a slice of
+the regions again every CACHE_S, and compares it with the copy by which its master decides or will decide.
 
 An alarm is a log line, a count in the metrics, and a znode `/alarms/<id>` with the steps that led to it. `rk audit` and
 `rk status` show the alarm until an operator acknowledges it. The auditor writes nothing else.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from twisted.internet.defer import ensureDeferred
@@ -28,7 +30,10 @@ from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import CoordError, NodeExists, NoNode
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED, Stat
 from master.catalog import store
+from regions.cluster.state import ClusterState
 from regions.diagnose.invariants import Audit, Rule
+from regions.diagnose.live.cache_check import CacheCheck
+from regions.diagnose.live.doubts import OwnerDoubts
 from regions.records.alarms import Alarm
 from regions.records.model import Incarnation, RegionState, ServerRecord, TransitionRecord
 from regions.records.replica_key import parse_replica_key, replica_key
@@ -48,6 +53,10 @@ log = Logger()
 TICK_S: Final = 2.0
 #: Period of comparing the replicas that servers report with the store.
 OWNERS_S: Final = 30.0
+#: Period of looking at the replicas whose owner is in doubt, so that a region that nobody serves rings within 3 s.
+DOUBTS_S: Final = 0.5
+#: Period of comparing a slice of the master's copy with the store.
+CACHE_S: Final = 1.0
 #: A server must have reported a replica that has been at rest for this long: several heartbeats.
 REST_S: Final = 6.0
 #: Alarms that stay in the store. The oldest are deleted.
@@ -59,6 +68,21 @@ UNSENT_MAX: Final = 1_000
 AtRest = Callable[[], "dict[str, Incarnation] | None"]
 #: Returns the keys of the replicas that servers have reported, for servers with recent heartbeats and a full report.
 Held = Callable[[], "dict[Incarnation, Collection[str]]"]
+#: Returns the server that the store names for a replica at rest; None for any other, or unless this master is active.
+HomeOf = Callable[[str], "Incarnation | None"]
+#: Returns the active master's state or a standby's complete mirror; None without one.
+Copy = Callable[[], "ClusterState | None"]
+
+
+class Sources(NamedTuple):
+    """What the auditor compares: the master's picture of owners, the servers' reports, and the master's copy."""
+
+    at_rest: AtRest
+    served: Held = dict
+    home_of: HomeOf = lambda _: None
+    #: As `served`, of servers whose reports are settled (`regions/diagnose/live/doubts.py`).
+    settled: Held = dict
+    copy: Copy = lambda: None
 
 
 class Auditor:
@@ -71,16 +95,14 @@ class Auditor:
         layout: Layout,
         now_ms: Callable[[], int],
         uuid: str,
-        at_rest: AtRest,
-        served: Held = dict,
+        sources: Sources,
     ) -> None:
         self._reactor = reactor
         self._client = client
         self._layout = layout
         self._now_ms = now_ms
         self._uuid = uuid
-        self._at_rest = at_rest
-        self._served = served
+        self._sources = sources
         self.session_id = client.session_id
         self.audit = Audit()
         #: Alarms raised by this auditor.
@@ -94,6 +116,9 @@ class Auditor:
         self._stop_listening: Callable[[], None] | None = None
         self._syncing = False
         self._sync_again = False
+        self._doubts = OwnerDoubts()
+        self.cache = CacheCheck(layout)
+        self._is_reading_slice = False
         self._compared_ms = 0
         #: Servers of the replicas at rest when the current comparison began; None between comparisons.
         self._resting: dict[str, Incarnation] | None = None
@@ -108,6 +133,8 @@ class Auditor:
         """Set the watches and read the current state."""
         self._stop_listening = self._client.on_state(self._session_changed)
         self._later("tick", TICK_S, self._tick)
+        self._later("doubts", DOUBTS_S, self._look_at_doubts)
+        self._later("cache", CACHE_S, self._check_cache)
         self._compared_ms = self._now_ms()
         ensureDeferred(self._begin()).addErrback(self._failed)
 
@@ -158,7 +185,7 @@ class Auditor:
         self._send()
         waited_s = (self._now_ms() - self._compared_ms) / 1000
         if self._resting is None and waited_s >= OWNERS_S - REST_S:
-            self._resting = self._at_rest()
+            self._resting = self._sources.at_rest()
         elif self._resting is not None and waited_s >= OWNERS_S:
             self._compared_ms = self._now_ms()
             self._compare_owners()
@@ -215,6 +242,7 @@ class Auditor:
         if event_type == EVENT_DELETED:
             region_id, replica = parse_replica_key(key)
             self._report(self.audit.see(self._gone(region_id, replica, self._versions.pop(key, UNKNOWN))))
+            self.doubt([key])
         elif event_type == EVENT_CREATED:
             self._versions[key] = 0
         elif key in self._versions:
@@ -300,11 +328,48 @@ class Auditor:
     def _compare_owners(self) -> None:
         """Check that replicas at rest for several heartbeats are on the servers that the store names (N5)."""
         before, self._resting = self._resting, None
-        after = self._at_rest()
+        after = self._sources.at_rest()
         if before is None or after is None:
             return
         stored = {key: home for key, home in before.items() if after.get(key) == home}
-        self._report(self.audit.owners(stored, self._served(), self._now_ms()))
+        self._report(self.audit.owners(stored, self._sources.served(), self._now_ms()))
+
+    def doubt(self, keys: list[str]) -> None:
+        """Look soon whether these replicas are served where the store says (N5)."""
+        if not self._stopped:
+            self._doubts.put(keys, self._now_ms())
+
+    def _look_at_doubts(self) -> None:
+        self._later("doubts", DOUBTS_S, self._look_at_doubts)
+        if self._doubts:
+            now_ms = self._now_ms()
+            found = self._doubts.look(self._sources.home_of, self._sources.settled(), now_ms)
+            for key, (rule, text) in found:
+                self._report(self.audit.owner(key, rule, text, now_ms))
+
+    # --- the master's copy --------------------------------------------------------------------------------------------
+
+    def _check_cache(self) -> None:
+        """Read a slice of the regions again, unless the former slice is still being read."""
+        self._later("cache", CACHE_S, self._check_cache)
+        copy = self._sources.copy()
+        if copy is None or self._is_reading_slice or self._client.state is not SessionState.CONNECTED:
+            return
+        self._is_reading_slice = True
+        ensureDeferred(self._compare_slice(copy)).addErrback(self._failed)
+
+    async def _compare_slice(self, copy: ClusterState) -> None:
+        try:
+            regions = self.cache.next_slice(copy)
+            found = await store.read_all(self._client, self.cache.paths(copy, regions))
+        finally:
+            self._is_reading_slice = False
+        if self._stopped or self._sources.copy() is not copy:
+            return  # another copy has taken its place meanwhile
+        now_ms = self._now_ms()
+        stored = {path: stat.version for path, _, stat in found}
+        for one in self.cache.see(copy, regions, stored, now_ms):
+            self._report(self.audit.stale_copy(one.path, f"{one} (master {self._uuid})", now_ms))
 
     def orphan(self, key: str, server: Incarnation) -> None:
         """Raise the alarm for a server that serves a replica which no table has (FN-04)."""

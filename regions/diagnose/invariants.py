@@ -77,6 +77,7 @@ class Rule(enum.StrEnum):
     ELSEWHERE = "open on another server than the store says"
     ORPHAN = "open, and unknown to the store"
     DAMAGED = "its rows are damaged"
+    STALE_COPY = "a master's copy differs from the store"
 
 
 class Audit:
@@ -227,6 +228,14 @@ class Audit:
         return self._raise(
             Rule.ORPHAN, key, str(server), f"{key}: server {server} serves it, and no table in the store has it", now_ms
         )
+
+    def owner(self, key: str, rule: Rule, text: str, now_ms: int) -> list[Alarm]:
+        """Raise the alarm for a replica that is not where the store says (`regions/diagnose/live/doubts.py`)."""
+        return self._raise(rule, key, text, f"{key}: {text}", now_ms)
+
+    def stale_copy(self, path: str, text: str, now_ms: int) -> list[Alarm]:
+        """Raise the alarm for a znode that differs from a master's copy (`regions/diagnose/live/cache_check.py`)."""
+        return self._raise(Rule.STALE_COPY, "", f"{path}|{text}", text, now_ms)
 
     def slice_of(self, key: str) -> tuple[SliceStep, ...]:
         """Return the latest observed steps of a replica, oldest first."""

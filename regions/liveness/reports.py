@@ -52,12 +52,14 @@ class Ruling(enum.Enum):
 class Holding:
     """The replicas that one start of one server has reported to this active master."""
 
-    __slots__ = ("incarnation", "is_complete", "others", "versions")
+    __slots__ = ("incarnation", "is_complete", "others", "reported_ms", "versions")
 
     def __init__(self, incarnation: Incarnation) -> None:
         self.incarnation = incarnation
         #: True when the full report is complete.
         self.is_complete = False
+        #: Time of the last report with replicas.
+        self.reported_ms = 0
         #: Schema version of each replica that the server serves, by key.
         self.versions: dict[str, int] = {}
         #: State of each replica that the server is opening or closing, by key.
@@ -131,6 +133,7 @@ class Reports:
             holding = self._holdings[server.uuid] = Holding(server)
         elif holding is None or holding.incarnation != server:
             return  # changes without a full report before them; the reply will request a full report
+        holding.reported_ms = now_ms
         self.count += 1
         self.replica_count += len(report.replicas)
         for one in report.replicas:

@@ -10,10 +10,11 @@ from twisted.internet.task import Clock
 from coord.client.session import SessionState
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
 from master.standby import auditor as module
-from master.standby.auditor import Auditor
+from master.standby.auditor import Auditor, Sources
+from regions.cluster.state import ClusterState
 from regions.diagnose.invariants import STILL_MS, Rule
 from regions.records.alarms import Alarm
-from regions.records.model import Incarnation, RegionRecord, RegionState, TransitionRecord
+from regions.records.model import Incarnation, RegionRecord, RegionState, TableRecord, TransitionRecord
 from regions.records.znodes import Layout, decode_alarm, encode
 from tests.unit.master.fake_store import FakeStore, WatchedStore
 
@@ -29,7 +30,7 @@ class Bench:
             self.store.put(path)
         clock = Clock()
         client: Any = self.store
-        self.auditor = Auditor(clock, client, LAYOUT, lambda: 1_000_000, "m1", lambda: None)
+        self.auditor = Auditor(clock, client, LAYOUT, lambda: 1_000_000, "m1", Sources(lambda: None))
 
     def raise_alarm(self, number: int, rule: Rule = Rule.ILLEGAL_STEP) -> None:
         self.auditor._report([Alarm(f"{number:016x}", number, rule.value, "t.0001-0", "so it is")])
@@ -90,7 +91,7 @@ def test_a_transition_that_may_have_moved_unseen_does_not_count_as_stuck() -> No
         store.put(path)
     store.put(LAYOUT.transition("t.0001", 0), encode(TransitionRecord("t.0001", "t", 0, RegionState.OPENING)))
     client: Any = store
-    auditor = Auditor(clock, client, LAYOUT, lambda: int(clock.seconds() * 1000), "m1", lambda: None)
+    auditor = Auditor(clock, client, LAYOUT, lambda: int(clock.seconds() * 1000), "m1", Sources(lambda: None))
     auditor.start()
     store.answer()
     for state in (SessionState.SUSPENDED, SessionState.CONNECTED):
@@ -122,6 +123,7 @@ class Owners:
         self.store = store
         self.at_rest: dict[str, Incarnation] | None = {"t.0001-0": A}
         self.held: dict[Incarnation, list[str]] = {A: ["t.0001-0"]}
+        self.copy: ClusterState | None = None
         client: Any = store
         self.auditor = Auditor(
             self.clock,
@@ -129,16 +131,21 @@ class Owners:
             LAYOUT,
             lambda: 1_000_000 + int(self.clock.seconds() * 1000),
             "m1",
-            lambda: None if self.at_rest is None else dict(self.at_rest),
-            lambda: {server: list(keys) for server, keys in self.held.items()},
+            Sources(
+                lambda: None if self.at_rest is None else dict(self.at_rest),
+                lambda: {server: list(keys) for server, keys in self.held.items()},
+                lambda key: None if self.at_rest is None else self.at_rest.get(key),
+                lambda: {server: list(keys) for server, keys in self.held.items()},
+                lambda: self.copy,
+            ),
         )
         self.auditor.start()
         store.answer()
 
     def pass_time(self, seconds: float) -> None:
         """Let the auditor's timers fire, and the store answer."""
-        for _ in range(int(seconds / module.TICK_S)):
-            self.clock.advance(module.TICK_S)
+        for _ in range(int(seconds / module.DOUBTS_S)):
+            self.clock.advance(module.DOUBTS_S)
             self.store.answer()
 
     def rules(self) -> list[str]:
@@ -179,3 +186,47 @@ def test_only_regions_at_rest_are_compared() -> None:
             owners.at_rest = then
             owners.pass_time(module.TICK_S)
     assert owners.rules() == []
+
+
+def test_a_region_that_its_server_gives_up_rings_within_three_seconds() -> None:
+    """N5: a server that drops a region on its own; the report of it puts the region in doubt."""
+    owners = Owners()
+    owners.pass_time(2.0)
+    owners.held = {A: []}
+    owners.auditor.doubt(["t.0001-0"])
+    owners.pass_time(1.0)
+    assert owners.rules() == [], "the next heartbeat may explain it"
+    owners.pass_time(1.5)
+    assert owners.rules() == [Rule.NO_OWNER.value]
+    owners.pass_time(3 * module.OWNERS_S)
+    assert owners.rules() == [Rule.NO_OWNER.value], "the comparison of all owners raises the same alarm"
+
+
+def test_the_end_of_a_transition_puts_its_region_in_doubt() -> None:
+    """N5: an illegal write that ends a transition, and no server that serves the region."""
+    owners = Owners()
+    path = LAYOUT.transition("t.0001", 0)
+    owners.held = {A: []}
+    owners.auditor.transition_event(EVENT_CREATED, path)
+    owners.auditor.transition_event(EVENT_DELETED, path)
+    owners.pass_time(3.0)
+    assert Rule.NO_OWNER.value in owners.rules()
+
+
+def test_a_copy_that_differs_from_the_store_raises_an_alarm_when_it_lasts() -> None:
+    """N5: an event was lost, and this master would decide by an old record."""
+    owners = Owners()
+    record = RegionRecord("t", "t.0001")
+    owners.copy = world = ClusterState()
+    world.put_table(TableRecord("t", "t", ()), 0)
+    world.put_region(record, 0)
+    owners.store.put(LAYOUT.table_regions("t"))
+    owners.store.put(LAYOUT.region("t", "t.0001"), encode(record), 0)
+    owners.pass_time(20.0)
+    assert owners.rules() == []
+    assert owners.auditor.cache.compared > 1
+    owners.store.put(LAYOUT.region("t", "t.0001"), encode(record), 3)
+    owners.pass_time(4.0)
+    assert owners.rules() == [], "the copy is a little late by nature"
+    owners.pass_time(6.0)
+    assert owners.rules() == [Rule.STALE_COPY.value]

@@ -1,0 +1,5 @@
+"""What every master compares while it runs, besides the steps of transitions (`regions/diagnose/invariants.py`). Pure.
+
+doubts.py       replicas whose owner is in doubt after an event
+cache_check.py  a master's copy of the regions, a slice at a time
+"""

@@ -1,0 +1,101 @@
+"""Replicas whose owner is in doubt, between two comparisons of all owners (N5). Pure.
+
+The comparison of all owners is too expensive to be made every second. But a region that nobody serves has an event that
+shows it: its server reports that the replica is gone, a full report lacks it, or a transition ended. Each such event
+puts the replica here. Twice a second the auditor compares only the doubtful ones with the store. So an alarm is raised
+within three seconds, while the comparison of all owners finds whatever had no event.
+
+A contradiction counts if two looks in a row find it PATIENCE_MS after the event, and if the server's reports are
+*settled*: the server sends heartbeats, and the last one with changes is QUIET_MS old. During a bulk assignment reports
+are late; such a doubt waits, and after DOUBT_MAX_MS it is left to the comparison of all owners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from regions.diagnose.invariants import Rule, contradictions
+from regions.messages.heartbeat import OPEN, Report
+from regions.records.model import Incarnation
+
+#: A doubt must have lasted for this long before it becomes an alarm: two heartbeats.
+PATIENCE_MS: Final = 1_500
+#: A server's reports are settled this long after the last one with changes.
+QUIET_MS: Final = 700
+#: A doubt about a server whose reports do not settle ends after this time.
+DOUBT_MAX_MS: Final = 10_000
+#: Doubts that are looked at in one turn; a look takes a microsecond per server.
+LOOKS_MAX: Final = 1_000
+
+Finding = tuple[Rule, str]
+
+
+class _Doubt:
+    """A replica in doubt since a time, and what the last look found."""
+
+    __slots__ = ("found", "since_ms")
+
+    def __init__(self, since_ms: int) -> None:
+        self.since_ms = since_ms
+        self.found: Finding | None = None
+
+
+class OwnerDoubts:
+    """The replicas in doubt, oldest first."""
+
+    def __init__(self) -> None:
+        self._doubts: dict[str, _Doubt] = {}
+
+    def __len__(self) -> int:
+        return len(self._doubts)
+
+    def put(self, keys: Iterable[str], now_ms: int) -> None:
+        """Add replicas after an event that concerns their owners. A replica in doubt stays so since its first event."""
+        for key in keys:
+            self._doubts.setdefault(key, _Doubt(now_ms))
+
+    def clear(self) -> None:
+        """Drop all doubts: this master is not active any more."""
+        self._doubts.clear()
+
+    def look(
+        self,
+        home_of: Callable[[str], Incarnation | None],
+        settled: Mapping[Incarnation, Collection[str]],
+        now_ms: int,
+    ) -> list[tuple[str, Finding]]:
+        """Return the doubtful replicas that are certainly not where the store says, each once.
+
+        `home_of` returns the server that the store names for a replica at rest, None for any other replica. `settled`
+        has the replicas of each server whose reports are settled.
+        """
+        alarms: list[tuple[str, Finding]] = []
+        for key in list(self._doubts)[:LOOKS_MAX]:
+            doubt = self._doubts.pop(key)
+            home = home_of(key)
+            if home is None:
+                continue  # in transition or gone: the end of the transition is the next event
+            if home not in settled:
+                if now_ms - doubt.since_ms < DOUBT_MAX_MS:
+                    self._doubts[key] = doubt
+                continue
+            held = {server: [key] if key in keys else [] for server, keys in settled.items()}
+            found = dict(contradictions({key: home}, held))
+            before, doubt.found = doubt.found, found.get(key)
+            if doubt.found is None:
+                continue
+            if before == doubt.found and now_ms - doubt.since_ms >= PATIENCE_MS:
+                alarms.append((key, doubt.found))
+            else:
+                self._doubts[key] = doubt
+        return alarms
+
+
+def doubtful(report: Report, stored: Iterable[str], held: Collection[str]) -> list[str]:
+    """Return the replicas that a server's report puts in doubt.
+
+    `stored`: those that the store places on the server, compared after a full report with `held`, all that it serves.
+    """
+    found = [*report.gone, *(one.key for one in report.replicas if one.state != OPEN)]
+    return found + [key for key in stored if key not in held] if report.ends else found
