@@ -58,7 +58,7 @@ class Holding:
         self.incarnation = incarnation
         #: True when the full report is complete.
         self.is_complete = False
-        #: Time of the last report with replicas.
+        #: Time of the last report that changed which replicas are served. Loads and sizes alone do not count.
         self.reported_ms = 0
         #: Schema version of each replica that the server serves, by key.
         self.versions: dict[str, int] = {}
@@ -133,7 +133,8 @@ class Reports:
             holding = self._holdings[server.uuid] = Holding(server)
         elif holding is None or holding.incarnation != server:
             return  # changes without a full report before them; the reply will request a full report
-        holding.reported_ms = now_ms
+        if report.begins or report.gone or any(_is_change(holding, one) for one in report.replicas):
+            holding.reported_ms = now_ms
         self.count += 1
         self.replica_count += len(report.replicas)
         for one in report.replicas:
@@ -223,6 +224,11 @@ class Reports:
         was_orphan, suspect.is_orphan = suspect.is_orphan, ruling is Ruling.ORPHAN
         suspect.due_ms = now_ms + (ORPHAN_RECHECK_MS if suspect.is_orphan else RECHECK_MS)
         return suspect.is_orphan and not was_orphan
+
+
+def _is_change(holding: Holding, report: ReplicaReport) -> bool:
+    """Return True if a report changes whether the replica is served."""
+    return report.state != OPEN or report.key not in holding.versions
 
 
 def _concerns(transition: TransitionRecord | None, server: Incarnation) -> bool:

@@ -55,10 +55,6 @@ class OwnerDoubts:
         for key in keys:
             self._doubts.setdefault(key, _Doubt(now_ms))
 
-    def clear(self) -> None:
-        """Drop all doubts: this master is not active any more."""
-        self._doubts.clear()
-
     def look(
         self,
         home_of: Callable[[str], Incarnation | None],

@@ -144,3 +144,17 @@ def test_sizes_of_deleted_regions_are_dropped() -> None:
     assert len(found.sizes) == SPARE_SIZES + 1
     found.take(A, Report(many[:1]), 0)
     assert list(found.sizes) == ["t.0-0"]
+
+
+def test_only_changes_of_what_is_served_unsettle_a_servers_reports() -> None:
+    """N5: a load or a size is reported again and again, and says nothing about owners."""
+    told = reports()
+    told.take(A, Report([ReplicaReport("t.0", "t", 0, OPEN)], begins=True, ends=True), 10)
+    holding = told.holding(A)
+    assert holding is not None
+    told.take(A, Report([ReplicaReport("t.0", "t", 0, OPEN, load=5.0)]), 20)
+    assert holding.reported_ms == 10
+    told.take(A, Report([ReplicaReport("t.0", "t", 0, "CLOSING")]), 30)
+    assert holding.reported_ms == 30
+    told.take(A, Report([], ["t.0-0"]), 40)
+    assert holding.reported_ms == 40
