@@ -12,14 +12,19 @@ from typing import Any, Final, TextIO, cast
 
 import click
 import msgspec
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from cli.common.errors import CliError
 
-#: Width if the output is not a terminal: wide enough that nothing is cut off.
-_PIPE_WIDTH: Final = 200
+#: Width if the output is not a terminal: no line is cut off or continued, so `grep` finds whole records.
+_PIPE_WIDTH: Final = 100_000
+#: Cells to which a narrow terminal shortens a column of texts, before it leaves columns out.
+SHORTENED_MIN: Final = 12
+#: Cells between two columns.
+_GAP: Final = 2
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -127,20 +132,83 @@ def confirm(question: str, if_not: str, *, as_json: bool) -> None:
         raise CliError(f"{if_not}: the answer was not yes", "Give --yes if no one can answer.") from None
 
 
+class FittingTable(Table):
+    """A table with one line for each row, whatever the width.
+
+    If the terminal is too narrow, columns of texts are shortened, the widest first, down to SHORTENED_MIN cells. After
+    that, columns are left out from the right, and a line below names them. The first column, which has the names, is
+    shortened last.
+    """
+
+    def __init__(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        super().__init__(title=title or None)
+        self._titles = [one.removeprefix("#") for one in columns]
+        self._is_number = [one.startswith("#") for one in columns]
+        # Text, not markup: a key such as [abc] must be printed unchanged. A second line would be another record.
+        self._cells = [[_one_line(cell) for cell in row] for row in rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render the table for the width of the output."""
+        natural = [
+            max(cell_len(title), *(row[at].cell_len for row in self._cells), 0) for at, title in enumerate(self._titles)
+        ]
+        widths = fit(natural, [cell_len(one) for one in self._titles], self._is_number, options.max_width)
+        shown = Table(
+            title=self.title,
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            pad_edge=False,
+            padding=(0, _GAP, 0, 0),
+        )
+        for title, is_number, width in zip(self._titles, self._is_number, widths, strict=False):
+            shown.add_column(
+                Text(title),
+                justify="right" if is_number else "left",
+                header_style="dim",
+                width=width,
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+        for row in self._cells:
+            shown.add_row(*row[: len(widths)])
+        yield shown
+        if left_out := self._titles[len(widths) :]:
+            names = ", ".join(one or "(no title)" for one in left_out)
+            yield Text(f"not shown: {names} (needs a wider terminal, a pipe, or --json)", style="dim")
+
+
+def fit(natural: Sequence[int], least: Sequence[int], is_number: Sequence[bool], width: int) -> list[int]:
+    """Return the widths of the columns that are shown, from the left.
+
+    `natural`: widths that show everything. `least`: widths of the titles. Numbers are never shortened.
+    """
+    for count in range(len(natural), 1, -1):
+        widths = list(natural[:count])
+        floors = [
+            natural[at] if at == 0 or is_number[at] else min(natural[at], max(SHORTENED_MIN, least[at]))
+            for at in range(count)
+        ]
+        over = sum(widths) + _GAP * (count - 1) - width
+        while over > 0:
+            at = max(range(count), key=lambda one: (widths[one] > floors[one], widths[one]))
+            if widths[at] == floors[at]:
+                break
+            widths[at] -= 1
+            over -= 1
+        if over <= 0:
+            return widths
+    return [min(one, width) for one in natural[:1]]
+
+
+def _one_line(cell: object) -> Text:
+    text = cell if isinstance(cell, Text) else Text(str(cell))
+    return text if "\n" not in text.plain else Text(" ".join(text.plain.split("\n")), style=text.style)
+
+
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table without a frame; a column whose name begins with `#` has numbers, right-aligned."""
-    found = Table(
-        title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
-    )
-    for column in columns:
-        numeric = column.startswith("#")
-        found.add_column(
-            Text(column.removeprefix("#")), justify="right" if numeric else "left", header_style="dim", overflow="fold"
-        )
-    for row in rows:
-        # Text, not markup: a key such as [abc] must be printed unchanged.
-        found.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-    return found
+    return FittingTable(title, columns, rows)
 
 
 def size(count: int) -> str:

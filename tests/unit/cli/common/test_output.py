@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from cli.common import output
 from cli.common.display import JsonDisplay, PlainDisplay, output_may_fail
@@ -94,3 +96,45 @@ def test_a_process_whose_reader_has_gone_ends_well() -> None:
         process.stdout.close()
         assert process.stderr.read() == "rk: the reader of this output has gone; it goes on\n"
         assert process.wait(60) == 7
+
+
+_COLUMNS = ["region", "#size", "keys", "server"]
+_ROWS = [["2ec8ba0c.0000", "12 MB", "[aaaaaaaaaaaaaaaaaaaaaaaaa, bbbbbbbbbbb)", "127.0.0.1:34403\nand more"]]
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (90, ["2ec8ba0c.0000  12 MB  [aaaaaaaaaaaaaaaaaaaaaaaaa, bbbbbbbbbbb)  127.0.0.1:34403 and more"]),
+        (60, ["2ec8ba0c.0000  12 MB  [aaaaaaaaaaaaaaaa…  127.0.0.1:34403 a…"]),
+        (30, ["2ec8ba0c.0000  12 MB", "not shown: keys, server (needs"]),
+        (8, ["2ec8ba0…"]),
+    ],
+)
+def test_a_row_is_one_line_at_every_width(width: int, expected: list[str]) -> None:
+    """Texts are shortened, then columns are left out from the right; the name comes last."""
+    console = Console(width=width, file=io.StringIO())
+    console.print(output.table("", _COLUMNS, _ROWS))
+    assert isinstance(console.file, io.StringIO)
+    _, *lines = console.file.getvalue().splitlines()
+    assert [line.rstrip() for line in lines[: len(expected)]] == expected
+    assert all(len(one) <= width for one in lines)
+
+
+def test_a_column_is_shortened_to_its_limit_before_one_is_left_out() -> None:
+    """At the limit all columns are there; with one cell less the last one is missing."""
+    limit = 13 + output.SHORTENED_MIN + 2
+    assert output.fit([13, 40], [6, 4], [False, False], limit) == [13, output.SHORTENED_MIN]
+    assert output.fit([13, 40], [6, 4], [False, False], limit - 1) == [13]
+    assert output.fit([13, 40], [6, 4], [False, True], 55) == [13, 40]
+    assert output.fit([13, 40], [6, 4], [False, True], 54) == [13]
+
+
+def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rk region list | grep` must not find half a record."""
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    output.console().print(output.table("", ["a", "b"], [["x" * 300, "y" * 3000], ["1", "2"]]))
+    assert isinstance(sys.stdout, io.StringIO)
+    lines = sys.stdout.getvalue().splitlines()
+    assert len(lines) == 3
+    assert "…" not in lines[1]
