@@ -11,6 +11,7 @@ batch runs it rarely when there are many regions.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -35,6 +36,7 @@ from regions.records import znodes
 from regions.records.kinds import KV, can_open
 from regions.records.model import Incarnation, RegionRecord, ReplicaLocation, TransitionRecord
 from regions.records.znodes import CorruptZnode, Layout
+from regionserver.errors import RegionError
 from regionserver.metrics import Metrics
 from regionserver.opener import Opening, OwnerHeld, RegionOpener
 from regionserver.replica.effects import (
@@ -346,6 +348,9 @@ class Host:
     def _open_failed(self, job: OpenRegion, error: Exception) -> None:
         log.warn("{region}-{replica} could not be opened: {error} (cause {cause})",
                  region=job.key[0], replica=job.key[1], error=error, cause=job.cause_id or "-")  # fmt: skip
+        if not isinstance(error, RegionError):
+            # The opener gave no reason of its own: whoever wrote it needs the place.
+            log.error("{trace}", trace="".join(traceback.format_exception(error)).rstrip())
         self.replicas.open_failed(job.key, job.number, _one_line(error), self._clock.wall_ms())
 
     def _progressed(self, job: OpenRegion) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from twisted.internet.defer import Deferred
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from coord.env_os import OsClock
@@ -32,6 +32,11 @@ from regionserver.replica.states import Phase
 from tests.unit.regionserver.replica.memory_store import PATHS, FakeReactor, MemoryStore
 
 ME = Incarnation("me", 7)
+
+
+def lines_of(lines: list[str]) -> Callable[[LogEvent], None]:
+    """Return an observer that keeps the formatted log lines."""
+    return lambda event: lines.append(formatEvent(event))
 
 
 class ScriptedOpener(RegionOpener):
@@ -262,8 +267,13 @@ class HostTests(SynchronousTestCase):
                 raise ValueError("bad superblock\nwith details")
 
         self.opener.on_open = on_open
+        lines: list[str] = []
+        listen = lines_of(lines)
+        globalLogPublisher.addObserver(listen)
+        self.addCleanup(globalLogPublisher.removeObserver, listen)
         answer = self.host.open_regions(self.orders(3), 4, 5000)
         self.settle()
+        assert any("Traceback" in line and "in on_open" in line and "with details" in line for line in lines)
         results = self.successResultOf(answer).results
         assert [result.outcome for result in results] == [OrderOutcome.DONE, OrderOutcome.FAILED, OrderOutcome.DONE]
         assert results[1].error == "bad superblock"
