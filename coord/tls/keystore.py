@@ -1,4 +1,7 @@
-"""Private keys and certificates from PEM files or Java key stores (JKS), which ZooKeeper's configurations name.
+"""Private keys and certificates from PEM files or Java key stores, which ZooKeeper's configurations name.
+
+The package `cryptography` reads PKCS #12, which keytool writes by default. JKS is read here: the only package for the
+format, pyjks, has had no release since 2020.
 
 Layout of a JKS file; numbers are big-endian, a text is length:u16 and bytes:
 
@@ -6,9 +9,6 @@ Layout of a JKS file; numbers are big-endian, a text is length:u16 and bytes:
     entry       := 1 alias date:u64 key:bytes32 count:u32 certificate*      a private key and its chain
              | 2 alias date:u64 certificate                             a trusted certificate
     certificate := type:text bytes32
-
-Parsing JKS takes few lines; a package for it would add a second cryptography library. PKCS #12, the other kind of Java
-key store, uses encryption that the standard library lacks; `openssl pkcs12 -nodes` converts such a file to PEM.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ _MAGIC: Final = b"\xfe\xed\xfe\xed"
 _WHITENER: Final = b"Mighty Aphrodite"
 _HASH_BYTES: Final = 20
 _VERSIONS: Final = (1, 2)
+#: First byte of PKCS #12: an ASN.1 sequence.
+_SEQUENCE: Final = b"\x30"
 
 
 class KeyStore:
@@ -40,7 +42,7 @@ class KeyStore:
 
 
 def read_store(path: Path, password: str) -> KeyStore:
-    """Read a key store of either kind. Raise ConfigError."""
+    """Read a key store of any kind. Raise ConfigError."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -52,18 +54,52 @@ def read_store(path: Path, password: str) -> KeyStore:
 
 
 def parse_store(data: bytes, password: str) -> KeyStore:
-    """Parse a key store of either kind. Raise ValueError."""
+    """Parse a key store of any kind. Raise ValueError."""
     found = KeyStore()
     if b"-----BEGIN " in data:
         found.own = found.trusted = data.decode("latin-1")
         return found
+    if data.startswith(_SEQUENCE):
+        _read_pkcs12(data, password, found)
+        return found
     if not data.startswith(_MAGIC):
-        raise ValueError("neither PEM nor JKS (convert PKCS #12 to PEM with `openssl pkcs12 -nodes`)")
+        raise ValueError("neither PEM nor PKCS #12 nor JKS")
     try:
         _read_jks(data, password, found)
     except struct.error as error:
         raise ValueError(str(error)) from error
     return found
+
+
+def _read_pkcs12(data: bytes, password: str, found: KeyStore) -> None:
+    """Read a private key with its chain, and the certificates that belong to no chain, which are the trusted ones."""
+    from cryptography import x509  # most nodes have PEM files
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    def pem(certificate: x509.Certificate) -> str:
+        return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+    try:
+        store = pkcs12.load_pkcs12(data, password.encode() or None)
+    except ValueError as error:
+        raise ValueError("wrong password, or damaged file") from error
+    others = [one.certificate for one in store.additional_certs]
+    if store.key is None or store.cert is None:
+        found.trusted = "".join(map(pem, others if store.cert is None else [store.cert.certificate, *others]))
+        return
+    chain = [store.cert.certificate]
+    # The file has the certificates in any order; TLS sends them from the own one upwards.
+    while chain[-1].issuer != chain[-1].subject:
+        above = next((one for one in others if one.subject == chain[-1].issuer and one not in chain), None)
+        if above is None:
+            break
+        chain.append(above)
+    key = store.key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    found.own = key.decode() + "".join(map(pem, chain))
+    found.trusted = "".join(pem(one) for one in others if one not in chain)
 
 
 def _read_jks(data: bytes, password: str, found: KeyStore) -> None:

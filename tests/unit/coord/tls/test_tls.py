@@ -264,6 +264,38 @@ def test_java_key_stores_are_read(ours: Authority, tmp_path: Path) -> None:
             read_store(damaged, "changeit")
 
 
+def keytool(*words: object) -> None:
+    """Run the command, which writes PKCS #12 unless another format is named. Fail with its output."""
+    if shutil.which("keytool") is None:
+        pytest.skip("no keytool command")
+    done = subprocess.run(["keytool", *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_key_stores_in_the_format_of_keytool_are_read(ours: Authority, tmp_path: Path) -> None:
+    """PKCS #12 with a key and its chain, and one with trusted certificates alone, as keytool writes them."""
+    own, trusted, made = tmp_path / "own.jks", tmp_path / "trusted.p12", tmp_path / "made.p12"
+    cert, key = ours.folder / "server.pem", ours.folder / "server.key"
+    openssl("pkcs12", "-export", "-in", cert, "-inkey", key, "-certfile", ours.cert, "-out", made, "-passout",
+            "pass:changeit")  # fmt: skip
+    keytool("-importkeystore", "-srckeystore", made, "-srcstorepass", "changeit", "-destkeystore", own,
+            "-deststorepass", "changeit")  # fmt: skip
+    keytool("-importcert", "-noprompt", "-alias", "ca", "-file", ours.cert, "-keystore", trusted, "-storepass",
+            "changeit")  # fmt: skip
+    assert read_store(own, "changeit").own.count("BEGIN CERTIFICATE") == 2
+    assert read_store(own, "changeit").trusted == ""
+    settings = TlsFiles(own, None, trusted, "need", "changeit", "changeit")
+    server = Engine(server_context(settings), is_server=True)
+    client = Engine(client_context(files(ours, "client")), is_server=False)
+    assert exchange(server, client) == (b"question", b"answer")
+    with pytest.raises(ConfigError, match="wrong password, or damaged file"):
+        read_store(trusted, "other")
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(own.read_bytes()[:100])
+    with pytest.raises(ConfigError, match=f"{damaged}: wrong password, or damaged file"):
+        read_store(damaged, "changeit")
+
+
 def test_stores_that_cannot_work_are_named(ours: Authority, tmp_path: Path) -> None:
     """One line with file and reason."""
     cert, other = ours.folder / "server.pem", ours.folder / "client.key"
@@ -275,7 +307,7 @@ def test_stores_that_cannot_work_are_named(ours: Authority, tmp_path: Path) -> N
         server_context(TlsFiles(tmp_path / "missing"))
     junk = tmp_path / "junk"
     junk.write_text("junk")
-    with pytest.raises(ConfigError, match="neither PEM nor JKS"):
+    with pytest.raises(ConfigError, match="neither PEM nor PKCS #12 nor JKS"):
         server_context(TlsFiles(junk))
     with pytest.raises(ConfigError, match="no authority is trusted"):
         TlsFiles(cert, client_auth="need")
