@@ -13,6 +13,7 @@ A table with columns has rows of columns (docs/rows.md):
 
 Calls block. Threads may share a client: each call in progress has its own connection.
 
+    asyncio_client.py  the same calls for programs that run asyncio
     client.py        the calls; the table's storage decides how each is made
     rows.py          rows of columns: encoded and decoded under the table's schema, which is read again when it changes
     shared.py        calls to the server that has a shared region open, and their retries
@@ -25,6 +26,7 @@ Calls block. Threads may share a client: each call in progress has its own conne
 A service with requests of its own uses `RegionClient.call` (docs/regionserver.md).
 """
 
+from regionserver.client.asyncio_client import AsyncRegionClient, connect_asyncio
 from regionserver.client.client import Change, RegionClient, connect
 from regionserver.client.errors import (
     Attempt,
@@ -41,6 +43,7 @@ from regionserver.client.errors import (
 from regionserver.client.locator import RegionLocator
 
 __all__ = [
+    "AsyncRegionClient",
     "Attempt",
     "Change",
     "DataError",
@@ -55,4 +58,5 @@ __all__ = [
     "WrongArgument",
     "WrongRow",
     "connect",
+    "connect_asyncio",
 ]
