@@ -52,15 +52,15 @@ def point_ms(text: str, now_ms: int, option: str) -> int:
     )
 
 
-def zxid_of(text: str) -> int:
-    """Parse a zxid in decimal, or in hexadecimal after 0x. Raise UsageFaultError."""
+def zxid_of(text: str, option: str = "--min-zxid") -> int:
+    """Parse a zxid in decimal, or in hexadecimal after 0x. Raise UsageFaultError that names the option."""
     try:
         zxid = int(text, 0)
     except ValueError:
         zxid = -1
     if zxid < 0:
         raise UsageFaultError(
-            f"--min-zxid {text!r} is not a zxid", "Write it as 0x1f3, as `rk` prints it, or in decimal."
+            f"{option} {text!r} is not a zxid", "Write it as 0x1f3, as `rk` prints it, or in decimal."
         )
     return zxid
 

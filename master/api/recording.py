@@ -23,9 +23,12 @@ from regions.records.model import TableIntent, WorkOrigin
 def recorded(history_writer: HistoryWriter, request: ms.MasterRequest, origin: WorkOrigin) -> Iterator[None]:
     """Record a request that changes something, and its refusal if the block raises RpcError."""
     words = words_of(request)
-    if not words:
+    request_id = getattr(request, "request_id", "")
+    if not words or (request_id and request_id in history_writer.recorded):
         yield
         return
+    if request_id:  # a client that waits repeats its request
+        history_writer.recorded.append(request_id)
     table, region_id, server = _subjects(request)
     where = {"server": server, "region_id": region_id, "subject": table, "origin": origin}
     entry = history_writer.event(REQUEST, words[:DETAIL_MAX], **where)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ Transitions never wait for the history.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -55,6 +56,8 @@ log = Logger()
 
 #: Period of merging and deleting segments.
 COMPACT_MS: Final = 5_000
+#: Ids of requests that are remembered, so that a repeated request is recorded once.
+REQUESTS_KNOWN: Final = 200
 
 
 def _steps_of(write: Write) -> list[fx.WriteOffline | fx.DeleteTransition]:
@@ -122,6 +125,8 @@ class HistoryWriter:
         self._open: set[Segment] = set()
         #: Open pages whose multi's reply was lost.
         self.unconfirmed: list[HistoryPage] = []
+        #: Ids of requests that are recorded, the latest ones.
+        self.recorded: deque[str] = deque(maxlen=REQUESTS_KNOWN)
         self._number = 0
         self._flushed_ms = 0
         self._compacted_ms = 0

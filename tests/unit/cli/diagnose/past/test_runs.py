@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cli.common.names import Names
-from cli.diagnose.runs import lines
+from cli.diagnose.past.runs import lines
 from regions.records.model import RunRecord
 
 #: 2026-11-23 20:05:43.028 UTC.

@@ -1,0 +1,9 @@
+"""Commands about the past, from the store alone.
+
+history.py  `rk history`: lists, `--replay`, `--owner`
+state.py    `rk state`: the whole cluster at a time or zxid
+replay.py   the entries between two points, and who has held a region
+runs.py     `rk runs`: what startups, failovers and bulk assignments took
+
+`cli/diagnose/history.py` reads the history and prints its lines; other commands use it, too.
+"""
