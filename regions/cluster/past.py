@@ -171,12 +171,12 @@ def take(picture: Picture, entry: HistoryEntry) -> None:
             picture.draining.discard(entry.server)
 
 
-def _take_step(replica: ReplicaThen, entry: HistoryEntry) -> None:
-    replica.is_known = entry.cause != GAP
-    replica.state = entry.after
-    replica.server = entry.server
-    replica.since_ms, replica.cause, replica.cause_id = entry.at_ms, entry.cause, entry.cause_id
-    replica.open_on = _open_after(replica.open_on, entry)
+def _take_step(then: ReplicaThen, entry: HistoryEntry) -> None:
+    then.is_known = entry.cause != GAP
+    then.state = entry.after
+    then.server = entry.server
+    then.since_ms, then.cause, then.cause_id = entry.at_ms, entry.cause, entry.cause_id
+    then.open_on = _open_after(then.open_on, entry)
 
 
 def _open_after(open_on: str, entry: HistoryEntry) -> str:

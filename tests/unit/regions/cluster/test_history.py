@@ -33,6 +33,7 @@ from regions.cluster.history import (
     mergeable,
     pack,
     parse_segment,
+    stamped,
     steps_since,
     surplus,
     unpack,
@@ -310,3 +311,12 @@ def test_whom_an_entry_concerns() -> None:
     assert not concerns(entry, region_id="t1.0002")
     assert not concerns(entry, table_id="t")
     assert not concerns(entry, server="s2")
+
+
+def test_a_segments_zxid_is_that_of_the_masters_entries_in_it() -> None:
+    """The steps of servers were committed earlier. A zxid that a merge has kept stays."""
+    kept = HistoryEntry(1, KEY, "master", "", "OFFLINE", "assign", zxid=5)
+    server = HistoryEntry(2, KEY, "server", "OFFLINE", "OPENING", "open order")
+    fresh = HistoryEntry(3, KEY, "master", "OPENED", "", "done")
+    begin = HistoryEntry(4, "", "master", "", "", EPOCH_BEGINS, "m", 4)
+    assert [one.zxid for one in stamped([kept, server, fresh, begin], 9)] == [5, 0, 9, 9]

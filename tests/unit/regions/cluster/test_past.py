@@ -104,6 +104,9 @@ def test_a_server_whose_clock_is_wrong_does_not_move_its_step_beyond_the_masters
     assert picture_at(wrong, Point(zxid=14)).replicas[KEY].open_on == "s1"
     before, _ = split(wrong, Point(zxid=11))
     assert [one.after for one in before] == ["OFFLINE"]
+    slow = [wrong[0], wrong[3], step(5, "", "CLOSING", "close order")]
+    before, _ = split(slow, Point(zxid=11))
+    assert [one.after for one in before] == ["OFFLINE"], "a slow clock does not move a step before the master's"
 
 
 @pytest.mark.parametrize(
