@@ -83,6 +83,8 @@ class Picture(msgspec.Struct):
     gone: dict[str, int] = {}
     draining: set[str] = set()
     replicas: dict[str, ReplicaThen] = {}
+    #: Keys of replicas that had been given up.
+    removed: set[str] = set()
 
 
 def upto(entries: Sequence[HistoryEntry], point: Point) -> int | list[bool]:
@@ -144,8 +146,10 @@ def take(picture: Picture, entry: HistoryEntry) -> None:
     picture.at_ms, picture.zxid = max(picture.at_ms, entry.at_ms), max(picture.zxid, entry.zxid)
     if entry.key and not entry.after and entry.cause in _REMOVED:
         picture.replicas.pop(entry.key, None)
+        picture.removed.add(entry.key)
         return
     if entry.key:
+        picture.removed.discard(entry.key)
         _take_step(picture.replicas.setdefault(entry.key, ReplicaThen(entry.key)), entry)
         return
     match entry.cause:
@@ -192,14 +196,14 @@ def _infer(picture: Picture, later: Iterable[HistoryEntry], present: Mapping[str
     """Add the replicas without a step up to the point, as far as their first later step says where they were."""
     first: dict[str, HistoryEntry] = {}
     for one in later:
-        if one.key and one.cause != GAP and one.key not in picture.replicas:
+        if one.key and one.cause != GAP and one.key not in picture.replicas and one.key not in picture.removed:
             first.setdefault(one.key, one)
         elif one.cause in (SERVER_DOWN, SERVER_FENCED) and not picture.epoch:
             picture.servers.setdefault(one.server, 0)
     for key, one in first.items():
         picture.replicas[key] = _before(one, is_covered=picture.is_covered)
     for key, (uuid, since_ms) in present.items():
-        if key not in picture.replicas:
+        if key not in picture.replicas and key not in picture.removed:
             is_known = picture.is_covered and since_ms <= at_ms
             picture.replicas[key] = ReplicaThen(key, open_on=uuid if is_known else "", is_known=is_known)
 
