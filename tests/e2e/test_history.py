@@ -166,7 +166,7 @@ def test_one_move_is_one_cause_in_the_history_and_in_both_logs(tmp_path: Path) -
         answer = cluster.ask_active(ms.MoveRegion(moved.region_id, 0, goal, 30_000), ms.Accepted)
         cluster.ask_active(ms.MoveRegion(other.region_id, 0, "", 30_000), ms.Accepted)
         cause = answer.cause_id
-        done = run_rk("history", "--cause", cause, "--json", "--store", cluster.hosts)
+        done = run_rk("history", "--cause", cause, "--only", "steps", "--json", "--store", cluster.hosts)
         assert done.returncode == 0, done.stderr
         steps = json.loads(done.stdout)["steps"]
         assert [(one["region"], one["after"]) for one in steps] == [
@@ -175,7 +175,7 @@ def test_one_move_is_one_cause_in_the_history_and_in_both_logs(tmp_path: Path) -
         assert {one["cause_id"] for one in steps} == {cause}
         assert steps[0]["origin"].startswith(f"request: MoveRegion {moved.region_id} from 127.0.0.1:")
         assert [one["origin"] for one in steps[1:]] == [""] * 5
-        lines = run_rk("history", "--cause", cause, "--store", cluster.hosts).stdout.splitlines()
+        lines = run_rk("history", "--cause", cause, "--only", "steps", "--store", cluster.hosts).stdout.splitlines()
         assert len(lines) == 6
         assert all(f"[{cause}" in line for line in lines)
         logs = {cluster.uuid_of(one): one.log.read_text() for one in cluster.servers}

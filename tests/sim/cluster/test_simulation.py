@@ -145,7 +145,7 @@ def test_every_step_of_the_table_is_taken() -> None:
     """TS-06: the runs take each row of the table of legal steps, for each of its causes."""
     taken: set[tuple[str, str, str, str]] = set()
     counted: set[str] = set()
-    scripts = [DRILLS["random"]] * 16 + [DRILLS["table-creation"]] * 4
+    scripts = [DRILLS["random"]] * 18 + [DRILLS["table-creation"]] * 4
     scripts += [
         _opens_take_long,
         _servers_do_not_begin,

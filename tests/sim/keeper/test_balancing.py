@@ -18,7 +18,7 @@ from regions.replication.policy.members import MemberPolicy
 from tests.sim.keeper.balancing import BalancingWorld
 from tests.sim.keeper.model import BrokenInvariantError
 
-SEEDS: Final = int(os.environ.get("RK_SEEDS", "25"))
+SEEDS: Final = int(os.environ.get("RK_SEEDS", "40"))
 SEEDS_PLANTED: Final = 30
 #: Situations that a run must reach.
 RARE: Final = (

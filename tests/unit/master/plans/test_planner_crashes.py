@@ -60,8 +60,9 @@ class Machine(Clock):
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Return a machine that runs threaded work at once."""
+    """Return a machine that runs threaded work at once, and has no engine that takes over but greedy."""
     monkeypatch.setattr(planning, "deferToThread", maybeDeferred)
+    monkeypatch.setattr(planning, "fallbacks", lambda *_: ("greedy",))
     return Machine()
 
 
