@@ -77,7 +77,7 @@ class LocalReplica:
         self.job_number = 0
         #: Number of the result expected for ReadOwner; 0: none.
         self.review_number = 0
-        #: Rejections of the step in progress since the last committed step.
+        #: Rejections of the step in progress. A step that is committed or given up ends the count.
         self.refusals = 0
         #: Failed attempts to close the replica while DROPPING.
         self.drops = 0

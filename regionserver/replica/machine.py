@@ -292,7 +292,7 @@ class Replicas:
         is_same, location = version == step.version, replica.location
         what = resolve(step.cause, self.me, found, same_version=is_same, region=region, location=location)
         if what is Readback.LOST or (what is Readback.AGAIN and replica.refusals >= REFUSALS_MAX):
-            replica.step = None
+            replica.step, replica.refusals = None, 0
             self._step_lost(replica, step.cause, found, version, now_ms)
             return
         if region is not None:

@@ -157,6 +157,22 @@ class TestOpen:
         assert (step.epoch, step.record.epoch) == (6, 6)
         assert isinstance(ticket, int)
 
+    def test_refusals_of_a_former_masters_close_do_not_count_for_the_next(self) -> None:
+        """The region's record has changed meanwhile: one more refusal shows its version, and the close is written."""
+        run = Run().until_open().master_deletes()
+        run.close()
+        for _ in range(replicas_module.REFUSALS_MAX):
+            refused = run.next(WriteStep)
+            run.replicas.step_failed(refused.key, refused.number, "bad version of /epoch", True)
+            run.read()
+            run.pull()
+        run.store.region_version += 1
+        run.replicas.order_close(CLOSE, 6, run.now)
+        refused = run.next(WriteStep)
+        run.replicas.step_failed(refused.key, refused.number, "bad version of /regions/t/r1", True)
+        run.read()
+        assert run.next(WriteStep).region_version == run.store.region_version
+
     def test_a_long_open_that_is_asked_about_is_not_a_failed_one(self) -> None:
         """MF-07, RT-11: a master that reads OPENING asks with that record, and gets the result of the open."""
         run = Run()
