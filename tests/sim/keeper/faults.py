@@ -10,6 +10,9 @@ from regions.records.model import TableIntent, TabletState
 if TYPE_CHECKING:
     from tests.sim.keeper.world import World
 
+#: From a leader's cut to the change of the configuration by the next one, which is elected before that.
+CHANGED_MS: Final = 1_000
+
 
 def fault(world: World) -> None:
     """Inject one fault, or send one request of an operator."""
@@ -57,11 +60,12 @@ def remove_voter(world: World, region_id: str) -> None:
 
 def cut_off(world: World, region_id: str) -> None:
     """Cut a leader off from all other members but not from the master. It does not know that another member leads
-    by now."""
+    by now, and that the others have changed the configuration."""
     group = world.groups[region_id]
     if group.leader and group.cut_off is None:
         group.cut_off = (group.leader, group.term, group.config_id)
         world.counts["leader cut off"] += 1
+        world.after(CHANGED_MS, lambda: remove_voter(world, region_id))
 
 
 def power_cut(world: World) -> None:

@@ -35,14 +35,7 @@ def test_no_seed_breaks_an_invariant() -> None:
     assert [name for name in RARE if not met[name]] == []
 
 
-#: No schedule reaches it any more since parked numbers are replaced: the simulation needs a fault that does.
-NOT_FOUND = "stale report replaces a newer one"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(one, marks=[pytest.mark.xfail(reason="not found")] if one == NOT_FOUND else []) for one in PLANTED],
-)
+@pytest.mark.parametrize("name", PLANTED)
 def test_planted_bugs_are_found(name: str) -> None:
     """Each breaks the invariant that it should break."""
     plant, expected = PLANTED[name]
