@@ -29,6 +29,25 @@ SLOW_S: Final = 120.0
 CALL_S: Final = 60.0
 #: Time limit of the question who leads: a stopped process does not answer.
 LOOK_S: Final = 2.0
+#: Points of a server that deletes a replica, and of one that copies one, in their order (`coord/kill_points.py`).
+DELETION: Final = (
+    "MakeFolder",
+    "CopyFile superblock",
+    "WriteBlock DELETED",
+    "CopyFile consensus-meta",
+    "ExportSlot",
+    "DropSlot",
+    "MoveFile rows.mdb",
+)
+COPY: Final = (
+    "WriteBlock COPYING",
+    "WriteMeta",
+    "rows received",
+    "rows synced",
+    "rows checked",
+    "BeginSlot",
+    "WriteBlock READY",
+)
 
 
 class Who(enum.StrEnum):

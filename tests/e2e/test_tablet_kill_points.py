@@ -19,6 +19,7 @@ import pytest
 from coord.compiled import is_switched_on
 from regions.messages import ReplicaState
 from regionserver.tablets.copying.messages import CopyOutcome
+from tests.e2e.armed import COPY, DELETION
 from tests.e2e.test_region_server_tablets import Cluster, Machine, cluster, master, store
 from tests.e2e.test_tablet_copies import own, start_copy, writing
 from tests.support.helpers import eventually
@@ -27,25 +28,7 @@ pytestmark = pytest.mark.e2e
 __all__ = ["cluster", "master", "store"]
 
 TABLET = "r1"
-#: Points in the order in which one copy over a running replica passes them (`coord/kill_points.py`).
-DELETION = (
-    "MakeFolder",
-    "CopyFile superblock",
-    "WriteBlock DELETED",
-    "CopyFile consensus-meta",
-    "ExportSlot",
-    "DropSlot",
-    "MoveFile rows.mdb",
-)
-COPY = (
-    "WriteBlock COPYING",
-    "WriteMeta",
-    "rows received",
-    "rows synced",
-    "rows checked",
-    "BeginSlot",
-    "WriteBlock READY",
-)
+#: Points in the order in which one copy over a running replica passes them.
 POINTS = (*DELETION, *COPY)
 ALL = is_switched_on("RK_ALL_POINTS")
 #: (point, who dies): the server at its points of no return, the leader at the others; with RK_ALL_POINTS both at each.

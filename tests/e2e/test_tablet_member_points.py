@@ -19,36 +19,15 @@ from coord.compiled import is_switched_on
 from regions import messages as ms
 from regions.records.model import RegionRecord
 from regionserver.client import connect
-from tests.e2e.armed import CALL_S, Armed, Case, Who, Writing, all_ways, armed_on
+from tests.e2e.armed import CALL_S, COPY, DELETION, Armed, Case, Who, Writing, all_ways, armed_on
 from tests.e2e.masters import any_store
 
 pytestmark = pytest.mark.e2e
 
 TABLE = "rows"
-#: Points of the copy that makes a new member.
-COPY = (
-    "wrote OPENING",
-    "WriteBlock COPYING",
-    "WriteMeta",
-    "rows received",
-    "rows synced",
-    "rows checked",
-    "BeginSlot",
-    "WriteBlock READY",
-)
-#: Points of the end of a removed member.
-REMOVAL = (
-    "wrote CLOSING",
-    "MakeFolder",
-    "CopyFile superblock",
-    "WriteBlock DELETED",
-    "CopyFile consensus-meta",
-    "ExportSlot",
-    "DropSlot",
-    "MoveFile rows.mdb",
-    "wrote CLOSED",
-    "Delete unassigned",
-)
+#: Points of the copy that makes a new member, and of the end of a removed member.
+NEWCOMER = ("wrote OPENING", *COPY)
+REMOVAL = ("wrote CLOSING", *DELETION, "wrote CLOSED", "Delete unassigned")
 
 
 def changed(size: str) -> tuple[str, ...]:
@@ -61,7 +40,7 @@ GROWTH = (
     "SetData tables",
     "Create unassigned",
     *changed("1+1"),
-    *COPY,
+    *NEWCOMER,
     *changed("2+0"),
     "wrote OPENED",
     "Delete unassigned",
@@ -72,7 +51,7 @@ MOVE = (
     "Create intents",
     "Create unassigned",
     *changed("3+1"),
-    *COPY,
+    *NEWCOMER,
     *changed("4+0"),
     "wrote OPENED",
     *changed("3+0"),
