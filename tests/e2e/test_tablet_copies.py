@@ -174,7 +174,9 @@ def test_a_flipped_byte_is_mended_by_a_copy_under_writes(cluster: Cluster) -> No
         eventually(lambda: is_mended(victim), what="the copied replica")
         before = len(acknowledged)
         eventually(lambda: _more(acknowledged, before), what="writes after the copy")
-    # An operator's copy of a replica that runs.
+    # An operator's copy of a replica that runs. The order names the replica's last entry, so the last write is there.
+    leader = cluster.leader(TABLET)
+    eventually(lambda: own(victim).last_index == own(leader).last_index, what="the last write in the copied replica")
     answer = start_copy(cluster, victim)
     assert answer.outcome is CopyOutcome.STARTED, answer
     eventually(lambda: jobs(victim)[0].job == answer.job and is_mended(victim), what="the operator's copy")
