@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from coord.rpc.server import RpcClient, RpcError
+from coord.rpc.client import RpcClient
+from coord.rpc.server import RpcError
 from regions import messages as ms
 from regions.messages.heartbeat import OPEN
 from regions.records.model import TableRecord, TableState

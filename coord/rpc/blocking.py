@@ -1,4 +1,4 @@
-"""One RPC over a blocking socket, for command-line tools and threads. Reactor processes use `coord.rpc.server`."""
+"""One RPC over a blocking socket, for command-line tools and threads. Reactor processes use `coord.rpc.client`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from coord.rpc.server import RpcClient, RpcError
+from coord.rpc.client import RpcClient
+from coord.rpc.server import RpcError
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.messages import (

@@ -1,4 +1,4 @@
-"""RPC messages between masters, region servers and the command line (sent by `coord.rpc.server`).
+"""RPC messages between masters, region servers and the command line (sent by `coord.rpc.client`).
 
 Each message is a tagged struct. `ServerRequest`, `MasterRequest` and their replies are the unions for decoding.
 

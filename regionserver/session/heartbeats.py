@@ -20,7 +20,8 @@ from twisted.python.failure import Failure
 
 from coord.client.session import EVENT_GAP, ZkClient
 from coord.errors import NoNode, OperationError, RetryableError
-from coord.rpc.server import RpcClient, RpcError
+from coord.rpc.client import RpcClient
+from coord.rpc.server import RpcError
 from regions.messages import WRONG_CLUSTER, WRONG_MASTER, MasterReach
 from regions.messages.heartbeat import HeartbeatReply
 from regions.records.znodes import CorruptZnode, Layout, decode_master

@@ -14,7 +14,8 @@ from twisted.internet.defer import Deferred, ensureDeferred
 
 from coord.client.session import SessionState, ZkClient
 from coord.errors import CoordError, NodeExists, NoNode
-from coord.rpc.server import RpcClient, RpcError
+from coord.rpc.client import RpcClient
+from coord.rpc.server import RpcError
 from regions import messages as ms
 from regions.records.model import PlanState, TableIntent, TableRecord, TableState, TransitionRecord
 from regions.records.znodes import Layout

@@ -11,7 +11,7 @@ from cli.drill.report import DrillReport, spread
 from cli.drill.run import Drill
 from cli.drill.target.moves import outages
 from cli.up.progress import open_words
-from coord.rpc.server import RpcClient
+from coord.rpc.client import RpcClient
 from regions import messages
 from regions.records.model import ActiveRecord
 

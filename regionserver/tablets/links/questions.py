@@ -9,7 +9,7 @@ import msgspec
 from twisted.internet.defer import Deferred, fail
 
 from coord.peers.stream import Address
-from coord.rpc.server import RpcClient
+from coord.rpc.client import RpcClient
 from coord.rpc.wire import RpcError
 
 #: Time limit of a question.

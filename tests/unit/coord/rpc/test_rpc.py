@@ -1,4 +1,4 @@
-"""coord.rpc.server: frames, pipelining, rejections, timeouts, reconnecting, and a real loopback connection."""
+"""coord.rpc: frames, pipelining, rejections, timeouts, reconnecting, and a real loopback connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from coord.rpc import blocking
 from coord.rpc.blocking import call_blocking
-from coord.rpc.server import Reconnect, RpcClient, RpcServer
+from coord.rpc.client import Reconnect, RpcClient
+from coord.rpc.server import RpcServer
 from coord.rpc.wire import (
     FRAME_BYTES_MAX,
     PREAMBLE,
