@@ -278,7 +278,10 @@ class MasterService:
             self._electing.cancel()
         if state is SessionState.AUTH_FAILED:
             self.is_broken = True
-            log.critical("the store refuses the credential of --store-sasl or --store-auth: correct it and start again")
+            log.critical(
+                "the store refuses the credential of --store-sasl or --store-auth, or requires one that is not given:"
+                " correct it and start again"
+            )
             self._reactor.stop()
         if state is SessionState.EXPIRED:
             self._reactor.callLater(0, self._connect_again)

@@ -22,6 +22,7 @@ from kazoo.exceptions import (
     NoAuthError,
     NoNodeError,
     OperationTimeoutError,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
@@ -98,6 +99,12 @@ def store_errors(hosts: str) -> Iterator[None]:
         raise CliError(
             f"the store at {hosts} denied access: its access lists require another credential",
             "Give the cluster's credential with --store-auth (RK_STORE_AUTH); a wrong password has the same effect.",
+        ) from error
+    except SessionClosedRequireSaslError as error:
+        raise CliError(
+            f"the store at {hosts} serves only clients that authenticate, and this one proved no identity of a scheme"
+            " that it requires",
+            "Give the cluster's credential: --store-auth, --store-sasl or --store-tls-cert (docs/store/security.md).",
         ) from error
     except CorruptZnode as error:
         raise CliError(

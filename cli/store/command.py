@@ -14,14 +14,16 @@ from cli.common.errors import UsageFaultError
 from cli.common.options import apply_options, given_before
 from cli.common.peers import peer_tls
 from coord.errors import ConfigError
-from coord.server.config.secrets import read_peer_secret, read_users, warn_if_open
+from coord.server.config.secrets import read_peer_secret, read_super_digest, read_users, warn_if_open
 from coord.server.config.settings import (
     DEFAULT_WORDS,
+    REQUIRABLE_SCHEMES,
     StoreSettings,
     parse_address,
     parse_join,
     parse_observers,
     parse_peers,
+    parse_schemes,
     parse_words,
 )
 from coord.server.config.zoo_cfg import read_zoo_cfg
@@ -165,6 +167,19 @@ def coord() -> None:
     help="The user with all permissions: base64 of SHA-1 of USER:PASSWORD, as in ZooKeeper.  [default: nobody]",
 )
 @click.option(
+    "--super-digest-file",
+    type=_FILE,
+    metavar="FILE",
+    help="The same in the first line of a file: other users of this machine can read command lines.",
+)
+@click.option(
+    "--require-auth",
+    "required_schemes",
+    metavar="SCHEME,…",
+    help=f"Serve only clients that prove an identity of one of these schemes: {', '.join(REQUIRABLE_SCHEMES)}."
+    "  [default: serve all]",
+)
+@click.option(
     "--reconfig/--no-reconfig",
     "reconfig_enabled",
     default=None,
@@ -283,7 +298,15 @@ def _settings(config: Path | None, given: dict[str, Any]) -> StoreSettings:
         given["peers"] = parse_peers(given["peers"])
     if "words" in given:
         given["words"] = parse_words(given["words"])
+    if "required_schemes" in given:
+        given["required_schemes"] = parse_schemes(given["required_schemes"])
     warnings: tuple[str, ...] = ()
+    if "super_digest_file" in given:
+        digest = given.pop("super_digest_file")
+        if "super_digest" in given:
+            raise ConfigError("--super-digest and --super-digest-file are both given; keep the file")
+        warnings += warn_if_open(digest)
+        given["super_digest"] = read_super_digest(digest)
     if "peer_secret_file" in given:
         secret = given.pop("peer_secret_file")
         warnings += warn_if_open(secret)

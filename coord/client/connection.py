@@ -25,6 +25,7 @@ from coord.env import Clock
 from coord.errors import (
     AUTH_FAILED,
     NO_NODE,
+    SESSION_CLOSED_REQUIRE_SASL_AUTH,
     BadArguments,
     ConnectionLoss,
     MultiFailed,
@@ -75,7 +76,7 @@ class ConnectionOwner(Protocol):
         ...
 
     def auth_refused(self, connection: StoreConnection) -> None:
-        """Handle a rejected credential; the server closes the connection next."""
+        """Handle a rejected or missing credential; the server closes the connection next."""
         ...
 
 
@@ -241,6 +242,8 @@ class StoreConnection(protocol.Protocol):
             if zxid > self.last_zxid:
                 self.last_zxid = zxid
             if err:
+                if err == SESSION_CLOSED_REQUIRE_SASL_AUTH:
+                    self._owner.auth_refused(self)
                 if watch is not None and err == NO_NODE and opcode == r.OP_EXISTS:
                     self._owner.watch_confirmed(watch, exists=False)
                 answer.errback(error_for(err, path))
@@ -261,6 +264,8 @@ class StoreConnection(protocol.Protocol):
         """Handle events and the replies that are not in request order."""
         if xid == r.XID_NOTIFICATION:
             self._owner.event_received(r.decode_watcher_event(block, at, end), zxid)
+        elif xid == r.XID_PING and err == SESSION_CLOSED_REQUIRE_SASL_AUTH:
+            self._owner.auth_refused(self)
         elif xid == r.XID_PING and self._pings_ms:
             self.proven_ms = max(self.proven_ms, self._pings_ms.popleft())
         elif xid == r.XID_AUTH and self._auths:

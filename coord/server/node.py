@@ -52,7 +52,6 @@ from coord.raft.messages import (
     RaftSnapshot,
     Ready,
 )
-from coord.server.clients.authentication import Authenticator
 from coord.server.clients.pipeline import Pipeline
 from coord.server.clients.proposals import Proposals
 from coord.server.clients.syncs import Syncs
@@ -113,9 +112,7 @@ class Node:
         self.clients = self.pipeline.clients
         self.liveness = Liveness(self, peers, clock, first_context)
         self.pipeline.on_session_opened = self.liveness.opened
-        self.pipeline.handshake.authenticator = Authenticator(
-            entropy.token, super_digest=settings.super_digest, sasl_users=settings.sasl_users
-        )
+        self.pipeline.handshake.authenticator = settings.authenticator(entropy.token)
         self.pipeline.is_linearizable = settings.linearizable_reads
         self.applied_index = applied.index
         self.levels = Levels(self, machine.supported)

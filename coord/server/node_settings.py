@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from coord.server.clients.authentication import Authenticator
 from coord.server.clients.connection import Limits
 from coord.server.config.addresses import Address, Members
 
@@ -34,6 +35,7 @@ class NodeSettings:
         linearizable_reads: bool = False,
         super_digest: str = "",
         sasl_users: Mapping[str, str] | None = None,
+        required_schemes: Iterable[str] = (),
         read_only_mode: bool = False,
         enforce_quotas: bool = False,
         znodes_max: int = 0,
@@ -79,6 +81,8 @@ class NodeSettings:
         self.super_digest = super_digest
         #: SASL users and their passwords.
         self.sasl_users = sasl_users
+        #: Schemes of which every connection must prove an identity; empty: none.
+        self.required_schemes = tuple(required_schemes)
         #: Whether read-only clients are served while there is no leader.
         self.read_only_mode = read_only_mode
         #: As a leader: whether commands that would exceed a hard quota are rejected.
@@ -87,3 +91,9 @@ class NodeSettings:
         #: 0: none.
         self.znodes_max = znodes_max
         self.data_bytes_max = data_bytes_max
+
+    def authenticator(self, token: Callable[[int], bytes]) -> Authenticator:
+        """Return what checks the clients' credentials; `token(n)` returns n unpredictable bytes."""
+        return Authenticator(
+            token, super_digest=self.super_digest, sasl_users=self.sasl_users, required=self.required_schemes
+        )

@@ -538,6 +538,7 @@ def _node_settings(settings: StoreSettings) -> NodeSettings:
         linearizable_reads=settings.linearizable_reads,
         super_digest=settings.super_digest,
         sasl_users=settings.sasl_users,
+        required_schemes=settings.required_schemes,
         read_only_mode=settings.read_only_mode,
         enforce_quotas=settings.enforce_quotas,
         znodes_max=settings.znodes_max,

@@ -17,6 +17,7 @@ from typing import Any, Final
 from coord.errors import ConfigError
 from coord.tls.der import subject_of
 from coord.tls.keystore import read_store
+from coord.tls.suites import restrict
 
 #: Policy for client certificates.
 NONE: Final = "none"
@@ -43,6 +44,9 @@ class TlsFiles:
     ca_password: str = ""
     #: Between peers: whether a certificate must name the host of the node.
     verify_host: bool = False
+    #: Allowed versions and cipher suites of TLS (`suites`); (): the defaults.
+    versions: tuple[str, ...] = ()
+    suites: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ConfigError for settings that contradict each other."""
@@ -90,6 +94,7 @@ def caller_context(
 
 def _context(protocol: int, files: TlsFiles, mode: ssl.VerifyMode) -> ssl.SSLContext:
     context = _bare_context(protocol, mode)
+    restrict(context, files.versions, files.suites)
     _identify(context, files.cert, files.key, files.key_password)
     if files.ca is not None:
         _trust(context, files.ca, files.ca_password)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import NoAuthError, SessionClosedRequireSaslError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import make_acl
 
@@ -200,3 +200,19 @@ def test_superuser(tmp_path: Path) -> None:
             boss.set("/locked", b"x")
             with pytest.raises(NoAuthError):
                 nobody.get("/locked")
+
+
+def test_a_store_that_requires_identities_serves_nobody_else(tmp_path: Path) -> None:
+    """kazoo with the user of SASL works. Without it, or with a digest, the first request fails and says why."""
+    users = tmp_path / "users"
+    users.write_text("bob:builder\n")
+    users.chmod(0o600)
+    with running(tmp_path, "--require-auth", "sasl", "--sasl-users", str(users)) as store:
+        hosts = f"127.0.0.1:{store.client_ports[1]}"
+        sasl = {"mechanism": "DIGEST-MD5", "username": "bob", "password": "builder"}
+        with client(hosts, sasl_options=sasl) as bob:
+            bob.create("/bob", b"x")
+            for options in ({}, {"auth_data": [("digest", "ann:a")]}):
+                with client(hosts, **options) as stranger, pytest.raises(SessionClosedRequireSaslError):
+                    stranger.get("/bob")
+            assert bob.get("/bob")[0] == b"x"

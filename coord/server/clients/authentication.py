@@ -7,6 +7,11 @@
 | SASL DIGEST-MD5 | (sasl, user) |
 | TLS with a client certificate | (x509, subject), with the session itself |
 
+If identities of certain schemes are required, a connection that has proved none of them may only prove one: any other
+request is answered SessionClosedRequireSaslAuth, whatever the scheme, and ends the connection. So does ZooKeeper
+(`enforce.auth.enabled`). As there, each connection of a session proves its own. A failed SASL exchange is answered
+AuthFailed nevertheless: ZooKeeper's other code ends the thread of a kazoo client with a traceback.
+
 Every attempt is a line of the audit log, `authentication scheme=… id=… session=… address=… result=…`, and so is every
 setACL, `acl path=… session=… address=… result=…`. No line contains a secret or a hash of one.
 """
@@ -16,7 +21,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from twisted.logger import Logger
@@ -41,12 +46,33 @@ class Authenticator:
     """Checks credentials against the node's settings."""
 
     def __init__(
-        self, token: Callable[[int], bytes], *, super_digest: str = "", sasl_users: Mapping[str, str] | None = None
+        self,
+        token: Callable[[int], bytes],
+        *,
+        super_digest: str = "",
+        sasl_users: Mapping[str, str] | None = None,
+        required: Iterable[str] = (),
     ) -> None:
-        """`token(n)` returns n unpredictable bytes; `super_digest` is `user:base64 of SHA-1`, "" for no superuser."""
+        """`token(n)` returns n unpredictable bytes; `super_digest` is `user:base64 of SHA-1`, "" for no superuser.
+
+        `required` has the schemes of which a connection must prove one; empty: none.
+        """
         self._token = token
         self._super_digest = super_digest.encode()
         self._sasl_users = sasl_users or {}
+        self._required = frozenset(scheme.encode() for scheme in required)
+
+    def begin(self, connection: Connection) -> None:
+        """Decide whether a connection whose session begins may send requests."""
+        connection.is_admitted = not self._required or (X509 in self._required and bool(connection.certificate))
+
+    def refused(self, connection: Connection) -> None:
+        """Write the audit line of a request before the required proof."""
+        self._note(connection, "none", b"", "refused: no identity of a required scheme")
+
+    def _proved(self, connection: Connection, scheme: bytes) -> None:
+        if scheme in self._required:
+            connection.is_admitted = True
 
     def auth(self, connection: Connection, scheme: bytes, credential: bytes) -> list[Identity] | None:
         """Return the identities that an auth packet proves, [] if the session has them already, None if it is
@@ -58,6 +84,7 @@ class Authenticator:
             if self._super_digest and hmac.compare_digest(name, self._super_digest):
                 proved.append(_SUPERUSER)
             self._note(connection, "super" if len(proved) > 1 else "digest", user, "ok")
+            self._proved(connection, DIGEST)
             return proved
         if scheme == IP or (scheme == X509 and connection.certificate):
             # The session has this identity already.
@@ -85,6 +112,7 @@ class Authenticator:
         if not exchange.is_complete:
             return answer, []
         self._note(connection, "sasl", exchange.user.encode(), "ok")
+        self._proved(connection, SASL)
         return answer, [(SASL, exchange.user.encode())]
 
     def certificate(self, connection: Connection) -> list[Identity]:

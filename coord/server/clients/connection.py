@@ -111,6 +111,8 @@ class Connection:
         self.is_secure = False
         #: Subject of the client's TLS certificate, b"" without one.
         self.certificate = b""
+        #: The client has proved an identity of a required scheme, or none is required. Set when the session begins.
+        self.is_admitted = True
         #: The SASL exchange begun last.
         self.sasl: SaslServer | None = None
         #: Requests that followed the connect request before the session was open.

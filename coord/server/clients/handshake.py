@@ -135,6 +135,7 @@ class SessionHandshake:
         connection.session_id = session.session_id
         connection.owner = owner
         connection.timeout_ms = session.timeout_ms
+        self.authenticator.begin(connection)
         self._clients.bind(connection)
         response = ConnectResponse(session.timeout_ms, session.session_id, session.passwd, connection.is_read_only)
         self._send_response(connection, response)

@@ -24,6 +24,7 @@ from coord.errors import (
     NOT_READ_ONLY,
     OK,
     QUOTA_EXCEEDED,
+    SESSION_CLOSED_REQUIRE_SASL_AUTH,
     SESSION_EXPIRED,
     SESSION_MOVED,
     UNIMPLEMENTED,
@@ -132,6 +133,9 @@ class Pipeline:
         if connection.is_choked or connection.parked:
             connection.parked.append((block, frames))
             return
+        if not connection.is_admitted:
+            self._receive_proofs(connection, block, frames)
+            return
         connection.received += len(frames)
         self.clients.received += len(frames)
         pending = connection.pending
@@ -183,6 +187,26 @@ class Pipeline:
         connection.last_xid, connection.last_opcode = xid, opcode
         if output:
             connection.transport.wake()
+
+    def _receive_proofs(self, connection: Connection, block: bytes, frames: list[tuple[int, int]]) -> None:
+        """Handle the requests of a connection that must authenticate first: all that follows its proof is served."""
+        for number, (at, end) in enumerate(frames):
+            if connection.is_admitted:
+                self.receive(connection, block, frames[number:])
+                return
+            if connection.is_ending:
+                return
+            connection.received += 1
+            self.clients.received += 1
+            xid, opcode = _header_at(block, at)
+            connection.last_xid, connection.last_opcode = xid, opcode
+            if opcode == op.OP_AUTH:
+                self._receive_auth(connection, xid, block, at + 8, end)
+            elif opcode == op.OP_SASL:
+                self._receive_sasl(connection, xid, block, at + 8, end)
+            else:
+                self.handshake.authenticator.refused(connection)
+                self._answer_now(connection, xid, opcode, SESSION_CLOSED_REQUIRE_SASL_AUTH, closes=True)
 
     def _receive_other(self, connection: Connection, xid: int, opcode: int, block: bytes, at: int, end: int) -> None:
         """Handle a request that is neither read nor write: ping, setWatches, sync, credentials, membership, unknown."""

@@ -110,6 +110,14 @@ def read_peer_secret(path: Path) -> bytes:
     return secret
 
 
+def read_super_digest(path: Path) -> str:
+    """Return `user:digest` of the user with all permissions, from the first line. Raise ConfigError."""
+    lines = _read(path).splitlines()
+    if not lines or not lines[0].strip():
+        raise ConfigError(f"{path}: the first line is empty; it must be USER:DIGEST")
+    return lines[0].strip()
+
+
 def read_secret(path: Path) -> str:
     """Return a password, without a final line end. Raise ConfigError."""
     return _read(path).rstrip("\r\n")

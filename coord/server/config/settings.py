@@ -11,11 +11,13 @@ from typing import Final
 
 from coord.errors import ConfigError
 from coord.server.config.addresses import NODE_ID_MAX, Address, MemberAddress, Members
-from coord.tls.context import NEED, TlsFiles
+from coord.tls.context import NEED, NONE, TlsFiles
 from coord.wire.client_conn import FOUR_LETTER_WORDS
 
 #: Four-letter words that are answered by default: they reveal only whether the node works.
 DEFAULT_WORDS: Final = frozenset({"srvr", "ruok", "mntr", "isro"})
+#: Schemes of identities that can be required of every connection.
+REQUIRABLE_SCHEMES: Final = ("digest", "sasl", "x509")
 #: Raft tick; heartbeats and election timeouts are counted in these ticks.
 RAFT_TICK_MS: Final = 50
 #: Upper limit of `frame_bytes_max`. A follower forwards a request to the leader in one frame of the peer protocol
@@ -99,6 +101,8 @@ class StoreSettings:
     sasl_users: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: `user:base64 of SHA-1` of the digest credential with all permissions; "": no superuser.
     super_digest: str = field(default="", repr=False)
+    #: Schemes (REQUIRABLE_SCHEMES) of which every connection must prove an identity; empty: none.
+    required_schemes: tuple[str, ...] = ()
     #: Warnings for the operator, such as ignored settings.
     warnings: tuple[str, ...] = ()
 
@@ -159,9 +163,23 @@ class StoreSettings:
                 raise ConfigError(f"{name} must not be negative")
         if self.super_digest and not is_digest(self.super_digest):
             raise ConfigError("the super digest is not user:base64 of a SHA-1")
+        self._check_required_schemes()
         unknown = sorted(self.words - {word.decode() for word in FOUR_LETTER_WORDS})
         if unknown:
             raise ConfigError(f"{unknown[0]!r} is not a four-letter word")
+
+    def _check_required_schemes(self) -> None:
+        """Raise ConfigError if a required scheme is unknown, or if no client could prove it."""
+        for scheme in self.required_schemes:
+            if scheme not in REQUIRABLE_SCHEMES:
+                raise ConfigError(
+                    f"{scheme!r} cannot be required of clients: use {', '.join(REQUIRABLE_SCHEMES)}"
+                    + (" (every connection has an address, so ip would keep nobody out)" if scheme == "ip" else "")
+                )
+        if "sasl" in self.required_schemes and not self.sasl_users:
+            raise ConfigError("sasl is required of clients, but there are no SASL users; name their file")
+        if "x509" in self.required_schemes and (self.tls is None or self.tls.client_auth == NONE):
+            raise ConfigError("x509 is required of clients, but no port asks for a certificate")
 
     def timeout_min_ms(self) -> int:
         """Return the shortest session timeout that is granted: 2 ticks unless set."""
@@ -247,6 +265,11 @@ def parse_observers(text: str) -> frozenset[int]:
     if wrong:
         raise ConfigError(f"observer {wrong[0]!r} is not a node id")
     return frozenset(map(int, parts))
+
+
+def parse_schemes(text: str) -> tuple[str, ...]:
+    """Parse `sasl,x509`: the schemes that may be required of clients, each once."""
+    return tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
 
 
 def parse_words(text: str) -> frozenset[str]:

@@ -9,7 +9,9 @@ enabled. The election port is not used: one port carries all traffic between nod
 if `peerType` contradicts the node's own server line, the line takes precedence. initLimit and syncLimit are accepted;
 only syncLimit has an effect (how long a node without a leader keeps its clients). A prefix `zookeeper.`, as of system
 properties, is removed. Unknown keys are named in a warning and ignored, so that an existing file works unchanged. The
-exception are settings that restrict access in ZooKeeper and have no effect here: they prevent the start.
+exception are settings that decide about access in ZooKeeper and have no effect here: they prevent the start. So do a
+key with two different values, and a server line whose id is no number: a member that overlooked its own line would
+start as a store of its own.
 """
 
 from __future__ import annotations
@@ -22,18 +24,19 @@ from typing import Any, Final
 from coord.errors import ConfigError
 from coord.server.config.addresses import OBSERVER, Address, MemberAddress, Members, parse_member
 from coord.server.config.secrets import read_jaas, read_peer_secret, read_secret, warn_if_open
-from coord.server.config.settings import StoreSettings, parse_words
+from coord.server.config.settings import StoreSettings, parse_schemes, parse_words
 from coord.tls.context import NEED, NONE, TlsFiles
+from coord.tls.suites import parse_suites, parse_versions
 
 #: Folder below dataDir with ZooKeeper's log and snapshots.
 _ZOOKEEPERS_DATA: Final = "version-2"
-#: Settings that restrict access and are not supported here, with the one value that has no effect. Any other value
-#: prevents the start, because the operator would rely on a protection that does not exist.
+#: Settings that decide who may do what and are not supported here, with the one value that has no effect. Any other
+#: value prevents the start: the operator would rely on a protection that does not exist, or on a door that stays shut.
 _PROTECTIONS: Final = {
     **dict.fromkeys(
         (
-            "enforce.auth.enabled",
-            "sessionRequireClientSASLAuth",
+            "admin.forceHttps",
+            "admin.needClientAuth",
             "quorum.auth.enableSasl",
             "quorum.auth.learnerRequireSasl",
             "quorum.auth.serverRequireSasl",
@@ -47,6 +50,8 @@ _PROTECTIONS: Final = {
         "false",
     ),
     "ssl.authProvider": "x509",
+    "skipACL": "no",
+    "snapshot.trust.empty": "false",
     "DigestAuthenticationProvider.enabled": "true",
     "DigestAuthenticationProvider.digestAlg": "sha1",
 }
@@ -128,7 +133,12 @@ def _parse_lines(path: Path, content: str) -> _Values:
         if not equals or not key.strip():
             raise ConfigError(f"{path}:{number}: {text!r} is not key=value")
         # System properties of ZooKeeper's JVM may have their prefix.
-        values[key.strip().removeprefix("zookeeper.")] = (value.strip(), f"{path}:{number}")
+        name = key.strip().removeprefix("zookeeper.")
+        place = f"{path}:{number}"
+        before, earlier = values.get(name, (value.strip(), ""))
+        if before != value.strip():
+            raise ConfigError(f"{place}: {name} has another value at {earlier}; keep one of the two lines")
+        values[name] = (value.strip(), place)
     return values
 
 
@@ -205,6 +215,7 @@ class _SettingsReader:
         if secret is not None:
             options["peer_secret"] = read_peer_secret(secret)
             opened += warn_if_open(secret)
+        options["required_schemes"] = self._required_schemes()
         self._check_protections()
         warnings = tuple(
             f"{place}: ignored unknown key {key}"
@@ -234,7 +245,17 @@ class _SettingsReader:
             self._used.add(key)
             text, place = self._values.get(key, (harmless, ""))
             if text.lower().replace("-", "") != harmless:
-                raise ConfigError(f"{place}: {key}={text} is not supported and would not restrict access; remove it")
+                raise ConfigError(f"{place}: {key}={text} is not supported and would have no effect; remove it")
+
+    def _required_schemes(self) -> tuple[str, ...]:
+        """Return the schemes of which a client must prove an identity. As in ZooKeeper, the older key for SASL wins."""
+        by_sasl, is_enforced = self._flag("sessionRequireClientSASLAuth"), self._flag("enforce.auth.enabled")
+        schemes = self._get("enforce.auth.schemes", (), parse_schemes)
+        if by_sasl:
+            return ("sasl",)
+        if is_enforced and not schemes:
+            raise ConfigError(f"{self._values['enforce.auth.enabled'][1]}: enforce.auth.schemes is missing")
+        return schemes if is_enforced else ()
 
     def _client_addresses(self, server: MemberAddress | None) -> dict[str, Any]:
         """Return the client addresses, plain and with TLS, and the TLS files, as far as configured."""
@@ -263,7 +284,19 @@ class _SettingsReader:
             raise ConfigError(f"{self._path}: {prefix}keyStore.location is missing")
         if client_auth != NONE and stores["ca"] is None:
             raise ConfigError(f"{self._path}: {prefix}trustStore.location is missing; clientAuth is {client_auth}")
-        return TlsFiles(**stores, client_auth=client_auth)
+        versions = self._choice(f"{prefix}enabledProtocols", parse_versions)
+        # The version named here counts unless there is a list.
+        only = self._choice(f"{prefix}protocol", parse_versions)
+        suites = self._choice(f"{prefix}ciphersuites", parse_suites)
+        return TlsFiles(**stores, client_auth=client_auth, versions=versions or only, suites=suites)
+
+    def _choice(self, key: str, parse: Callable[[str], tuple[str, ...]]) -> tuple[str, ...]:
+        """Return allowed versions or cipher suites; () if the key is missing or empty."""
+        text = self._get(key, "", str)
+        try:
+            return parse(text) if text else ()
+        except ConfigError as error:
+            raise ConfigError(f"{self._values[key][1]}: {key}: {error}") from error
 
     def _path_of(self, key: str) -> Path | None:
         """Return the file that a key names, relative to this file."""
@@ -284,8 +317,10 @@ class _SettingsReader:
         observers: set[int] = set()
         for key, (text, place) in self._values.items():
             name, _, digits = key.partition(".")
-            if name != "server" or not digits.isdecimal():
+            if name != "server":
                 continue
+            if not digits.isascii() or not digits.isdecimal():
+                raise ConfigError(f"{place}: {key}: {digits!r} is not a server id, which is a number")
             self._used.add(key)
             try:
                 servers[int(digits)], role = parse_member(int(digits), text)

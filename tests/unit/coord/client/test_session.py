@@ -16,6 +16,7 @@ from coord.errors import (
     ConnectionLoss,
     MultiFailed,
     NoNode,
+    SaslRequired,
     SessionExpired,
     TooManyOutstanding,
 )
@@ -253,6 +254,24 @@ def test_a_rejected_credential_is_final() -> None:
         result_of(taken)
     with pytest.raises(AuthFailed):
         result_of(server.client.get("/a"))
+    assert server.states[-1] is SessionState.AUTH_FAILED
+    server.turn(60)
+    assert len(server.addresses()) == 1
+
+
+@pytest.mark.parametrize("is_ping", [False, True])
+def test_a_store_that_requires_identities_ends_the_session(is_ping: bool) -> None:
+    """As a rejected credential does: a daemon that has none stops instead of dialing for ever."""
+    server = Server()
+    server.begin()
+    get = None if is_ping else server.client.get("/a")
+    server.turn(TIMEOUT_MS / 2900 if is_ping else 0)
+    [(xid, _, _)] = server.requests()
+    assert (xid == r.XID_PING) is is_ping
+    server.reply(xid, err=-124)
+    if get is not None:
+        with pytest.raises(SaslRequired):
+            result_of(get)
     assert server.states[-1] is SessionState.AUTH_FAILED
     server.turn(60)
     assert len(server.addresses()) == 1

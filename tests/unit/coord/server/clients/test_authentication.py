@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 
-from coord.errors import AUTH_FAILED, NO_AUTH, OK
+from coord.errors import AUTH_FAILED, NO_AUTH, OK, SESSION_CLOSED_REQUIRE_SASL_AUTH
 from coord.server.clients.authentication import Authenticator
 from coord.wire import opcodes as op
 from coord.wire import records
@@ -190,3 +191,83 @@ def test_changes_of_access_lists_are_audited(nodes: StoreNodes, audit: Audit) ->
         f"acl path='/' {session} result=ok",
         f"acl path='/' {session} result=refused: {NO_AUTH}",
     ]
+
+
+def requiring(nodes: StoreNodes, *schemes: str) -> StoreNodes:
+    """Make every node require an identity of one of these schemes."""
+    for node in nodes.nodes.values():
+        node.pipeline.handshake.authenticator = Authenticator(
+            SeededRng(7).token, super_digest=SUPER_DIGEST, sasl_users={"bob": "builder"}, required=schemes
+        )
+    return nodes
+
+
+@pytest.mark.parametrize(
+    ("opcode", "body"),
+    [
+        (op.OP_GET_DATA, records.encode_path_watch(b"/", False)),
+        (op.OP_CREATE, created(b"/x", b"world", b"anyone")),
+        (op.OP_PING, b""),
+        (op.OP_SYNC, records.encode_path(b"/")),
+        (op.OP_CLOSE_SESSION, b""),
+        (op.OP_WHO_AM_I, b""),
+        (4711, b""),
+    ],
+)
+def test_nothing_is_served_before_the_proof(nodes: StoreNodes, audit: Audit, opcode: int, body: bytes) -> None:
+    """Whatever the request, it is answered SessionClosedRequireSaslAuth and the connection ends; the audit log has a
+    line. Nothing that follows in the same bytes is served either."""
+    asker = Asker(requiring(nodes, "digest", "sasl"))
+    client = asker.client
+    frames = [struct.pack("!ii", xid, code) + rest for xid, code, rest in ((1, opcode, body), (2, op.OP_WHO_AM_I, b""))]
+    block = b"".join(frames)
+    client.node.pipeline.receive(client.connection, block, [(0, len(frames[0])), (len(frames[0]), len(block))])
+    nodes.settle()
+    assert [(xid, err) for xid, _, err, _ in client.replies()] == [(1, SESSION_CLOSED_REQUIRE_SASL_AUTH)]
+    assert not client.is_open
+    assert nodes.nodes[1].machine.tree.find(b"/x") is None
+    assert "refused: no identity of a required scheme" in audit.lines[-1]
+
+
+def test_what_follows_the_proof_is_served(nodes: StoreNodes) -> None:
+    """Also in the same bytes; so Java's client sends its credentials before its watches. Another connection of the same
+    session must prove its identity again."""
+    asker = Asker(requiring(nodes, "digest"))
+    client = asker.client
+    proof = struct.pack("!ii", op.XID_AUTH, op.OP_AUTH) + records.encode_auth(b"digest", b"ann:a")
+    get = struct.pack("!ii", 7, op.OP_GET_DATA) + records.encode_path_watch(b"/", False)
+    client.node.pipeline.receive(client.connection, proof + get, [(0, len(proof)), (len(proof), len(proof + get))])
+    nodes.settle()
+    assert [(xid, err) for xid, _, err, _ in client.replies()] == [(op.XID_AUTH, OK), (7, OK)]
+    again = Client(nodes.nodes[2], nodes.clock)
+    again.connect(session_id=client.connection.session_id, passwd=client.connection.passwd)
+    nodes.settle()
+    assert Asker(nodes, again).ask(op.OP_WHO_AM_I, b"")[0] == SESSION_CLOSED_REQUIRE_SASL_AUTH
+
+
+def test_an_identity_of_another_scheme_is_not_enough(nodes: StoreNodes) -> None:
+    """Digest where SASL is required, and even super; SASL then opens the door."""
+    asker = Asker(requiring(nodes, "sasl"))
+    assert asker.auth(b"digest", b"super:test") == OK
+    assert asker.ask(op.OP_WHO_AM_I, b"")[0] == SESSION_CLOSED_REQUIRE_SASL_AUTH
+    asker = Asker(nodes)
+    client = SaslClient("bob", "builder", b"cnonce")
+    _, challenge = asker.sasl(client.evaluate(None))
+    assert asker.sasl(client.evaluate(challenge))[0] == OK
+    assert asker.ask(op.OP_WHO_AM_I, b"")[0] == OK
+    asker = Asker(nodes)
+    client = SaslClient("bob", "wrong", b"cnonce")
+    _, challenge = asker.sasl(client.evaluate(None))
+    assert asker.sasl(client.evaluate(challenge))[0] == AUTH_FAILED
+    assert not asker.client.is_open
+
+
+def test_a_certificate_is_proof_where_x509_is_required(nodes: StoreNodes) -> None:
+    """It has been checked by the time the session begins."""
+    requiring(nodes, "x509")
+    for certificate, err in ((b"CN=bob", OK), (b"", SESSION_CLOSED_REQUIRE_SASL_AUTH)):
+        client = Client(nodes.nodes[1], nodes.clock)
+        client.connection.certificate = certificate
+        client.connect()
+        nodes.settle()
+        assert Asker(nodes, client).ask(op.OP_WHO_AM_I, b"")[0] == err

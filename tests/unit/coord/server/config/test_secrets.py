@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coord.errors import ConfigError
-from coord.server.config.secrets import read_jaas, read_peer_secret, read_users, warn_if_open
+from coord.server.config.secrets import read_jaas, read_peer_secret, read_super_digest, read_users, warn_if_open
 from coord.server.config.settings import StoreSettings
 from coord.server.config.zoo_cfg import read_zoo_cfg
 
@@ -102,6 +102,15 @@ def test_zoo_cfg_names_users_and_super_digest(tmp_path: Path) -> None:
     assert settings.super_digest == digest
     assert "super_secret" not in repr(settings)
     assert digest not in repr(settings)
+
+
+def test_the_super_digest_may_be_in_a_file(tmp_path: Path) -> None:
+    """In the first line, so that a comment may follow; a file that says nothing is a fault."""
+    assert read_super_digest(written(tmp_path, "super:D/InIHSb7yEEbrWz8b9l71RjZJU= \n# made yesterday\n")) == (
+        "super:D/InIHSb7yEEbrWz8b9l71RjZJU="
+    )
+    with pytest.raises(ConfigError, match="the first line is empty"):
+        read_super_digest(written(tmp_path, "\n"))
 
 
 @pytest.mark.parametrize("digest", ["super", "super:", "super:abc", ":D/InIHSb7yEEbrWz8b9l71RjZJU=", "super:!!!!"])

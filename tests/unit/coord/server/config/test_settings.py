@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coord.errors import ConfigError
+from coord.server.config.secrets import warn_if_open
 from coord.server.config.settings import FRAME_BYTES_LIMIT, StoreSettings, parse_address, parse_peers, parse_words
 from coord.server.config.zoo_cfg import read_zoo_cfg
 from coord.server.peers.raft_frames import COMMAND_BYTES_MAX
@@ -154,8 +155,9 @@ def test_members_in_a_file_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "enforce.auth.enabled=true",
-        "sessionRequireClientSASLAuth=true",
+        "admin.forceHttps=true",
+        "skipACL=yes",
+        "snapshot.trust.empty=true",
         "quorum.auth.enableSasl=true",
         "ssl.crl=true",
         "ssl.authProvider=ours",
@@ -168,6 +170,70 @@ def test_what_would_keep_nobody_out_is_not_ignored(tmp_path: Path, line: str) ->
     key = line.removeprefix("zookeeper.").partition("=")[0]
     with pytest.raises(ConfigError, match=f"zoo.cfg:3: {key}"):
         read_zoo_cfg(zoo_cfg(tmp_path, f"clientPort=2181\n{line}\n", None))
+
+
+@pytest.mark.parametrize(
+    ("lines", "schemes"),
+    [
+        ("enforce.auth.enabled=true\nenforce.auth.schemes=digest, sasl\n", ("digest", "sasl")),
+        ("sessionRequireClientSASLAuth=true\nenforce.auth.schemes=digest\n", ("sasl",)),
+        ("enforce.auth.enabled=false\nenforce.auth.schemes=digest\n", ()),
+    ],
+)
+def test_zoo_cfg_requires_identities_of_clients(tmp_path: Path, lines: str, schemes: tuple[str, ...]) -> None:
+    """ZooKeeper's keys, with ZooKeeper's order between the two."""
+    (tmp_path / "jaas.conf").write_text('Server { DigestLoginModule required user_bob="builder"; };')
+    settings = read_zoo_cfg(zoo_cfg(tmp_path, f"clientPort=2181\njaasConfig=jaas.conf\n{lines}", None))
+    assert (settings.required_schemes, settings.warnings) == (schemes, warn_if_open(tmp_path / "jaas.conf"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "wanted"),
+    [
+        ("enforce.auth.enabled=true\n", "zoo.cfg:3: enforce.auth.schemes is missing"),
+        ("enforce.auth.enabled=yes\n", "zoo.cfg:3: enforce.auth.enabled='yes' is neither true nor false"),
+        ("enforce.auth.enabled=true\nenforce.auth.schemes=ip\n", "'ip' cannot be required .* keep nobody out"),
+        ("enforce.auth.enabled=true\nenforce.auth.schemes=kerberos\n", "'kerberos' cannot be required"),
+        ("sessionRequireClientSASLAuth=true\n", "there are no SASL users"),
+        ("enforce.auth.enabled=true\nenforce.auth.schemes=x509\n", "no port asks for a certificate"),
+        ("clientPort=2182\n", "zoo.cfg:3: clientPort has another value at .*zoo.cfg:2"),
+        ("zookeeper.clientPort=2182\n", "zoo.cfg:3: clientPort has another value at .*zoo.cfg:2"),
+        ("server.x=zoo1:2888:3888\n", "zoo.cfg:3: server.x: 'x' is not a server id"),
+        ("server.=zoo1:2888:3888\n", "zoo.cfg:3: server.: '' is not a server id"),
+    ],
+)
+def test_zoo_cfg_that_would_open_a_door_is_refused(tmp_path: Path, lines: str, wanted: str) -> None:
+    """One sentence with file and line, and no start: the store would serve those who should be kept out."""
+    with pytest.raises(ConfigError, match=wanted):
+        read_zoo_cfg(zoo_cfg(tmp_path, f"clientPort=2181\n{lines}", None))
+
+
+def test_a_line_that_occurs_twice_is_no_fault(tmp_path: Path) -> None:
+    """The same value says nothing else."""
+    assert read_zoo_cfg(zoo_cfg(tmp_path, "clientPort=2181\nclientPort = 2181\n", None)).client_address[1] == 2181
+
+
+_STORES = "secureClientPort=2281\nssl.clientAuth=none\nssl.keyStore.location=a.pem\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "versions", "suites"),
+    [
+        ("ssl.enabledProtocols=TLSv1.3\n", ("TLSv1.3",), ()),
+        ("ssl.protocol=TLSv1.2\n", ("TLSv1.2",), ()),
+        ("ssl.protocol=TLSv1.2\nssl.enabledProtocols=TLSv1.1,TLSv1.2,TLSv1.3\n", ("TLSv1.2", "TLSv1.3"), ()),
+        ("ssl.ciphersuites=TLS_AES_128_GCM_SHA256\n", (), ("TLS_AES_128_GCM_SHA256",)),
+    ],
+)
+def test_zoo_cfg_chooses_versions_and_suites_of_tls(
+    tmp_path: Path, lines: str, versions: tuple[str, ...], suites: tuple[str, ...]
+) -> None:
+    """The keys of the client port; those of the peers' port have another prefix."""
+    settings = read_zoo_cfg(zoo_cfg(tmp_path, f"clientPort=2181\n{_STORES}{lines}", None))
+    assert settings.tls is not None
+    assert (settings.tls.versions, settings.tls.suites, settings.warnings) == (versions, suites, ())
+    with pytest.raises(ConfigError, match=r"zoo.cfg:6: ssl.enabledProtocols: allows none of the versions"):
+        read_zoo_cfg(zoo_cfg(tmp_path, f"clientPort=2181\n{_STORES}ssl.enabledProtocols=TLSv1.1\n", None))
 
 
 def test_protection_that_is_off_is_no_fault(tmp_path: Path) -> None:
