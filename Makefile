@@ -88,7 +88,7 @@ test: ready  ## lint and all tests; those of the compiled modules also interpret
 	@export RK_REPEATED=$(REPEATED); rm -f $(REPEATED) $(REPEATED).failed; status=0; \
 	{ ($(PYTEST) $(TOGETHER) tests/sim tests/datadriven tests/unit) && \
 	(echo "== interpreted"; export RK_PURE=1; $(PYTEST) $(TOGETHER) $(COMPILED_TESTS)) && \
-	($(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder tests/e2e); } || status=$$?; \
+	($(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder tests/e2e tests/security); } || status=$$?; \
 	$(BIN)/python -m tests.repeated $(REPEATED); exit $$status
 
 bench-store: $(VENV)/installed $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import signal
 import sys
 from datetime import UTC, datetime
@@ -40,6 +42,18 @@ def listen(server: ListeningServer, reactor: Any, what: str, host: str, port: in
     except CannotListenError as error:
         reason = getattr(error.socketError, "strerror", None) or error.socketError
         raise ConfigError(f"cannot listen on {what} {host}:{port}: {reason}") from error
+
+
+def allow_many_files() -> None:
+    """Raise the limit of open files as far as the system allows: connections and open regions hold descriptors."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def descriptors() -> int:
+    """Return the number of files that this process may open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def stop_on_signals(reactor: Any) -> None:

@@ -29,7 +29,7 @@ from twisted.logger import (
 from twisted.python.failure import Failure
 
 from coord.client.session import SessionState, ZkClient
-from coord.daemon import listen
+from coord.daemon import allow_many_files, listen
 from coord.env import System
 from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError, NoAuth
@@ -480,6 +480,7 @@ def run(settings: MasterSettings) -> int:
     """
     from twisted.internet import reactor
 
+    allow_many_files()
     predicate = LogLevelFilterPredicate(LogLevel.info)
     observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [predicate])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 
 from twisted.internet.defer import ensureDeferred
@@ -15,7 +14,7 @@ from twisted.logger import (
     textFileLogObserver,
 )
 
-from coord.daemon import stop_on_signals
+from coord.daemon import allow_many_files, stop_on_signals
 from coord.env_os import share_processors
 from coord.errors import ConfigError
 from coord.peers.reactor import install
@@ -27,7 +26,7 @@ from regionserver.session.instance import Instance
 from regionserver.storage.directory import DirectoryOpener
 from regionserver.tablets.hosting import tablets_of
 
-__all__ = ["ServerSettings", "allow_many_files", "run"]
+__all__ = ["ServerSettings", "run"]
 
 log = Logger()
 
@@ -88,10 +87,3 @@ def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
     reactor.run()
     instance.close()
     return 1 if deaths else 0
-
-
-def allow_many_files() -> None:
-    """Raise the limit of open files as far as the system allows: every open region holds a descriptor."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -26,11 +26,11 @@ from twisted.internet.protocol import Protocol
 from twisted.internet.task import LoopingCall
 
 from coord.client.session import ZkClient
+from coord.daemon import allow_many_files
 from regions.messages.heartbeat import HEARTBEAT_PERIOD_S, OPEN, ReplicaReport, ServerFigures
 from regions.records.model import ServerRecord
 from regions.records.znodes import Layout, encode
 from regionserver.replica.effects import Key
-from regionserver.service import allow_many_files
 from regionserver.session.heartbeats import HeartbeatSender
 from regionserver.session.master_link import HeartbeatState
 

@@ -68,8 +68,7 @@ class Frames(TwistedProtocol):
         """
         self._is_reading = is_first = not self._outbox
         try:
-            for payload in self._reader.feed(data):
-                self.payload_received(payload)
+            self.bytes_received(data)
         except StreamError as error:
             log.warn("connection with {peer} dropped: {error}", peer=peer_name(self.transport), error=error)
             self.drop(RpcError(Code.PROTOCOL, str(error)))
@@ -77,6 +76,11 @@ class Frames(TwistedProtocol):
             self._is_reading = False
             if is_first:
                 self._flush()
+
+    def bytes_received(self, data: bytes) -> None:
+        """Pass on each payload that `data` completes."""
+        for payload in self._reader.feed(data):
+            self.payload_received(payload)
 
     def payload_received(self, payload: Payload) -> None:
         """Handle one complete payload."""

@@ -8,14 +8,14 @@ exception is logged here and reaches the caller as Code.INTERNAL without details
 Callers use `coord.rpc.client`, tools `coord.rpc.blocking`.
 
 All frames queued in one turn of the reactor leave in one write. A server stops reading from a caller that does not read
-its replies.
+its replies. Connections, unfinished frames and the time of a turn are bounded: `coord.rpc.budgets`.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from twisted.internet.defer import Deferred, ensureDeferred
@@ -25,6 +25,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from coord.daemon import descriptors
+from coord.rpc.budgets import CONNECTIONS_MAX, RpcBudgets
 from coord.rpc.connection import REQUESTS_MAX, Frames, RpcReactor, peer_name
 from coord.rpc.wire import (
     FRAME_BYTES_MAX,
@@ -44,6 +46,9 @@ __all__ = ["FRAME_BYTES_MAX", "Code", "RpcError", "RpcServer"]
 
 log = Logger()
 
+#: Connections that the kernel keeps until they are accepted. Beyond it, a newcomer retries after a second.
+BACKLOG: Final = 1024
+
 Dispatch = Callable[[Any], "msgspec.Struct | Awaitable[msgspec.Struct]"]
 
 
@@ -52,35 +57,81 @@ class _ServerConnection(Frames):
     """One caller. Requests are dispatched as they arrive and answered as they finish.
 
     The connection is the push producer of its replies: when the caller does not read them, the transport pauses it and
-    it stops reading requests.
+    it stops reading requests. It also stops reading while requests wait for the next turn (`coord.rpc.budgets`).
     """
 
-    def __init__(self, server: RpcServer, reactor: RpcReactor) -> None:
+    def __init__(self, server: RpcServer, reactor: RpcReactor, budgets: RpcBudgets, address: str) -> None:
         super().__init__(reactor)
         self._server = server
+        self._budgets = budgets
+        self.address = address
         self._in_progress: set[int] = set()
+        #: Received requests wait for a later turn.
+        self._is_parked = False
+        #: The caller does not read its replies.
+        self._is_choked = False
 
     def connectionMade(self) -> None:
         """Send the preamble and register for back-pressure."""
         super().connectionMade()
         self._server.connections.add(self)
+        self._budgets.connected(self)
         self.transport.registerProducer(self, True)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: ARG002
         """Unregister the connection. Requests in progress continue; their replies are dropped."""
         self.is_open = False
         self._server.connections.discard(self)
+        self._budgets.lost(self)
 
     def pauseProducing(self) -> None:
         """Stop reading requests: unread replies pile up."""
+        self._is_choked = True
+        self._budgets.choked(self, is_choked=True)
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
         """Read requests again: the caller has read its replies."""
-        self.transport.resumeProducing()
+        self._is_choked = False
+        self._budgets.choked(self, is_choked=False)
+        if self._is_parked:
+            self._budgets.park(self)
+        else:
+            self.transport.resumeProducing()
 
     def stopProducing(self) -> None:
         """Do nothing: the transport is closing."""
+
+    def bytes_received(self, data: bytes) -> None:
+        """Handle the requests that `data` completes, for this connection's share of a turn; the rest waits."""
+        payloads = self._reader.feed(data)
+        if self._is_parked:
+            return
+        end = self._budgets.share_until()
+        is_new = False
+        for payload in payloads:
+            is_new = True
+            self.payload_received(payload)
+            if self._reactor.seconds() >= end:
+                self._park()
+                break
+        payloads.close()
+        self._budgets.received(self, 0 if self._is_parked else self._reader.rest, is_new=is_new)
+
+    def _park(self) -> None:
+        """Stop reading and handle the rest of the received requests in a later turn."""
+        self._is_parked = True
+        self.transport.pauseProducing()
+        self._budgets.park(self)
+
+    def proceed(self) -> None:
+        """Handle requests that wait, and read again if none is left."""
+        if not self.is_open or not self._is_parked or self._is_choked:
+            return
+        self._is_parked = False
+        self.dataReceived(b"")
+        if self.is_open and not self._is_parked and not self._is_choked:
+            self.transport.resumeProducing()
 
     def payload_received(self, payload: Payload) -> None:
         """Dispatch or reject one request."""
@@ -94,6 +145,7 @@ class _ServerConnection(Frames):
             return
         try:
             self._server.check(payload)
+            self._budgets.asked(self)
             request = decode_request(payload, self._server.requests, self._server.receiver())
         except RpcError as error:
             self._fail(request_id, error)
@@ -171,22 +223,26 @@ class RpcServer:
         """
         return "" if self.calling is None else peer_name(self.calling)
 
-    def factory(self, reactor: RpcReactor) -> Factory:
+    def factory(self, reactor: RpcReactor, connections_max: int = CONNECTIONS_MAX) -> Factory:
         """Return a Twisted factory, for callers with their own listening port (TLS, tests)."""
         server = self
+        budgets = RpcBudgets(reactor, connections_max)
 
         class _ServerFactory(Factory):
             noisy = False
 
-            def buildProtocol(self, addr: IAddress | None) -> _ServerConnection:  # noqa: ARG002
-                return _ServerConnection(server, reactor)
+            def buildProtocol(self, addr: IAddress | None) -> _ServerConnection | None:
+                """Return the protocol of a new connection, or None beyond the bound; twisted then closes it."""
+                address = str(getattr(addr, "host", ""))
+                return _ServerConnection(server, reactor, budgets, address) if budgets.has_room(address) else None
 
         return _ServerFactory()
 
     def listen(self, reactor: RpcReactor, host: str, port: int) -> IListeningPort:
         """Listen on `host`:`port` (0: any free port). Raise twisted's CannotListenError if the port is in use."""
         assert self._port is None, "this server listens already"
-        self._port = reactor.listenTCP(port, self.factory(reactor), interface=host)
+        factory = self.factory(reactor, min(CONNECTIONS_MAX, descriptors() // 2))
+        self._port = reactor.listenTCP(port, factory, BACKLOG, interface=host)
         return self._port
 
     async def stop(self) -> None:

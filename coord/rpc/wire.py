@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import struct
 import typing
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -152,10 +152,21 @@ class RpcFrameReader:
         self._greeted = False
         self._frame_bytes_max = frame_bytes_max
 
-    def feed(self, data: bytes) -> Iterator[Payload]:
-        """Yield each payload that `data` completes. Raise StreamError for bytes that violate the protocol."""
+    @property
+    def rest(self) -> int:
+        """Bytes that were received and not decoded yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> Generator[Payload, None, None]:
+        """Yield each payload that `data` completes. Raise StreamError for bytes that violate the protocol.
+
+        A caller that closes the generator early, or never begins it, gets the other payloads by the next `feed`.
+        """
+        self._buffer += data
+        return self._payloads()
+
+    def _payloads(self) -> Generator[Payload, None, None]:
         buffer = self._buffer
-        buffer += data
         start = 0
         try:
             if not self._greeted:

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger, globalLogBeginner
 
 from coord.compiled import form
-from coord.daemon import StderrLog, stop_on_signals
+from coord.daemon import StderrLog, allow_many_files, stop_on_signals
 from coord.env import Disk, read_file, replace_file
 from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng, return_memory, share_processors
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
@@ -68,7 +68,7 @@ def run(settings: StoreSettings) -> int:
     if not __debug__:
         sys.stderr.write("rk coord: cannot run under python -O: assert statements check invariants\n")
         return EXIT_CONFIG
-    _raise_descriptor_limit()
+    allow_many_files()
     reactor = install()
     globalLogBeginner.beginLoggingTo([StderrLog()], redirectStandardIO=False, discardBuffer=True)
     for warning in settings.warnings:
@@ -513,13 +513,6 @@ def _began_with(meta: dict[str, Any]) -> Configuration:
 def _is_loopback(listening: socket.socket) -> bool:
     host = str(listening.getsockname()[0])
     return host == "::1" or host.startswith("127.")
-
-
-def _raise_descriptor_limit() -> None:
-    """Raise the limit of open files to the hard limit: every client needs a descriptor."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _node_settings(settings: StoreSettings) -> NodeSettings:
