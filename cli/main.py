@@ -81,7 +81,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(
         _CHANGE,
         "unstick",
-        "cli.diagnose.why.region:unstick_command",
+        "cli.diagnose.why.unstick:unstick_command",
         "Take the legal step that helps a stuck region; shows it first.",
     ),
     CommandEntry(_CHANGE, "balance", "cli.balance:balance", "Even out the servers: on, off, one round, or a dry run."),

@@ -36,7 +36,7 @@ from cli.up.control import DaemonState
 from cli.up.progress import cluster_status
 from coord.errors import CoordError
 from regions import messages
-from regions.records.drills import DrillVerdict
+from regions.records.acts.drills import DrillVerdict
 from regions.records.model import RegionRecord, ServerRecord
 from regions.transitions.observed import Change
 from regionserver.client import DataError

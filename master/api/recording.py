@@ -69,6 +69,11 @@ def words_of(request: msgspec.Struct) -> str:
                 request.bar_ms, f" for {request.bar_ms / 1000:g} s"
             )
             return f"fence server {request.uuid}{until} ({request.reason})"
+        case ms.UnstickRegion():
+            whom = f" (fence server {request.server})" if request.server else ""
+            return f"unstick region {request.region_id}: {request.action.value}{whom}"
+        case ms.UndoUnstick():
+            return f"undo {request.undo_id} of rk unstick"
         case ms.UnfenceServer():
             return f"unfence server {request.uuid}"
         case ms.Balance():
@@ -103,5 +108,7 @@ def _words_of_ddl(
 def _subjects(request: msgspec.Struct) -> tuple[str, str, str]:
     """Return table, region and server of a request, each "" if the request has none."""
     table = getattr(request, "table", "") or getattr(request, "name", "")
-    server = next((found for name in ("uuid", "destination", "target") if (found := getattr(request, name, ""))), "")
+    server = next(
+        (found for name in ("uuid", "destination", "target", "server") if (found := getattr(request, name, ""))), ""
+    )
     return table, getattr(request, "region_id", ""), server

@@ -14,7 +14,7 @@ import msgspec
 from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc.server import RpcError
 from master.active import ActiveMaster
-from master.api import balancing, members
+from master.api import balancing, members, unsticking
 from master.api.reads import NO_REPLICAS, READS, count_replicas
 from master.api.recording import recorded
 from master.api.staleness import age_of, by_active_master, by_mirror, stamped
@@ -120,6 +120,10 @@ class MasterApi:
                 return await fencing.fence(active_master, request)
             case ms.UnfenceServer():
                 return await fencing.unfence(active_master, request)
+            case ms.UnstickRegion():
+                return await unsticking.unstick(active_master, request, self._master.now_ms())
+            case ms.UndoUnstick():
+                return await unsticking.undo(active_master, request, self._master.now_ms())
             case ms.ShutdownCluster():
                 return await self._shutdown(active_master)
             case _:

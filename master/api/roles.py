@@ -68,6 +68,8 @@ WHO: Final[Mapping[type, Who]] = {
     ms.DrainServer: Who.ACTIVE,
     ms.FenceServer: Who.ACTIVE,
     ms.UnfenceServer: Who.ACTIVE,
+    ms.UnstickRegion: Who.ACTIVE,
+    ms.UndoUnstick: Who.ACTIVE,
     ms.Balance: Who.ACTIVE,
     ms.BeginPlan: Who.ACTIVE,
     ms.AddPlanMoves: Who.ACTIVE,

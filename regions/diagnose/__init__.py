@@ -5,5 +5,5 @@ invariants.py     invariants of a running cluster; violations become alarms
 explain.py        explains a replica's state
 explain_table.py  explains why a table is not at rest
 problems.py       problems in one line each, the most urgent first
-unstick.py        chooses one legal step for a stuck replica
+remedy/           one legal step for a stuck replica, and its undo
 """

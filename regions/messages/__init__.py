@@ -68,7 +68,10 @@ from regions.messages.explain import Explanation as Explanation
 from regions.messages.explain import Explanations as Explanations
 from regions.messages.explain import Holdup as Holdup
 from regions.messages.explain import NextActor as NextActor
+from regions.messages.explain import Shown as Shown
 from regions.messages.explain import TableExplanation as TableExplanation
+from regions.messages.explain import UndoUnstick as UndoUnstick
+from regions.messages.explain import UnstickRegion as UnstickRegion
 from regions.messages.heartbeat import Heartbeat as Heartbeat
 from regions.messages.heartbeat import HeartbeatReply as HeartbeatReply
 from regions.messages.heartbeat import LeaderReport as LeaderReport

@@ -1,4 +1,4 @@
-"""Requests for explanations of a region's or a table's state, and their replies."""
+"""Requests for explanations of a region's or a table's state, and for the step that helps; and their replies."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from regions.messages.ddl import DeleteTable as DeleteTable
 from regions.messages.ddl import SetTableIntent as SetTableIntent
 from regions.messages.ddl import UndeleteTable as UndeleteTable
 from regions.messages.staleness import AsOf, Bound
+from regions.records.acts.undo import Remedy
 from regions.records.model import (
     Incarnation,
     TableRecord,
@@ -126,3 +127,49 @@ class TableExplanation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True
     #: Notes for the operator that do not depend on the state.
     notes: list[str] = []
     as_of: AsOf | None = None
+
+
+# --- rk unstick: one legal step, or its undo, bound to the state that the operator was shown (N11) ---
+
+
+class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the operator was shown, as versions of znodes.
+
+    They are read before the state that is shown, so a change in between is refused as well.
+    """
+
+    #: Version of the region's record.
+    region: int
+    #: Version of the transition, -1 if there was none.
+    transition: int = -1
+    #: Start code of the server that is to be fenced.
+    start_code: int = 0
+
+
+class UnstickRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Take one legal step that helps a replica, if everything is as it was shown. Reply: Accepted.
+
+    If anything has changed, nothing is done: `BAD_REQUEST`, and the message says what has changed.
+    """
+
+    region_id: str
+    replica: int
+    action: Remedy
+    shown: Shown
+    #: Uuid of the server that is to be fenced.
+    server: str = ""
+    by: str = ""
+    why: str = ""
+
+
+class UndoUnstick(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Undo an action of UnstickRegion, if everything is as it was shown. Reply: Accepted.
+
+    `version` is that of the undo record. `region_version` is that of the region's record (undo of an assignment), and
+    `replicas` are the keys of the replicas that were shown to move back (undo of a fence).
+    """
+
+    undo_id: str
+    version: int
+    region_version: int = 0
+    replicas: tuple[str, ...] = ()

@@ -26,7 +26,14 @@ from regions.messages.ddl import CreateTable as CreateTable
 from regions.messages.ddl import DeleteTable as DeleteTable
 from regions.messages.ddl import SetTableIntent as SetTableIntent
 from regions.messages.ddl import UndeleteTable as UndeleteTable
-from regions.messages.explain import ExplainRegion, ExplainTable, Explanations, TableExplanation
+from regions.messages.explain import (
+    ExplainRegion,
+    ExplainTable,
+    Explanations,
+    TableExplanation,
+    UndoUnstick,
+    UnstickRegion,
+)
 from regions.messages.heartbeat import Heartbeat, HeartbeatReply
 from regions.messages.plans import AbortPlan, AddPlanMoves, Balance, BalanceReport, BeginPlan, PlanReport
 from regions.messages.tables import (
@@ -81,6 +88,8 @@ MasterRequest = (
     | DrainServer
     | FenceServer
     | UnfenceServer
+    | UnstickRegion
+    | UndoUnstick
     | GetMasterStatus
     | Ping
     | ListMasters

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from regions.records import model
+from regions.records.acts.drills import DrillRecord
+from regions.records.acts.undo import UndoRecord
 from regions.records.alarms import Alarm
-from regions.records.drills import DrillRecord
 from regions.records.intents import TabletIntents
 
 
@@ -80,4 +81,6 @@ ZNODES: Final[tuple[ZnodeRow, ...]] = (
           "active master, once; the oldest are deleted"),
     ZnodeRow("/drills/<drill_id>", "drill", False, DrillRecord, "a drill: what was broken, when, and the verdict",
           "`rk drill`, when its faults begin and at its end; the oldest are deleted"),
+    ZnodeRow("/undo/<undo_id>", "undo_record", False, UndoRecord, "an action of `rk unstick`, for its undo",
+          "active master, in the multi that checks what the operator was shown; the oldest are deleted"),
 )  # fmt: skip

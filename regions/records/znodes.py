@@ -18,8 +18,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from regions.records.acts.drills import DrillRecord
+from regions.records.acts.undo import UndoRecord
 from regions.records.alarms import Alarm
-from regions.records.drills import DrillRecord
 from regions.records.formats import UNANNOUNCED
 from regions.records.intents import TabletIntents
 from regions.records.model import (
@@ -70,6 +71,7 @@ _plan = msgspec.json.Decoder(PlanRecord)
 _alarm = msgspec.json.Decoder(Alarm)
 _run = msgspec.json.Decoder(RunRecord)
 _drill = msgspec.json.Decoder(DrillRecord)
+_undo = msgspec.json.Decoder(UndoRecord)
 _moves = msgspec.json.Decoder(MoveBatch)
 _fence = msgspec.json.Decoder(FenceRecord)
 _bar = msgspec.json.Decoder(BarRecord)
@@ -191,6 +193,11 @@ def decode_drill(data: bytes, path: str = "/drills") -> DrillRecord:
     return _decode(_drill, data, path)
 
 
+def decode_undo(data: bytes, path: str = "/undo") -> UndoRecord:
+    """Value of /undo/<undo_id>."""
+    return _decode(_undo, data, path)
+
+
 def decode_moves(data: bytes, path: str = "/moves") -> MoveBatch:
     """Value of /moves/<move_id>."""
     return _decode(_moves, data, path)
@@ -277,6 +284,7 @@ class Layout:
         self.requests = f"{root}/requests"
         self.shared = f"{root}/shared"
         self.drills = f"{root}/drills"
+        self.undo = f"{root}/undo"
 
     def parents(self) -> list[str]:
         """Return the directories that must exist before anything else, in creation order; all are persistent and
@@ -301,7 +309,7 @@ class Layout:
     def records(self) -> list[str]:
         """Return the directories added by later versions: the next master creates them in an older cluster."""
         first = [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests, self.barred]
-        return [*first, self.intents, self.drills]
+        return [*first, self.intents, self.drills, self.undo]
 
     def shard_paths(self) -> list[str]:
         """Return the directories that hold the transitions."""
@@ -382,6 +390,10 @@ class Layout:
     def drill(self, drill_id: str) -> str:
         """Record of a drill."""
         return f"{self.drills}/{drill_id}"
+
+    def undo_record(self, undo_id: str) -> str:
+        """Record of an action of `rk unstick`."""
+        return f"{self.undo}/{undo_id}"
 
     def parse_transition(self, path: str) -> tuple[str, int] | None:
         """Return region id and replica of a transition's path, or None for any other path."""

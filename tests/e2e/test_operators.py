@@ -179,3 +179,26 @@ def test_a_corrupt_znode_of_each_kind_is_reported_and_skipped(cluster: Cluster) 
     assert ask(cluster, "balance", "on")["enabled"]
     for process in [*cluster.masters, *cluster.servers]:
         assert "Traceback" not in process.log.read_text()
+
+
+def test_an_assignment_by_unstick_is_undone_from_its_record(cluster: Cluster) -> None:
+    """N11: on real processes, also by the next master; a second undo, and one after another step, are refused."""
+    region = cluster.ask_active(ms.DescribeTable("orders"), ms.Regions).regions[0].region.region_id
+    ask(cluster, "region", "unassign", region)
+    eventually(lambda: cluster.zk.exists(cluster.layout.transition(region, 0)) is None, 30, "the region closed")
+    shown = ask(cluster, "unstick", region, "--dry-run")
+    assert (shown["plan"]["action"], shown["done"]) == ("assign", False)
+    done = ask(cluster, "unstick", region, "--yes")
+    assert done["done"]
+    eventually(lambda: ask(cluster, "why", region)[0]["explanation"]["standing"] == "OPEN", 30, "the region opened")
+    cluster.wait_active().kill()
+    cluster.wait_active()
+    undone = ask(cluster, "unstick", region, "--undo", "--yes")
+    assert undone["done"]
+    eventually(lambda: ask(cluster, "why", region)[0]["explanation"]["standing"] == "CLOSED", 30, "the region closed")
+    again = ask(cluster, "unstick", region, "--undo", "--yes", status=1)
+    assert again["plan"]["refusal"] == "it has been undone already"
+    ask(cluster, "unstick", region, "--yes")
+    ask(cluster, "region", "unassign", region)
+    moved_on = ask(cluster, "unstick", region, "--undo", "--yes", status=1)
+    assert "has been unassigned since" in moved_on["plan"]["refusal"]

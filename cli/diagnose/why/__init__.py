@@ -1,6 +1,7 @@
 """`rk why`: one thing on one screen: its state, who must act next, and what would help.
 
-    region.py    the command; regions with one owner, and `rk unstick`
+    region.py    the command; regions with one owner
+    unstick.py   `rk unstick` and its undo
     table.py     tables
     process.py   store nodes, masters and region servers, asked themselves; needs no store
 

@@ -1,13 +1,11 @@
 """`rk why`: one region on one screen: its state, who must act next, until when, and what would help; or one table
 (`table.py`), one process (`process.py`), or one tablet (`cli/tablets/why.py`).
 
-With an active master the answer is the master's; without one it is computed from the store, and marked so. `rk unstick`
-takes the one legal step that would help, if there is one.
+With an active master the answer is the master's; without one it is computed from the store, and marked so.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Final
 
@@ -18,7 +16,7 @@ from rich.text import Text
 
 from cli.common import output
 from cli.common.connect import Cluster, ask_active, is_alive, open_cluster
-from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, UnreachableError
+from cli.common.errors import CliError, UnreachableError
 from cli.common.lookup import FoundRegion, region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
@@ -31,8 +29,9 @@ from cli.tablets.why import show_answer, tablet_answer
 from regions import messages
 from regions.assign.assigner import Assigner
 from regions.diagnose.explain import explain
-from regions.diagnose.unstick import Remedy, Unstick, unstick
+from regions.diagnose.remedy.unstick import unstick
 from regions.messages import Explanation, NextActor
+from regions.records.acts.undo import Remedy
 from regions.records.replica_key import is_key_of, replica_key
 from regions.records.znodes import CorruptZnode, decode_region, decode_table, decode_transition
 
@@ -86,7 +85,7 @@ def why(given: Globals, region_name: str, replica: int | None) -> None:
         if found is not None and found.region.is_tablet:
             _why_tablet(given, cluster, found, names)
             return
-        answers = [] if found is None else _answers(cluster, names, found, replica)
+        answers = [] if found is None else answers_of(cluster, names, found, replica)
     if table is not None:
         if given.json:
             output.print_json(table)
@@ -99,52 +98,6 @@ def why(given: Globals, region_name: str, replica: int | None) -> None:
     console = output.console()
     for one in answers:
         _show(one, names, console)
-
-
-@click.command("unstick", epilog="Exit status: 0 done, or nothing to do; 1 no legal step helps, or rejected.")
-@click.argument("region_name", metavar="REGION", shell_complete=complete.regions)
-@click.option("--replica", type=click.IntRange(0), default=0, help="The replica, for replicated tables.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@global_options
-@click.pass_obj
-def unstick_command(given: Globals, region_name: str, replica: int, dry_run: bool, yes: bool) -> int:
-    """Take the one legal step that helps REGION, after showing it: retry, assign, or fence the server."""
-    with open_cluster(given) as cluster:
-        names = Names(cluster.servers(), cluster.local)
-        found = region_in_store(cluster, region_name)
-        if found.region.is_tablet:
-            raise CliError(
-                f"{found.region.region_id} is a tablet, whose members agree by themselves: no step of a master helps",
-                f"`rk why {found.region.region_id}` shows what would.",
-            )
-        [answer] = _answers(cluster, names, found, replica)
-        if not answer.from_master:
-            raise UnreachableError(
-                f"no master is active ({answer.note}), and only a master can take these steps",
-                "`rk status` shows the masters; `rk why` works without one.",
-            )
-        plan = unstick(answer.explanation, server_answers=answer.server_answers)
-        preview = msgspec.structs.replace(
-            plan,
-            why=_named(plan.why, answer.explanation, names),
-            server=names.of_uuid(plan.server) if plan.server else "",
-        )
-        if not given.json:
-            _show_plan(answer.explanation, preview)
-        detail = ""
-        if plan.action is not Remedy.NOTHING and not dry_run:
-            if not yes:
-                if given.json or not sys.stdin.isatty():
-                    raise CliError("nothing was changed: unstick needs a confirmation", "Give --yes as well.")
-                click.confirm("do it?", abort=True)
-            detail = _carry_out(cluster, answer.explanation, plan)
-    if given.json:
-        output.print_json({"plan": preview, "done": bool(detail), "detail": detail})
-    elif detail:
-        click.echo(f"done: {detail}")
-    stuck = plan.action is Remedy.NOTHING and answer.explanation.actor is NextActor.OPERATOR
-    return EXIT_REFUSED if stuck else EXIT_OK
 
 
 # --- collecting -------------------------------------------------------------------------------------------------------
@@ -166,7 +119,8 @@ def _why_tablet(given: Globals, cluster: Cluster, found: FoundRegion, names: Nam
     _show_past(steps, raised, console)
 
 
-def _answers(cluster: Cluster, names: Names, found: FoundRegion, replica: int | None) -> list[Answer]:
+def answers_of(cluster: Cluster, names: Names, found: FoundRegion, replica: int | None) -> list[Answer]:
+    """Return an answer for each replica of a region, or for one. Raise CliError if there is none."""
     region = found.region
     try:
         asked = messages.ExplainRegion(region.region_id)
@@ -237,7 +191,7 @@ def _from_store(cluster: Cluster, found: FoundRegion) -> list[Explanation]:
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def _named(text: str, reply: Explanation, names: Names) -> str:
+def with_names(text: str, reply: Explanation, names: Names) -> str:
     """Replace uuids by server names."""
     for one in (reply.server, reply.source, reply.destination):
         if one is not None:
@@ -267,16 +221,20 @@ def _show(answer: Answer, names: Names, console: Console) -> None:
     if answer.note:
         console.print(Text(f"computed from the store: {answer.note}", style="yellow"), soft_wrap=True)
     style = "green" if reply.actor is NextActor.NOBODY else "red" if reply.actor is NextActor.OPERATOR else "yellow"
-    headline = Text(reply.standing, style=f"bold {style}").append(f": {_named(reply.headline, reply, names)}", style="")
+    headline = Text(reply.standing, style=f"bold {style}").append(
+        f": {with_names(reply.headline, reply, names)}", style=""
+    )
     console.print(headline, soft_wrap=True)
     for label, text in _facts(answer, names, now_ms):
         if text:
             console.print(Text(f"  {label:<14}", style="dim").append(text, style=""), soft_wrap=True)
     for one in reply.ruled_out:
-        console.print(Text(f"  {'not possible':<14}", style="dim").append(_named(one, reply, names)), soft_wrap=True)
+        console.print(
+            Text(f"  {'not possible':<14}", style="dim").append(with_names(one, reply, names)), soft_wrap=True
+        )
     _show_past(answer.steps, answer.alarms, console)
     for way in _ways_out(answer):
-        console.print(Text("  try  ", style="bold").append(_named(way, reply, names), style="cyan"), soft_wrap=True)
+        console.print(Text("  try  ", style="bold").append(with_names(way, reply, names), style="cyan"), soft_wrap=True)
 
 
 def _show_past(steps: list[HistoryLine], alarms: list[str], console: Console) -> None:
@@ -298,7 +256,7 @@ def _facts(answer: Answer, names: Names, now_ms: int) -> list[tuple[str, str]]:
         who = "a master, but none is active"
     elif reply.actor is NextActor.NOBODY and answer.server_answers is False:
         who = f"nobody; but the region's server {answer.server_name} does not answer"
-    step = f": {_named(reply.step, reply, names)}" if reply.step else ""
+    step = f": {with_names(reply.step, reply, names)}" if reply.step else ""
     deadline = ""
     if reply.deadline_ms:
         when = (
@@ -306,14 +264,14 @@ def _facts(answer: Answer, names: Names, now_ms: int) -> list[tuple[str, str]]:
         )
         deadline = f"{output.clock(reply.deadline_ms)}, {when}"
     if reply.at_deadline:
-        deadline += f"{'; then ' if deadline else ''}{_named(reply.at_deadline, reply, names)}"
+        deadline += f"{'; then ' if deadline else ''}{with_names(reply.at_deadline, reply, names)}"
     tries = f"{reply.attempt}" + (f" of {reply.attempts_max}" if reply.attempts_max else "") if reply.attempt else ""
     return [
         ("who acts next", f"{who}{step}"),
         ("since", _ago(reply.since_ms, now_ms) if reply.since_ms else ""),
         ("deadline", deadline),
         ("attempt", tries),
-        ("last error", _named(reply.last_error, reply, names)),
+        ("last error", with_names(reply.last_error, reply, names)),
         ("reason", reply.reason),
         ("from, to", _way(reply, names)),
         ("plan", reply.plan_id),
@@ -338,26 +296,3 @@ def _ways_out(answer: Answer) -> list[str]:
     if answer.alarms:
         ways.append("rk audit: the steps that led to the alarm")
     return ways
-
-
-def _show_plan(reply: Explanation, plan: Unstick) -> None:
-    rows = [("region", f"{reply.region_id} replica {reply.replica}"), ("why", plan.why), ("action", plan.action.value)]
-    rows += [("server", plan.server), ("steps", plan.steps), ("cost", plan.cost), ("undo", plan.undo)]
-    for label, text in rows:
-        if text:
-            click.echo(f"{label:<8}{text}")
-    if plan.action is Remedy.NOTHING:
-        click.echo(
-            "no step would help now; `rk why` shows who must act"
-            if reply.actor is not NextActor.NOBODY
-            else "nothing to do"
-        )
-
-
-def _carry_out(cluster: Cluster, reply: Explanation, plan: Unstick) -> str:
-    requests: dict[Remedy, msgspec.Struct] = {
-        Remedy.RETRY: messages.RetryRegion(reply.region_id, reply.replica),
-        Remedy.ASSIGN: messages.SetRegionIntent(reply.region_id, True),
-        Remedy.FENCE: messages.FenceServer(plan.server, f"rk unstick {reply.region_id}", start_code=plan.start_code),
-    }
-    return cluster.ask_master(requests[plan.action], messages.Accepted).detail

@@ -14,7 +14,7 @@ from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import EXIT_OK, CliError, NotFoundError
 from cli.common.options import Globals, global_options
 from cli.drill.report import DrillReport, show
-from regions.records.drills import DrillRecord, DrillVerdict
+from regions.records.acts.drills import DrillRecord, DrillVerdict
 from regions.records.znodes import decode_drill
 
 _STYLES = {DrillVerdict.HELD: "green", DrillVerdict.BROKEN: "bold red", DrillVerdict.FAILED: "red"}

@@ -19,7 +19,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from cli.common import output
 from cli.drill.report import DrillReport, as_json
-from regions.records.drills import DrillEvent, DrillRecord, DrillVerdict
+from regions.records.acts.drills import DrillEvent, DrillRecord, DrillVerdict
 from regions.records.znodes import Layout, encode
 
 #: Drills whose records stay in the store. The oldest are deleted.

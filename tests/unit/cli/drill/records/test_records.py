@@ -12,7 +12,7 @@ from cli.drill.records import journal as module
 from cli.drill.records.history import choose, decode_report
 from cli.drill.records.journal import DrillJournal
 from cli.drill.report import DrillReport, InvariantCheck, RegionOutage, Traffic, Unavailability
-from regions.records.drills import DrillRecord, DrillVerdict
+from regions.records.acts.drills import DrillRecord, DrillVerdict
 from regions.records.znodes import Layout, decode_drill
 
 LAYOUT = Layout("/rk")

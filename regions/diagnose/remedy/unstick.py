@@ -1,25 +1,16 @@
 """Chooses one legal step that helps a stuck replica, to be shown before it is taken (N11). Pure.
 
 Every action is a request to the active master, which performs it as steps of `regions/transitions/states.py`, by
-compare-and-set under its epoch. For a replica that makes progress there is no action, only who must act and until when.
+compare-and-set under its epoch, provided that nothing has changed since it was shown. `undo.py` has the way back. For a
+replica that makes progress there is no action, only who must act and until when.
 """
 
 from __future__ import annotations
 
-import enum
-
 import msgspec
 
 from regions.messages import Explanation, NextActor
-
-
-class Remedy(enum.StrEnum):
-    """The request to the master."""
-
-    NOTHING = "nothing"
-    RETRY = "retry"
-    ASSIGN = "assign"
-    FENCE = "fence"
+from regions.records.acts.undo import Remedy
 
 
 class Unstick(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,7 +42,8 @@ def unstick(found: Explanation, *, server_answers: bool | None) -> Unstick:
     if found.actor is NextActor.NOBODY:
         if found.standing == "CLOSED" and any(way.startswith("rk region assign") for way in found.way_out):
             steps = "the region's record is set to assigned; (none) -> OFFLINE, then as any open"
-            return Unstick(Remedy.ASSIGN, found.headline, steps, "none", f"rk region unassign {found.region_id}")
+            undo = f"rk unstick --undo {found.region_id}, which unassigns it"
+            return Unstick(Remedy.ASSIGN, found.headline, steps, "none", undo)
         return Unstick(Remedy.NOTHING, found.headline)
     if found.actor is NextActor.SERVER and found.server is not None:
         late = found.overdue_ms > 0
@@ -63,7 +55,8 @@ def unstick(found: Explanation, *, server_answers: bool | None) -> Unstick:
                 "the server's registration is deleted; after its lease has ended, each of its regions goes"
                 " -> OFFLINE (server death) and opens on another server",
                 "all regions of that server are unavailable until then",
-                "not needed: the server registers again by itself, without regions",
+                f"the server registers again by itself, without regions; rk unstick --undo {found.region_id} moves its"
+                " regions back",
                 found.server.uuid,
                 found.server.start_code,
             )
