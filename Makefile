@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install installed ready lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean docs
+.PHONY: help up install installed ready lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean dist docs
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -125,8 +125,13 @@ torture: $(VENV)/installed-dev $(VENV)/compiled  ## real ensembles under real fa
 test-upgrade: $(VENV)/installed-dev  ## an older checkout and this one work together, are upgraded and taken back (UPGRADE_FROM=commit)
 	$(BIN)/python -m pytest -q -s tests/upgrade
 
+dist: $(VENV)/installed-dev $(VENV)/compiled  ## sdist, wheel of this platform, and wheel that runs interpreted everywhere, in dist/
+	$(BIN)/python -c "from setuptools.build_meta import build_sdist; build_sdist('dist')" > /dev/null
+	$(PIP) wheel -q --no-deps --no-build-isolation -w dist .
+	RK_PURE=1 $(PIP) wheel -q --no-deps --no-build-isolation -w dist .
+
 clean:  ## remove .venv and caches (not rk-data)
-	rm -rf $(VENV) coord/compiled.stamp .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) coord/compiled.stamp .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find coord regions regionserver -name '*.so' -delete
 
 .venv-compat/installed: tests/compat/constraints.txt

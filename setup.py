@@ -2,19 +2,41 @@
 
 Without a compiler, without mypy, or with RK_PURE set, the installation runs those modules interpreted and prints one
 line about it. `coord/compiled.py` lists the modules and says which form runs.
+
+    pip wheel --no-deps .              a wheel for this Python and platform, with the compiled modules
+    RK_PURE=1 pip wheel --no-deps .    a wheel for every Python and platform (py3-none-any), which runs interpreted
+
+A tree whose modules are compiled in place for this Python gives them to the wheel; nothing is compiled again.
 """
 
 import os
 import runpy
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 COMPILED = runpy.run_path(str(ROOT / "coord" / "compiled.py"))
+
+
+class BuildWithExamples(build_py):
+    """Copy the examples, too: an installation has them below the package `cli` (cli/up/examples.py)."""
+
+    def run(self):
+        """Copy the modules and the data of the packages, then the examples."""
+        super().run()
+        if not self.editable_mode:
+            shutil.copytree(
+                ROOT / "examples",
+                Path(self.build_lib, "cli", "examples"),
+                dirs_exist_ok=True,
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
 
 
 class BuildCompiled(build_ext):
@@ -26,6 +48,13 @@ class BuildCompiled(build_ext):
         fingerprint = COMPILED["fingerprint"](ROOT)
         if self.inplace and COMPILED["is_current"](stamp.parent):
             self._take([])
+            return
+        if not self.inplace and is_wanted() and COMPILED["is_current"](ROOT / "coord"):
+            self._take([])
+            for library in COMPILED["libraries"](ROOT):
+                target = Path(self.build_lib, library.relative_to(ROOT))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(library, target)
             return
         try:
             self._take(extensions())
@@ -63,9 +92,14 @@ class BuildCompiled(build_ext):
         self.extensions = found
 
 
+def is_wanted():
+    """Return True unless RK_PURE asks for the interpreted form."""
+    return not COMPILED["is_switched_on"](COMPILED["PURE_VARIABLE"])
+
+
 def extensions():
     """What mypyc makes of the sources. Raise ImportError without mypy, SystemExit when it refuses them."""
-    if COMPILED["is_switched_on"](COMPILED["PURE_VARIABLE"]):
+    if not is_wanted():
         raise ImportError("RK_PURE is set")
     from mypyc.build import mypycify
 
@@ -80,5 +114,8 @@ def extensions():
     return found
 
 
-# The one extension named here stands for those that mypyc will name.
-setup(ext_modules=[Extension(COMPILED["GROUP"], [])], cmdclass={"build_ext": BuildCompiled})
+# The one extension named here stands for those that mypyc will name; without any, a wheel is pure.
+setup(
+    ext_modules=[Extension(COMPILED["GROUP"], [])] if is_wanted() else [],
+    cmdclass={"build_ext": BuildCompiled, "build_py": BuildWithExamples},
+)

@@ -118,6 +118,14 @@ def is_current(folder: Path) -> bool:
         return False
 
 
+def libraries(root: Path) -> list[Path]:
+    """Return the files that a build in place has made in the tree `root`: the shared libraries and the stamp."""
+    suffix = EXTENSION_SUFFIXES[0]
+    modules = [root / source.removesuffix(".py") for source in SOURCES]
+    parts = [*modules, root / "coord" / _LIBRARY]
+    return [*(path.with_name(path.name + suffix) for path in parts), stamp_path(root)]
+
+
 def form() -> str:
     """Return `compiled`, or `interpreted` with the reason, for versions and status lines."""
     return f"interpreted: {_reason}" if _reason else "compiled"

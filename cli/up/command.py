@@ -45,6 +45,7 @@ from cli.splits import specs_of_csv, usage_faults
 from cli.up.bringup import Assigned, BringUp, UpTable
 from cli.up.cluster_file import ClusterFile
 from cli.up.control import listen
+from cli.up.examples import example_data, example_path
 from cli.up.ports import holder, is_free
 from cli.up.replicas import check_replicas, copies
 from cli.up.supervisor import News, Supervisor
@@ -56,7 +57,6 @@ from regionserver.config import REPLICA_DEAD_S_MAX, REPLICA_DEAD_S_MIN
 DEFAULT_BASE_PORT: Final = 21800
 DEFAULT_TABLE: Final = "packages"
 DEFAULT_REGIONS: Final = 200
-EXAMPLE: Final = "examples/debian-packages.csv.gz"
 
 #: Daemons of an `rk up` that was killed with -9 die after it: they may hold their ports for this long.
 _LEFTOVER_S: Final = 5.0
@@ -228,14 +228,6 @@ def with_dead_s(shape: Shape, before: LocalCluster | None, replica_dead_s: float
 def _or_default(request: int | None, usual: int) -> int:
     """Return the given value, even if it is 0 and is rejected later; else the default."""
     return usual if request is None else request
-
-
-def example_path() -> Path:
-    """Return the path of the example input in the source tree. Raise UsageFaultError if it is missing."""
-    path = Path(__file__).resolve().parent.parent.parent / EXAMPLE
-    if not path.exists():
-        raise UsageFaultError(f"the example input {path} does not exist", "Give --input FILE.csv, or --no-table.")
-    return path
 
 
 # --- before anything starts ------------------------------------------------------------------------------------
@@ -512,7 +504,7 @@ def suggestions(
         (f"{rk} status{where}", "the daemons and tables"),
         (f"{rk} watch{where}", "each transition as it happens"),
     ]
-    source = output.shown(Path(__file__).resolve().parent.parent.parent / EXAMPLE)
+    source = output.shown(example_data())
     if has_regions and table:
         name = shlex.quote(table)
         found += [

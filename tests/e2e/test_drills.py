@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from cli.up.command import example_path
 from cli.up.control import ControlRequest, DaemonState, ask
+from cli.up.examples import example_path
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
 from tests.support.helpers import eventually, heed_ctrl_c, rk
 

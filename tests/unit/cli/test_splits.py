@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cli.common.errors import NotFoundError, UsageFaultError
 from cli.splits import SizedKey, read_keys, split_evenly
-from cli.up.command import example_path
+from cli.up.examples import example_path
 from regions.records.partitioning import check_ranges, split_ranges
 
 _entries = st.lists(
