@@ -8,10 +8,15 @@
 A daemon may add actions under other paths; each action checks its caller. Pages accept only GET and HEAD. A reply never
 contains a traceback: an exception is logged and becomes a 500 with one sentence. The port has no authentication and
 listens only on the configured address: choose an address that only trusted hosts reach.
+
+Callers that do not finish a request cannot close the port to probes: a request has a time limit, and at a bound of
+connections the oldest one without a whole request gives way to the newcomer. An action that answers without end (a
+stream of events) calls `begin_stream`, and counts among the streams from then on.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -19,8 +24,10 @@ import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from twisted.internet.interfaces import IListeningPort
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
-from twisted.protocols.policies import WrappingFactory
+from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
+from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
@@ -32,8 +39,16 @@ log = Logger()
 
 #: Seconds that a connection may stay open without a request.
 IDLE_S: Final = 60
-#: Bound of open connections; further ones are closed at once. Probes and scrapers need a handful.
+#: Seconds from a connect, or from the first byte of a further request, to the last byte of the request.
+REQUEST_S_MAX: Final = 5.0
+#: Connections of all callers, without streams. Probes and scrapers need a handful.
 CONNECTIONS_MAX: Final = 64
+#: Connections from one address, without streams. Probes of a local cluster share an address.
+CONNECTIONS_PER_ADDRESS_MAX: Final = 32
+#: Answers without end at the same time, such as streams of events to open pages.
+STREAMS_MAX: Final = 32
+#: Interval between searches for late requests, while a request is unfinished.
+SWEEP_S: Final = 1.0
 
 #: (holds, facts to show). A check runs on the reactor's thread and uses only memory.
 Check = Callable[[], tuple[bool, Mapping[str, object]]]
@@ -73,16 +88,21 @@ class AdminHttp:
 
     def listen(self, reactor: ListeningReactor, host: str, port: int) -> IListeningPort:
         """Serve on `host`:`port` (0: any free port). Raise twisted's CannotListenError if the port is in use."""
-        return reactor.listenTCP(port, self.site(), interface=host)
+        return reactor.listenTCP(port, self.site(reactor), interface=host)
 
-    def site(self) -> WrappingFactory:
+    def site(self, reactor: Any) -> WrappingFactory:
         """Return a Twisted factory of the pages, for callers with their own listening port."""
         site = Site(_Page(self), timeout=IDLE_S)  # type: ignore[no-untyped-call]
         site.noisy = False
         site.requestFactory = _Request
         site.displayTracebacks = False
         site.log = _no_access_log  # type: ignore[method-assign]
-        return _Bounded(site)  # type: ignore[no-untyped-call]
+        return _Bounded(reactor, site)
+
+    @staticmethod
+    def begin_stream(request: Any) -> bool:
+        """Let an action answer this request without end. Return False if STREAMS_MAX others do: answer 503."""
+        return _connection_of(request).begin_stream()
 
     def page(self, path: bytes) -> Page:
         """Return (status, content type, body) of one page; never raises."""
@@ -120,6 +140,18 @@ class _Request(Request):
     """
 
     _body_bytes = 0
+
+    def process(self) -> None:
+        """Answer the request, which is complete."""
+        _connection_of(self).request_complete()
+        super().process()  # type: ignore[no-untyped-call]
+
+    def finish(self) -> None:
+        """End the answer."""
+        connection = None if self.channel is None else _connection_of(self)
+        super().finish()  # type: ignore[no-untyped-call]
+        if connection is not None:
+            connection.answered()
 
     def gotLength(self, length: int | None) -> None:  # noqa: ARG002
         """Handle the end of the headers: do not create a file for the body."""
@@ -163,13 +195,121 @@ class _Page(Resource):
         return b"" if request.method == b"HEAD" else body
 
 
+def _connection_of(request: Any) -> _AdminConnection:
+    connection: _AdminConnection = request.channel.transport
+    return connection
+
+
+class _AdminPhase(enum.Enum):
+    """What a connection of the admin port is doing."""
+
+    #: No whole request has arrived since the connect, or since the first byte of a further request.
+    UNFINISHED = "unfinished"
+    #: The last request is answered; the caller may send another one.
+    IDLE = "idle"
+    #: A request is being answered.
+    ANSWERING = "answering"
+    #: A request is being answered without end. Twisted's time limit is off during an answer.
+    STREAMING = "streaming"
+
+
+class _AdminConnection(ProtocolWrapper):
+    """A connection, between the socket and twisted's HTTP."""
+
+    def __init__(self, factory: _Bounded, wrapped: Any, address: str) -> None:
+        super().__init__(factory, wrapped)  # type: ignore[arg-type]
+        self._bounds = factory
+        self.address = address
+        self.phase = _AdminPhase.UNFINISHED
+        #: Time of the connect, or of the first byte of an unfinished request.
+        self.since = factory.reactor.seconds()
+
+    def dataReceived(self, data: bytes) -> None:
+        """Note the beginning of a further request."""
+        if self.phase is _AdminPhase.IDLE:
+            self.phase = _AdminPhase.UNFINISHED
+            self.since = self._bounds.reactor.seconds()
+            self._bounds.watch()
+        super().dataReceived(data)  # type: ignore[no-untyped-call]
+
+    def request_complete(self) -> None:
+        """Note that the whole request has arrived."""
+        self.phase = _AdminPhase.ANSWERING
+
+    def answered(self) -> None:
+        """Note the end of the answer."""
+        self.phase = _AdminPhase.IDLE
+
+    def begin_stream(self) -> bool:
+        """Count this connection among the streams, if there is room."""
+        if self._bounds.count(_AdminPhase.STREAMING) >= STREAMS_MAX:
+            return False
+        self.phase = _AdminPhase.STREAMING
+        return True
+
+    def give_way(self) -> None:
+        """Close at once."""
+        self._bounds.forget(self)
+        transport: Any = self.transport
+        transport.abortConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Forget this connection."""
+        self._bounds.forget(self)
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+
 class _Bounded(WrappingFactory):
-    """Rejects connections beyond CONNECTIONS_MAX."""
+    """Bounds the connections and the time of unfinished requests."""
 
     noisy = False
 
+    def __init__(self, reactor: Any, site: Site) -> None:
+        super().__init__(site)  # type: ignore[no-untyped-call]
+        self.reactor = reactor
+        #: Open connections, oldest first.
+        self._connections: dict[_AdminConnection, None] = {}
+        self._sweep_due: float | None = None
+
     def buildProtocol(self, addr: Any) -> Any:
-        """Return a protocol for a new connection, or None beyond the limit; twisted then closes it."""
-        if len(self.protocols) >= CONNECTIONS_MAX:
-            return None
-        return super().buildProtocol(addr)
+        """Return a protocol for a new connection, or None if all others are being answered; twisted then closes it."""
+        address = str(getattr(addr, "host", ""))
+        counted = [one for one in self._connections if one.phase is not _AdminPhase.STREAMING]
+        own = [one for one in counted if one.address == address]
+        for most, found in ((CONNECTIONS_PER_ADDRESS_MAX, own), (CONNECTIONS_MAX, counted)):
+            if len(found) >= most:
+                waiting = [one for one in found if one.phase in (_AdminPhase.UNFINISHED, _AdminPhase.IDLE)]
+                if not waiting:
+                    return None
+                # min returns the first, which is the oldest.
+                min(waiting, key=lambda one: one.phase is _AdminPhase.IDLE).give_way()
+                break
+        connection = _AdminConnection(self, self.wrappedFactory.buildProtocol(addr), address)
+        self._connections[connection] = None
+        self.watch()
+        return connection
+
+    def count(self, phase: _AdminPhase) -> int:
+        """Return the number of connections in this phase."""
+        return sum(one.phase is phase for one in self._connections)
+
+    def forget(self, connection: _AdminConnection) -> None:
+        """Remove a connection that has ended, or is about to."""
+        self._connections.pop(connection, None)
+
+    def watch(self) -> None:
+        """Search for late requests after a while."""
+        if self._sweep_due is None:
+            self._sweep_due = self.reactor.seconds() + SWEEP_S
+            self.reactor.callLater(SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        now = self.reactor.seconds()
+        # After a pause of this process, requests may wait in the kernel.
+        was_stopped = self._sweep_due is None or now - self._sweep_due > SWEEP_S
+        self._sweep_due = None
+        for one in list(self._connections):
+            if one.phase is _AdminPhase.UNFINISHED and not was_stopped and now - one.since >= REQUEST_S_MAX:
+                one.give_way()
+        if self.count(_AdminPhase.UNFINISHED):
+            self.watch()

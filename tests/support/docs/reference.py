@@ -31,6 +31,7 @@ _LIMITED: Final = (
     ("coord/server", "The store: node"),
     ("coord/client", "The store's client"),
     ("coord/rpc", "Messages between daemons"),
+    ("coord/http.py", "Admin ports"),
     ("regions", "Regions: records, messages, plans"),
     ("master", "Masters"),
     ("regionserver", "Region servers"),
@@ -103,7 +104,7 @@ def limits_page() -> str:
     ]
     for folder, title in _LIMITED:
         rows = []
-        for path in sorted((ROOT / folder).rglob("*.py")):
+        for path in modules_of(ROOT / folder):
             for constant in constants_of(path):
                 if _LIMIT.search(constant.name) and constant.comment and not constant.name.startswith("_"):
                     module = str(path.relative_to(ROOT))
@@ -111,6 +112,11 @@ def limits_page() -> str:
         if rows:
             lines += ["", f"## {title}", "", *table(["limit", "value", "meaning", "module"], rows)]
     return "\n".join(lines) + "\n"
+
+
+def modules_of(path: Path) -> list[Path]:
+    """Return the modules of a package, or the one module that `path` is."""
+    return [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
 def _grouped(fields: list[Field]) -> list[list[str]]:

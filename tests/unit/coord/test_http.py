@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
+from twisted.internet.address import IPv4Address
+from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from coord import http
@@ -26,7 +30,7 @@ class AdminPort(SynchronousTestCase):
             ready=lambda: (self.is_ready, {"lease_ms_left": 12}),
             status=lambda: {"open": 3},
         )
-        self.site = self.admin.site()
+        self.site = self.admin.site(self.reactor)
         self.site.doStart()
         self.addCleanup(self.site.doStop)
 
@@ -74,7 +78,7 @@ class AdminPort(SynchronousTestCase):
 
         self.site = AdminHttp(
             registry=self.registry, health=lambda: (True, {}), ready=lambda: (True, {}), status=broken
-        ).site()
+        ).site(self.reactor)
         self.site.doStart()
         self.addCleanup(self.site.doStop)
         status, body = self.ask("GET /status")
@@ -83,11 +87,79 @@ class AdminPort(SynchronousTestCase):
         assert "Traceback" not in body
         assert len(self.flushLoggedErrors(KeyError)) == 1
 
-    def test_connections_are_bounded(self) -> None:
-        """Beyond the bound a connection gets no protocol, so twisted closes it."""
-        for _ in range(http.CONNECTIONS_MAX):
-            self.site.buildProtocol(None).makeConnection(StringTransport())
-        assert self.site.buildProtocol(None) is None
+    def connect(self, address: str = "10.0.0.1") -> tuple[Any, StringTransport]:
+        """Return a new connection from this address."""
+        channel = self.site.buildProtocol(IPv4Address("TCP", address, 1))
+        assert channel is not None
+        transport = StringTransport()
+        channel.makeConnection(transport)
+        transport.abortConnection = lambda: (
+            transport.loseConnection(),
+            channel.connectionLost(Failure(ConnectionDone())),
+        )  # type: ignore[method-assign]
+        return channel, transport
+
+    def test_half_requests_do_not_close_the_port_to_probes(self) -> None:
+        """At the bound of an address its oldest unfinished connection gives way; other addresses are not touched."""
+        other = self.connect("10.0.0.2")[1]
+        held = [self.connect() for _ in range(http.CONNECTIONS_PER_ADDRESS_MAX)]
+        for channel, _ in held:
+            channel.dataReceived(b"GET /hea")
+        probe, answer = self.connect()
+        probe.dataReceived(b"GET /health HTTP/1.0\r\n\r\n")
+        assert b"200 OK" in answer.value()
+        assert [one.disconnecting for _, one in held] == [True] + [False] * (len(held) - 1)
+        assert not other.disconnecting
+
+    def test_the_bound_in_all_holds_for_many_addresses(self) -> None:
+        """The oldest unfinished connection gives way before one that idles between two requests."""
+        idle = self.connect("10.0.1.1")
+        idle[0].dataReceived(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        held = [self.connect(f"10.0.0.{n}")[1] for n in range(http.CONNECTIONS_MAX - 1)]
+        self.connect("10.0.2.1")
+        assert [one.disconnecting for one in held] == [True] + [False] * (len(held) - 1)
+        assert not idle[1].disconnecting
+
+    def test_a_newcomer_is_refused_only_if_all_others_are_being_answered(self) -> None:
+        """Nobody gives way in the middle of an answer."""
+        self.admin.actions[b"/later"] = lambda request: None
+        for _ in range(http.CONNECTIONS_PER_ADDRESS_MAX):
+            self.connect()[0].dataReceived(b"GET /later HTTP/1.0\r\n\r\n")
+        assert self.site.buildProtocol(IPv4Address("TCP", "10.0.0.1", 1)) is None
+        assert self.site.buildProtocol(IPv4Address("TCP", "10.0.0.2", 1)) is not None
+
+    def test_a_request_must_be_complete_in_time(self) -> None:
+        """One more byte does not give it more time. A connection that idles after an answer stays."""
+        slow, idle, later = self.connect(), self.connect(), self.connect()
+        for one in (idle, later):
+            one[0].dataReceived(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        for _ in range(int(http.REQUEST_S_MAX) + 2):
+            if not slow[1].disconnecting:
+                slow[0].dataReceived(b"G")
+            self.reactor.advance(1)
+        assert [one[1].disconnecting for one in (slow, idle, later)] == [True, False, False]
+        later[0].dataReceived(b"GET /he")
+        self.reactor.pump([1] * 7)
+        assert [one[1].disconnecting for one in (idle, later)] == [False, True]
+        assert not self.reactor.getDelayedCalls(), "nothing is unfinished, so no timer"
+
+    def test_a_process_that_was_stopped_reads_first(self) -> None:
+        """The request may lie in the kernel's buffers."""
+        channel, transport = self.connect()
+        self.reactor.advance(60)
+        assert not transport.disconnecting
+        channel.dataReceived(b"GET /health HTTP/1.0\r\n\r\n")
+        assert b"200 OK" in transport.value()
+
+    def test_streams_are_counted_separately(self) -> None:
+        """Open pages take no connection from probes, and have a bound of their own."""
+        begun: list[bool] = []
+        self.admin.actions[b"/events"] = lambda request: begun.append(self.admin.begin_stream(request))
+        for _ in range(http.STREAMS_MAX + 1):
+            self.connect()[0].dataReceived(b"GET /events HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert begun == [True] * http.STREAMS_MAX + [False]
+        held = [self.connect()[1] for _ in range(http.CONNECTIONS_PER_ADDRESS_MAX - 1)]
+        assert not any(one.disconnecting for one in held)
 
     def test_long_body_ends_the_connection_and_is_kept_nowhere(self) -> None:
         """An unauthenticated port must not let clients fill memory or disk, with a known length or in chunks."""
