@@ -88,6 +88,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(
         _CHANGE, "plan", "cli.plan.command:plan", "Bulk plans: create, show, diff, explain, apply, abort, resume."
     ),
+    CommandEntry(_CHANGE, "secure", "cli.diagnose.secure:secure", "Close a cluster's znodes for its credential, live."),
     CommandEntry(_DATA, "get", "cli.data:get", "The value or the columns at a key."),
     CommandEntry(_DATA, "put", "cli.data:put", "Put a value at a key, or a row of columns."),
     CommandEntry(_DATA, "delete", "cli.data:delete", "Delete a key."),

@@ -23,7 +23,7 @@ from kazoo.security import ACL, Id
 
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
 from cli.common.options import SETTINGS, Globals, variable_of
-from coord.client.access import OPEN_ACCESS, StoreAccess
+from coord.client.access import OPEN_ACCESS, StoreAccess, parse_readers
 from coord.errors import ConfigError
 from master.client import split_address
 
@@ -59,6 +59,7 @@ def read_access(given: Mapping[str, str], environment: Mapping[str, str] | None 
             verify_host=_YES[check],
             auth=_credential(values, "store-auth"),
             sasl=_credential(values, "store-sasl"),
+            readers=parse_readers(values.get("store-readers", "")),
         )
     except ConfigError as error:
         raise UsageFaultError(str(error), f"See {_named('store-tls-ca')} and the options that begin alike.") from error

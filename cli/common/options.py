@@ -51,6 +51,7 @@ SETTINGS: Final = (
     ("store-tls-host-check", "yes|no", "Whether the store's certificate must name the host.  [default: yes]"),
     ("store-auth", _CREDENTIAL, "Digest credential for the store's access lists."),
     ("store-sasl", _CREDENTIAL, "SASL DIGEST-MD5 credential for the store."),
+    ("store-readers", "SCHEME:ID,…", "Identities that may read the znodes that are created with the credential."),
 )
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -14,6 +14,7 @@ import msgspec
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     RolledBackError,
@@ -27,6 +28,7 @@ from cli.common.connect import Cluster, ask_server, ask_servers, open_cluster
 from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.diagnose.access_lists import check_access, set_access, wanted_of
 from cli.diagnose.fsck_deep import Deep, progress, read_rows, summary
 from cli.tablets.former import name_former
 from cli.tablets.matrix import show_tablets, tablets_found
@@ -114,10 +116,11 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
             view = read_view(cluster)
             later, tablets = check_all(view)
             findings = confirmed(findings, later)
+        show = progress()
+        findings += check_access(cluster, show)
         found = tablets_found(tablets)
         read: Deep | None = None
         if deep:
-            show = progress()
             read, damaged = read_rows(view, rate, show)
             show("")
             findings += damaged
@@ -283,7 +286,7 @@ def _named(text: str, names: Names) -> str:
 
 
 def _what(fix: Fix, names: Names) -> str:
-    step = fix.kind in (FixKind.DELETE, FixKind.PUT_DOWN, FixKind.NAME)
+    step = fix.kind in (FixKind.DELETE, FixKind.PUT_DOWN, FixKind.NAME, FixKind.ACCESS)
     return f"write {fix.preview}" if step else _named(fix.preview, names)
 
 
@@ -326,6 +329,8 @@ def _take(cluster: Cluster, finding: Finding) -> FixResult:
             result.detail = cluster.ask_master(fence, messages.Accepted).detail
         elif fix.kind is FixKind.NAME:
             _enter_name(cluster, fix)
+        elif fix.kind is FixKind.ACCESS:
+            set_access(cluster, wanted_of(cluster), fix.path, fix.version).get()
         else:
             _step(cluster, fix)
     except CliError as error:
@@ -334,6 +339,8 @@ def _take(cluster: Cluster, finding: Finding) -> FixResult:
         result.done, result.detail = False, "it no longer exists"
     except BadVersionError:
         result.done, result.detail = False, "it has changed since: run rk fsck again"
+    except NoAuthError:
+        result.done, result.detail = False, "the credential may not change the access list"
     except NodeExistsError:
         result.done, result.detail = False, "another table has the name by now"
     return result

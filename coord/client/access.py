@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from coord.client.ops import digest_acl
+from coord.digests import is_digest
 from coord.errors import ConfigError
 from coord.tls.context import caller_context
-from coord.wire.opcodes import PERM_ALL
+from coord.wire.opcodes import PERM_ALL, PERM_READ
 from coord.wire.values import OPEN_ACL, Acl
+
+#: Schemes of identities that prove something, for readers.
+_READING_SCHEMES: Final = ("digest", "sasl", "x509")
+_BETWEEN_READERS: Final = re.compile(r",(?=\s*(?:digest|sasl|x509):)")
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,8 @@ class StoreAccess:
     auth: str = field(default="", repr=False)
     #: `user:password` of SASL DIGEST-MD5.
     sasl: str = field(default="", repr=False)
+    #: Identities that may read the znodes that this client creates: (scheme, id).
+    readers: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ConfigError with one line that names the setting."""
@@ -43,15 +52,23 @@ class StoreAccess:
             user, colon, password = credential.partition(":")
             if credential and not (user and colon and password):
                 raise ConfigError(f"the store's {name} credential is not USER:PASSWORD")
+        if self.readers and not self.has_credential():
+            raise ConfigError("readers are named, but without a credential (auth or sasl) everybody may do everything")
+
+    def has_credential(self) -> bool:
+        """Return True if the znodes that this client creates are closed to others."""
+        return bool(self.auth or self.sasl)
 
     def acl(self) -> list[Acl]:
-        """Return the access list of znodes that this client creates: its own credentials, or open to everyone."""
+        """Return the access list of znodes that this client creates: its own credentials and the readers, or open to
+        everyone."""
         found: list[Acl] = []
         if self.auth:
             user, _, password = self.auth.partition(":")
             found.append(digest_acl(user, password))
         if self.sasl:
             found.append(Acl(PERM_ALL, b"sasl", self.sasl.partition(":")[0].encode()))
+        found += [Acl(PERM_READ, scheme.encode(), name.encode()) for scheme, name in self.readers]
         return found or OPEN_ACL
 
     def tls_context(self) -> ssl.SSLContext | None:
@@ -59,6 +76,22 @@ class StoreAccess:
         if self.tls_ca is None:
             return None
         return caller_context(self.tls_ca, self.tls_cert, self.tls_key, verify_host=self.verify_host)
+
+
+def parse_readers(text: str) -> tuple[tuple[str, str], ...]:
+    """Parse identities that may read: `x509:CN=ops,O=Example,sasl:ann`. Raise ConfigError.
+
+    A comma separates two identities only before a scheme, because certificates' subjects contain commas.
+    """
+    found = []
+    for part in filter(None, (part.strip() for part in _BETWEEN_READERS.split(text))):
+        scheme, colon, name = part.partition(":")
+        if scheme not in _READING_SCHEMES or not colon or not name:
+            raise ConfigError(f"reader {part!r} is not SCHEME:ID with one of the schemes {', '.join(_READING_SCHEMES)}")
+        if scheme == "digest" and not is_digest(name):
+            raise ConfigError("a reader of scheme digest is digest:USER:HASH with the base64 of SHA-1 of USER:PASSWORD")
+        found.append((scheme, name))
+    return tuple(dict.fromkeys(found))
 
 
 #: A plain TCP connection without authentication.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from dataclasses import dataclass
 
+from coord.digests import digest_of
 from coord.errors import BadArguments, MultiFailed, OperationError, error_for
 from coord.wire import records as r
 
@@ -70,8 +69,7 @@ ReadResult = tuple[bytes, r.Stat] | list[str] | OperationError
 
 def digest_acl(user: str, password: str, perms: int = r.PERM_ALL) -> r.Acl:
     """Return the access list entry for a user of scheme `digest`. The entry holds a hash, not the password."""
-    digest = hashlib.sha1(f"{user}:{password}".encode()).digest()
-    return r.Acl(perms, b"digest", user.encode() + b":" + base64.b64encode(digest))
+    return r.Acl(perms, b"digest", digest_of(user, password).encode())
 
 
 def create_request(

@@ -44,6 +44,7 @@ class Problem(enum.StrEnum):
     UNREADABLE = "unreadable znode"
     HOLE = "hole in the key space"
     OVERLAP = "overlap in the key space"
+    ACCESS = "access list of a znode"
     SEVERAL_OWNERS = "open on several servers"
     NO_OWNER = "open nowhere"
     ELSEWHERE = "open on another server than the store says"
@@ -109,6 +110,7 @@ class FixKind(enum.StrEnum):
     DELETE = "delete"  #: delete an orphan's znode at its version, by a legal deletion of a master
     PUT_DOWN = "put down"  #: set an orphan's znode of a dead server to OFFLINE, by a legal step of a master
     NAME = "name"  #: create a table's name again if it is free; fenced, with a check of the table
+    ACCESS = "access"  #: give a znode the access list of the cluster's credential
     FENCE = "fence"  #: request the master to fence a server: it closes everything, registers again, gets regions again
 
 

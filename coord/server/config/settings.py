@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from coord.digests import is_digest
 from coord.errors import ConfigError
 from coord.server.config.addresses import NODE_ID_MAX, Address, MemberAddress, Members
 from coord.tls.context import NEED, NONE, TlsFiles
@@ -219,15 +219,6 @@ class StoreSettings:
             peers = {own: self.peer_address}
         client = {own: self.client_address}
         return {i: MemberAddress(i, address, client=client.get(i)) for i, address in peers.items()}
-
-
-def is_digest(text: str) -> bool:
-    """Return True for an id of scheme digest: user, colon, 20 bytes as base64."""
-    user, _, digest = text.partition(":")
-    try:
-        return bool(user) and len(base64.b64decode(digest, validate=True)) == 20
-    except ValueError:
-        return False
 
 
 def parse_address(text: str, what: str) -> Address:

@@ -90,3 +90,19 @@ def test_what_cannot_be_is_named(given: dict[str, str], says: str) -> None:
     with pytest.raises(UsageFaultError) as raised:
         read_access(given, {})
     assert says in str(raised.value)
+
+
+def test_readers_may_read_what_the_credential_creates() -> None:
+    """A comma inside a certificate's subject separates nothing; without a credential readers are a fault."""
+    readers = "x509:CN=ops,O=Example, sasl:ann,digest:bob:D/InIHSb7yEEbrWz8b9l71RjZJU="
+    access = read_access({"store-auth": "rk:secret", "store-readers": readers}, {})
+    assert access.acl()[1:] == [
+        Acl(1, b"x509", b"CN=ops,O=Example"),
+        Acl(1, b"sasl", b"ann"),
+        Acl(1, b"digest", b"bob:D/InIHSb7yEEbrWz8b9l71RjZJU="),
+    ]
+    for text, wanted in (("world:anyone", "not SCHEME:ID"), ("sasl:", "not SCHEME:ID"), ("digest:bob:pw", "USER:HASH")):
+        with pytest.raises(UsageFaultError, match=wanted):
+            read_access({"store-auth": "rk:secret", "store-readers": text}, {})
+    with pytest.raises(UsageFaultError, match="without a credential"):
+        read_access({"store-readers": "sasl:ann"}, {})

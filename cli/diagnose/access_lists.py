@@ -1,0 +1,191 @@
+"""Read and write the access lists of all znodes of a cluster, parents first, some hundred requests at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError
+from kazoo.security import ACL, Id
+
+from cli.common.connect import Cluster
+from cli.common.errors import CliError
+from coord.client.access_lists import AccessLine, AccessVerdict, compare, describe
+from regions.diagnose.fsck import Finding, Fix, FixKind, Problem, make_finding
+
+#: Requests under way at once: neither the store nor this command keeps more.
+SLICE: Final = 500
+#: Deviations that `rk fsck` lists one by one; an open cluster has one for each znode.
+LISTED_MAX: Final = 100
+
+
+class ZnodeAccess(NamedTuple):
+    """A znode and its access list; `lines` is None if the credential may not read the list."""
+
+    path: str
+    lines: list[AccessLine] | None
+    #: Counts the changes of the list.
+    version: int
+    is_ephemeral: bool
+
+    def judged(self, wanted: list[AccessLine]) -> AccessVerdict:
+        """Return how the list differs from the wanted one."""
+        return AccessVerdict.LACKING if self.lines is None else compare(self.lines, wanted)
+
+    def described(self) -> str:
+        """Return the list in words."""
+        return "the credential may not even read its access list" if self.lines is None else describe(self.lines)
+
+
+def wanted_of(cluster: Cluster) -> list[AccessLine]:
+    """Return the access list of the cluster's credential; [] without a credential."""
+    if not cluster.access.has_credential():
+        return []
+    return [AccessLine(line.perms, line.scheme.decode(), line.id.decode()) for line in cluster.access.acl()]
+
+
+def walk(cluster: Cluster, show: Callable[[str], None]) -> Iterator[ZnodeAccess]:
+    """Yield every znode of the cluster with its access list, parents before children; call `show` with progress.
+
+    A parent that the caller closes before it asks for the next znode keeps strangers from adding children meanwhile.
+    """
+    ahead = [cluster.layout.root or "/"]
+    seen = 0
+    while ahead:
+        paths, ahead = ahead[:SLICE], ahead[SLICE:]
+        lists = [(path, cluster.client.get_acls_async(path)) for path in paths]
+        parents = []
+        for path, answer in lists:
+            try:
+                acl, stat = answer.get()
+            except NoNodeError:
+                continue
+            except NoAuthError:
+                yield ZnodeAccess(path, None, -1, is_ephemeral=False)
+                continue
+            if stat.numChildren:
+                parents.append(path)
+            if path == "/":
+                continue  # of the whole store, not of the cluster
+            lines = [AccessLine(line.perms, line.id.scheme, line.id.id) for line in acl]
+            yield ZnodeAccess(path, lines, stat.aversion, is_ephemeral=stat.ephemeralOwner != 0)
+        ahead += _children(cluster, parents)
+        seen += len(paths)
+        show(f"{seen:,} znodes: access lists")
+    show("")
+
+
+def _children(cluster: Cluster, parents: list[str]) -> list[str]:
+    listings = [(path, cluster.client.get_children_async(path)) for path in parents]
+    found = []
+    for path, answer in listings:
+        try:
+            found += [f"{path.rstrip('/')}/{name}" for name in sorted(answer.get())]
+        except (NoNodeError, NoAuthError):
+            continue
+    return [path for path in found if path != "/zookeeper"]
+
+
+def check_access(cluster: Cluster, show: Callable[[str], None]) -> list[Finding]:
+    """Return a finding for each znode of a cluster with a credential whose access list is not the credential's."""
+    wanted = wanted_of(cluster)
+    if not wanted:
+        return []
+    findings: list[Finding] = []
+    more = 0
+    for one in walk(cluster, show):
+        judged = one.judged(wanted)
+        if judged is AccessVerdict.RIGHT:
+            continue
+        if len(findings) == LISTED_MAX:
+            more += 1
+            continue
+        text = f"{one.path}: {one.described()}"
+        fix = None
+        if one.lines is not None and not one.is_ephemeral:
+            fix = Fix(FixKind.ACCESS, f"the access list of {one.path}: {describe(wanted)}", one.path, one.version)
+        findings.append(make_finding(Problem.ACCESS, one.path, text, fix))
+    if more:
+        text = (
+            f"{more:,} more znodes have other access lists than the cluster's credential gives: `rk secure` repairs all"
+        )
+        findings.append(make_finding(Problem.ACCESS, cluster.layout.root, text))
+    return findings
+
+
+def set_access(cluster: Cluster, wanted: list[AccessLine], path: str, version: int) -> Any:
+    """Begin to give a znode the wanted access list, unless its list has changed since; return kazoo's answer."""
+    acl = [ACL(line.perms, Id(line.scheme, line.id)) for line in wanted]
+    return cluster.client.set_acls_async(path, acl, version)
+
+
+def close_all(
+    cluster: Cluster, wanted: list[AccessLine], show: Callable[[str], None], *, dry_run: bool
+) -> tuple[int, int, list[str]]:
+    """Give every znode the wanted access list; return the numbers of those changed and of all, and the paths of those
+    that could not be changed.
+
+    Registrations are left out: they belong to the daemons, and show which daemons have the credential.
+    """
+    changed = seen = 0
+    failed: list[str] = []
+    waiting: list[tuple[str, Any]] = []
+
+    def collect() -> None:
+        nonlocal changed
+        for path, answer in waiting:
+            try:
+                answer.get()
+                changed += 1
+            except NoNodeError:
+                continue
+            except (BadVersionError, NoAuthError):
+                failed.append(path)
+        waiting.clear()
+
+    for one in walk(cluster, show):
+        seen += 1
+        if one.judged(wanted) is AccessVerdict.RIGHT or one.is_ephemeral:
+            continue
+        if one.lines is None:
+            failed.append(one.path)
+        elif dry_run:
+            changed += 1
+        else:
+            waiting.append((one.path, set_access(cluster, wanted, one.path, one.version)))
+            if len(waiting) == SLICE:
+                collect()
+    collect()
+    return changed, seen, failed
+
+
+def check_daemons(cluster: Cluster, wanted: list[AccessLine]) -> tuple[int, int]:
+    """Return the numbers of live masters and servers. Raise CliError if one of them runs without the credential.
+
+    Each daemon creates its own registration, so the registration's access list shows the daemon's credential.
+    """
+    layout = cluster.layout
+    counts = []
+    without = []
+    for what, parent in (("master", layout.masters), ("server", layout.servers)):
+        names = cluster.children(parent)
+        counts.append(len(names))
+        for name in names:
+            try:
+                acl, _ = cluster.client.get_acls(f"{parent}/{name}")
+            except NoNodeError:
+                counts[-1] -= 1
+                continue
+            except NoAuthError:
+                without.append(f"{what} {name} (another credential)")
+                continue
+            judged = compare([AccessLine(line.perms, line.id.scheme, line.id.id) for line in acl], wanted)
+            if judged in (AccessVerdict.OPEN, AccessVerdict.LACKING):
+                kind = "no credential" if judged is AccessVerdict.OPEN else "another credential"
+                without.append(f"{what} {name} ({kind})")
+    if without:
+        raise CliError(
+            f"nothing was changed: {len(without)} running daemons would be locked out: {', '.join(without[:5])}",
+            "Restart them one after the other with this credential (--store-auth or RK_STORE_AUTH), then try again.",
+        )
+    return counts[0], counts[1]

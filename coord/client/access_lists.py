@@ -1,0 +1,82 @@
+"""How the access list of a znode of the cluster differs from the wanted one. Pure.
+
+The wanted list is that of the cluster's credential: all permissions for the daemons, reading for operators. A list that
+is read without the permission ADMIN has `x` in place of digests; then only what everybody may do can be judged.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+#: Permission bits in ZooKeeper's order, with the letters of its command line.
+_LETTERS: Final = "rwcda"
+_ALL: Final = 31
+#: Schemes that prove nothing: an address can be that of anybody.
+_UNPROVED: Final = ("world", "ip")
+_MASKED: Final = "x"
+
+
+class AccessLine(NamedTuple):
+    """One line of an access list."""
+
+    perms: int
+    scheme: str
+    id: str
+
+
+class AccessVerdict(enum.Enum):
+    """How an access list differs from the wanted one, the worst first."""
+
+    OPEN = "open"  #: somebody who proves nothing has a permission
+    LACKING = "lacking"  #: the cluster's credential lacks permissions: daemons are locked out
+    STRANGE = "strange"  #: another identity has permissions
+    UNREADABLE = "unreadable"  #: an identity that is to read may not
+    RIGHT = "right"
+
+
+def compare(found: Sequence[AccessLine], wanted: Sequence[AccessLine]) -> AccessVerdict:
+    """Return how `found` differs from `wanted`, whose lines with all permissions are the daemons'."""
+    if any(line.scheme in _UNPROVED and line.perms for line in found):
+        return AccessVerdict.OPEN
+    if _is_masked(found):
+        return AccessVerdict.RIGHT
+    granted = _by_identity(found)
+    for line in wanted:
+        if line.perms == _ALL and granted.get((line.scheme, line.id), 0) != _ALL:
+            return AccessVerdict.LACKING
+    sought = _by_identity(wanted)
+    if any(perms & ~sought.get(identity, 0) for identity, perms in granted.items()):
+        return AccessVerdict.STRANGE
+    return AccessVerdict.RIGHT if granted == sought else AccessVerdict.UNREADABLE
+
+
+def describe(found: Iterable[AccessLine]) -> str:
+    """Return a list in words, without hashes: `everyone may rwcda, digest ops may r`."""
+    parts = []
+    for line in found:
+        name = "everyone" if line.scheme == "world" else f"{line.scheme} {_user(line)}"
+        parts.append(f"{name} may {letters(line.perms)}")
+    return ", ".join(parts) or "nobody may do anything"
+
+
+def letters(perms: int) -> str:
+    """Return permissions as ZooKeeper's command line does: r, w, c, d, a; `nothing` for none."""
+    return "".join(letter for bit, letter in enumerate(_LETTERS) if perms >> bit & 1) or "nothing"
+
+
+def _by_identity(lines: Iterable[AccessLine]) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for line in lines:
+        key = (line.scheme, line.id)
+        found[key] = found.get(key, 0) | line.perms
+    return {key: perms for key, perms in found.items() if perms}
+
+
+def _is_masked(lines: Iterable[AccessLine]) -> bool:
+    return any(line.scheme == "digest" and line.id.partition(":")[2] == _MASKED for line in lines)
+
+
+def _user(line: AccessLine) -> str:
+    return line.id.partition(":")[0] if line.scheme == "digest" else line.id
