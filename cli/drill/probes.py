@@ -16,6 +16,7 @@ import msgspec
 
 from cli.common.errors import CliError
 from cli.drill.load import KEYS, key_in
+from coord.rpc.blocking import prove, unseal
 from coord.rpc.wire import (
     PREAMBLE,
     Code,
@@ -70,13 +71,14 @@ class Probes:
         where = f"{server.host}:{server.port}"
         try:
             self._socket = socket.create_connection((server.host, server.port), _CONNECT_TIMEOUT_S)
-            self._socket.sendall(PREAMBLE)
+            self._channel = prove(self._socket, time.monotonic() + _CONNECT_TIMEOUT_S)
+            self._send(PREAMBLE)
             if targets:
                 self._ask("read", targets[0], KvRead(targets[0].place, [targets[0].placed]))
                 found = self.answers(_CONNECT_TIMEOUT_S)
                 if [word for _, _, word in found] != [ANSWERED]:
                     raise CliError(f"{where} did not answer before the freeze: {found}")
-        except OSError as error:
+        except (OSError, StreamError) as error:
             raise CliError(f"{where} did not answer before the freeze: {error}") from error
 
     def send(self) -> None:
@@ -93,7 +95,10 @@ class Probes:
         number = next(self._numbers)
         self._asked[number] = (kind, target.region.region_id)
         self._socket.settimeout(_CONNECT_TIMEOUT_S)
-        self._socket.sendall(encode_frame(Request(number, encode_body(message))))
+        self._send(encode_frame(Request(number, encode_body(message))))
+
+    def _send(self, data: bytes) -> None:
+        self._socket.sendall(data if self._channel is None else self._channel.send(data))
 
     def answers(self, timeout_s: float) -> list[tuple[str, str, str]]:
         """Return (kind, region, result) of every request without a reply so far; the result of a rejection is its code.
@@ -108,7 +113,7 @@ class Probes:
             self._socket.settimeout(remaining_s)
             try:
                 data = self._socket.recv(_READ_BYTES)
-                payloads = list(self._reader.feed(data))
+                payloads = list(self._reader.feed(unseal(self._channel, data)))
             except TimeoutError:
                 break
             except (OSError, StreamError, RpcError):

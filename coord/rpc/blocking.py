@@ -22,6 +22,8 @@ from coord.rpc.wire import (
     encode_body,
     encode_frame,
 )
+from coord.security import process
+from coord.security.channel import ProofChannel, Unproven, address_of
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -67,12 +69,13 @@ def call_blocking(
         raise RpcError(Code.UNREACHABLE, f"cannot connect to {host}:{port}: {error.strerror or error}") from error
     with connection:
         try:
-            connection.sendall(PREAMBLE + frame)
-            return reply_in_thread(_read_payload(connection, deadline), union)
+            channel = prove(connection, deadline)
+            connection.sendall(channel.send(PREAMBLE + frame) if channel is not None else PREAMBLE + frame)
+            return reply_in_thread(_read_payload(connection, channel, deadline), union)
         except TimeoutError as error:
             raise RpcError(Code.TIMEOUT, f"{host}:{port} did not reply within {timeout_s:g} s") from error
         except StreamError as error:
-            raise RpcError(Code.PROTOCOL, f"{host}:{port}: {error}") from error
+            raise RpcError(error.code, f"{host}:{port}: {error}") from error
         except OSError as error:
             raise RpcError(
                 Code.CONNECTION_LOST, f"{host}:{port} closed the connection: {error.strerror or error}"
@@ -89,15 +92,44 @@ def reply_in_thread(payload: Payload, replies: Any) -> Any:
     return decode_reply(payload, replies)
 
 
-def _read_payload(connection: socket.socket, deadline: float) -> Payload:
+def prove(connection: socket.socket, deadline: float, wanted: str = "") -> ProofChannel | None:
+    """Prove the identity of this process on a new connection, and have the peer prove its own.
+
+    Return the channel through which all bytes go, None if they go unchanged. Raise StreamError, OSError.
+    """
+    credentials = process.own()
+    if credentials is None:
+        return None
+    channel = credentials.dialer(wanted)
+    channel.start(address_of(*connection.getsockname()[:2]), address_of(*connection.getpeername()[:2]))
+    connection.sendall(channel.take())
+    while not channel.is_done:
+        unseal(channel, _receive(connection, deadline))
+        connection.sendall(channel.take())
+    return None if channel.is_plain else channel
+
+
+def unseal(channel: ProofChannel | None, data: bytes) -> bytes:
+    """Return the plain bytes of received ones. Raise StreamError."""
+    try:
+        return data if channel is None else channel.receive(data)
+    except Unproven as error:
+        raise StreamError(str(error), Code.UNAUTHENTICATED) from error
+
+
+def _read_payload(connection: socket.socket, channel: ProofChannel | None, deadline: float) -> Payload:
     reader = RpcFrameReader()
     while True:
-        remaining_s = deadline - time.monotonic()
-        if remaining_s <= 0:
-            raise TimeoutError
-        connection.settimeout(remaining_s)
-        data = connection.recv(65536)
-        if not data:
-            raise ConnectionResetError("end of stream before the reply")
-        for payload in reader.feed(data):
+        for payload in reader.feed(unseal(channel, _receive(connection, deadline))):
             return payload
+
+
+def _receive(connection: socket.socket, deadline: float) -> bytes:
+    remaining_s = deadline - time.monotonic()
+    if remaining_s <= 0:
+        raise TimeoutError
+    connection.settimeout(remaining_s)
+    data = connection.recv(65536)
+    if not data:
+        raise ConnectionResetError("end of stream before the reply")
+    return data

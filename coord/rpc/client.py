@@ -22,6 +22,8 @@ from twisted.python.failure import Failure
 
 from coord.rpc.connection import REQUESTS_MAX, Frames, RpcReactor
 from coord.rpc.wire import Code, Payload, Request, RpcError, decode_reply, encode_body, encode_frame
+from coord.security import process
+from coord.security.credentials import Credentials
 
 __all__ = ["Reconnect", "RpcClient"]
 
@@ -63,7 +65,8 @@ class _ClientConnection(Frames):
     """The connection of an RpcClient, from the connect attempt until it is lost."""
 
     def __init__(self, client: RpcClient, reactor: RpcReactor) -> None:
-        super().__init__(reactor)
+        credentials = client.credentials
+        super().__init__(reactor, None if credentials is None else credentials.dialer(client.wanted))
         self._client = client
         #: Count of receive events. If it has not moved when a call times out, the connection is suspect.
         self.received = 0
@@ -114,8 +117,21 @@ class RpcClient:
     `replies` is the tagged union of possible replies. A call that passes `expect` does not need it.
     """
 
-    def __init__(self, reactor: RpcReactor, host: str, port: int, *, replies: Any = None) -> None:
+    def __init__(
+        self,
+        reactor: RpcReactor,
+        host: str,
+        port: int,
+        *,
+        replies: Any = None,
+        credentials: Credentials | None = None,
+        wanted: str = "",
+    ) -> None:
+        """`credentials`: what to prove, by default those of this process. `wanted`: the identity that the peer has to
+        prove, `kind:` for any of a kind."""
         self._reactor = reactor
+        self.credentials = credentials or process.own()
+        self.wanted = wanted
         self.host = host
         self.port = port
         self._replies = replies

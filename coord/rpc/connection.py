@@ -11,7 +11,9 @@ from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.logger import Logger
 
 from coord.daemon import ListeningReactor
-from coord.rpc.wire import PREAMBLE, Code, Payload, RpcError, RpcFrameReader, StreamError
+from coord.rpc.wire import PREAMBLE, Code, Payload, RpcError, RpcFrameReader, StreamError, rejection
+from coord.security.channel import ProofChannel, Unproven, address_of
+from coord.security.principal import NOBODY, Principal
 
 __all__ = ["REQUESTS_MAX", "Frames", "RpcReactor", "peer_name"]
 
@@ -34,18 +36,26 @@ class Frames(TwistedProtocol):
 
     transport: Any
 
-    def __init__(self, reactor: RpcReactor) -> None:
+    def __init__(self, reactor: RpcReactor, channel: ProofChannel | None = None) -> None:
+        """`channel`: the proof that begins this connection, None for an open one."""
         self._reactor = reactor
+        #: None as soon as bytes pass through unchanged.
+        self._channel = channel
+        #: Who is at the other end, once proved.
+        self.peer: Principal = NOBODY
         self._reader = RpcFrameReader()
         self._outbox: list[bytes] = []
         self._is_reading = False
         self.is_open = False
 
     def connectionMade(self) -> None:
-        """Send the preamble."""
+        """Begin the proof, if there is one, and send the preamble."""
         self.is_open = True
         for option in ("setTcpNoDelay", "setTcpKeepAlive"):
             getattr(self.transport, option, lambda _on: None)(True)
+        if self._channel is not None:
+            self._channel.start(_socket_address(self.transport.getHost()), _socket_address(self.transport.getPeer()))
+            self.transport.write(self._channel.take())
         self.send(PREAMBLE)
 
     def send(self, frame: bytes) -> None:
@@ -57,6 +67,8 @@ class Frames(TwistedProtocol):
     def _flush(self) -> None:
         data = b"".join(self._outbox)
         self._outbox.clear()
+        if self._channel is not None and data:
+            data = self._channel.send(data)
         if data and self.is_open:
             self.transport.write(data)
 
@@ -68,10 +80,12 @@ class Frames(TwistedProtocol):
         """
         self._is_reading = is_first = not self._outbox
         try:
+            if self._channel is not None:
+                data = self._unseal(self._channel, data)
             self.bytes_received(data)
         except StreamError as error:
             log.warn("connection with {peer} dropped: {error}", peer=peer_name(self.transport), error=error)
-            self.drop(RpcError(Code.PROTOCOL, str(error)))
+            self.drop(RpcError(error.code, str(error)))
         finally:
             self._is_reading = False
             if is_first:
@@ -82,6 +96,25 @@ class Frames(TwistedProtocol):
         for payload in self._reader.feed(data):
             self.payload_received(payload)
 
+    def _unseal(self, channel: ProofChannel, data: bytes) -> bytes:
+        """Return the plain bytes in `data`, and write what the handshake sends. Raise StreamError."""
+        try:
+            plain = channel.receive(data)
+        except Unproven as error:
+            rejected = StreamError(str(error), Code.UNAUTHENTICATED)
+            self.transport.write(channel.take() + (rejection(rejected) if error.is_open_caller else b""))
+            raise rejected from error
+        self.transport.write(channel.take())
+        if channel.is_done and self.peer is NOBODY:
+            self.peer = channel.peer
+            self.proved()
+        if channel.is_plain:
+            self._channel = None
+        return plain
+
+    def proved(self) -> None:
+        """Handle the end of the handshake: `peer` is known."""
+
     def payload_received(self, payload: Payload) -> None:
         """Handle one complete payload."""
         raise NotImplementedError
@@ -89,6 +122,10 @@ class Frames(TwistedProtocol):
     def drop(self, error: RpcError) -> None:  # noqa: ARG002
         """Close at once; `error` is the failure of the calls that wait on this connection."""
         self.transport.abortConnection()
+
+
+def _socket_address(address: Any) -> str:
+    return address_of(getattr(address, "host", address), getattr(address, "port", ""))
 
 
 def peer_name(transport: ITransport) -> str:

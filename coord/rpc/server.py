@@ -9,6 +9,10 @@ Callers use `coord.rpc.client`, tools `coord.rpc.blocking`.
 
 All frames queued in one turn of the reactor leave in one write. A server stops reading from a caller that does not read
 its replies. Connections, unfinished frames and the time of a turn are bounded: `coord.rpc.budgets`.
+
+With `credentials` every caller proves an identity before its first request is read (`coord.security`). `authorize`
+sees the caller's identity and the decoded request, and raises RpcError for what the caller may not do; a handler may
+ask for `caller_principal`. Without `credentials` every caller is NOBODY.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import Any, Final
 
 import msgspec
 from twisted.internet.defer import Deferred, ensureDeferred
-from twisted.internet.interfaces import IAddress, IListeningPort, IPushProducer, ITransport
+from twisted.internet.interfaces import IAddress, IDelayedCall, IListeningPort, IPushProducer, ITransport
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -41,6 +45,8 @@ from coord.rpc.wire import (
     encode_body,
     encode_frame,
 )
+from coord.security.credentials import Credentials
+from coord.security.principal import NOBODY, Principal
 
 __all__ = ["FRAME_BYTES_MAX", "Code", "RpcError", "RpcServer"]
 
@@ -50,6 +56,13 @@ log = Logger()
 BACKLOG: Final = 1024
 
 Dispatch = Callable[[Any], "msgspec.Struct | Awaitable[msgspec.Struct]"]
+#: Raises RpcError if this identity may not make this request.
+Authorize = Callable[[Principal, Any], None]
+
+#: Seconds that a caller may take to prove its identity.
+PROOF_WITHIN_S: Final = 10.0
+#: Seconds that a rejected caller gets to read why.
+REJECTED_S: Final = 2.0
 
 
 @implementer(IPushProducer)
@@ -61,7 +74,7 @@ class _ServerConnection(Frames):
     """
 
     def __init__(self, server: RpcServer, reactor: RpcReactor, budgets: RpcBudgets, address: str) -> None:
-        super().__init__(reactor)
+        super().__init__(reactor, None if server.credentials is None else server.credentials.listener())
         self._server = server
         self._budgets = budgets
         self.address = address
@@ -70,9 +83,14 @@ class _ServerConnection(Frames):
         self._is_parked = False
         #: The caller does not read its replies.
         self._is_choked = False
+        #: The time limit of the proof, then of a rejection.
+        self._limit: IDelayedCall | None = None
+        self._is_rejected = False
 
     def connectionMade(self) -> None:
         """Send the preamble and register for back-pressure."""
+        if self._channel is not None:
+            self._limit = self._reactor.callLater(PROOF_WITHIN_S, self.transport.abortConnection)
         super().connectionMade()
         self._server.connections.add(self)
         self._budgets.connected(self)
@@ -81,8 +99,35 @@ class _ServerConnection(Frames):
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: ARG002
         """Unregister the connection. Requests in progress continue; their replies are dropped."""
         self.is_open = False
+        self._end_limit()
         self._server.connections.discard(self)
         self._budgets.lost(self)
+
+    def proved(self) -> None:
+        """Handle the end of the handshake."""
+        self._end_limit()
+
+    def _end_limit(self) -> None:
+        if self._limit is not None and self._limit.active():
+            self._limit.cancel()
+        self._limit = None
+
+    def dataReceived(self, data: bytes) -> None:
+        """Ignore what a rejected caller sends; else see the base."""
+        if not self._is_rejected:
+            super().dataReceived(data)
+
+    def drop(self, error: RpcError) -> None:
+        """Close at once; a rejected caller gets time to read the sentence that was written to it."""
+        if error.code != Code.UNAUTHENTICATED:
+            super().drop(error)
+            return
+        # To close a socket with unread bytes would discard the sentence, too.
+        self._is_rejected, self.is_open = True, False
+        self._end_limit()
+        self._limit = self._reactor.callLater(REJECTED_S, self.transport.abortConnection)
+        self.transport.unregisterProducer()
+        self.transport.loseWriteConnection()
 
     def pauseProducing(self) -> None:
         """Stop reading requests: unread replies pile up."""
@@ -152,7 +197,8 @@ class _ServerConnection(Frames):
             return
         self._in_progress.add(request_id)
         try:
-            self._server.calling = self.transport
+            self._server.calling, self._server.calling_principal = self.transport, self.peer
+            self._server.authorize(self.peer, request)
             reply = self._server.dispatch(request)
         except Exception:  # boundary: send any error to the caller, and log it unless it is an RpcError
             self._failed(request_id, request, Failure())  # type: ignore[no-untyped-call]
@@ -206,14 +252,20 @@ class RpcServer:
         requests: Any,
         receiver: Callable[[], str] = lambda: "the receiver",
         check: Callable[[Request], None] = lambda _request: None,
+        authorize: Authorize = lambda _identity, _request: None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.dispatch = dispatch
         self.requests = requests
         self.receiver = receiver
         self.check = check
+        self.authorize = authorize
+        #: What callers must prove their identity to; None: this server is open.
+        self.credentials = credentials
         self.connections: set[_ServerConnection] = set()
         #: Connection of the request that is being dispatched, or was dispatched last.
         self.calling: ITransport | None = None
+        self.calling_principal: Principal = NOBODY
         self._port: IListeningPort | None = None
 
     def caller(self) -> str:
@@ -222,6 +274,13 @@ class RpcServer:
         The value is valid until `dispatch` returns, and in a coroutine until its first await.
         """
         return "" if self.calling is None else peer_name(self.calling)
+
+    def caller_principal(self) -> Principal:
+        """Return the proved identity of the caller whose request is being dispatched, NOBODY on an open server.
+
+        Valid as long as `caller`.
+        """
+        return self.calling_principal
 
     def factory(self, reactor: RpcReactor, connections_max: int = CONNECTIONS_MAX) -> Factory:
         """Return a Twisted factory, for callers with their own listening port (TLS, tests)."""

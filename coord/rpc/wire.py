@@ -9,7 +9,8 @@ Masters, region servers and the CLI exchange frames over one TCP connection, in 
                 [0, id, body, cluster]                request; `id` is chosen by the caller, unique on its connection;
                                                       `cluster`: id of the addressed cluster, "" if not known
                 [1, id, body]                         reply
-                [2, id, code, message, hint]          error; `code` is a value of `Code` or of the application
+                [2, id, code, message, hint]          error; `code` is a value of `Code` or of the application;
+                                                      UNAUTHENTICATED with id 0 concerns the connection, which ends
     body     := a msgspec Struct of a tagged union    the union is defined by the application (`regions.messages`)
 
 Replies come in any order, each with the id of its request; requests are pipelined. A side that receives a wrong
@@ -64,6 +65,8 @@ class Code:
     INTERNAL: Final = "internal"
     #: The peer uses another protocol, or another version of this one.
     PROTOCOL: Final = "protocol"
+    #: One end has not proved who it is (`coord.security`): nothing was executed.
+    UNAUTHENTICATED: Final = "unauthenticated"
 
 
 _OUTCOME_UNKNOWN: Final = frozenset({Code.CONNECTION_LOST, Code.TIMEOUT, Code.CLOSED, Code.INTERNAL})
@@ -85,7 +88,12 @@ class RpcError(CoordError):
 
 
 class StreamError(ProtocolError):
-    """Raised when the received bytes violate the protocol. The caller must close the connection."""
+    """Raised when the received bytes violate the protocol, or reject this connection. The caller must close the
+    connection; `code` is that of the RpcError for pending calls."""
+
+    def __init__(self, message: str, code: str = Code.PROTOCOL) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Request(msgspec.Struct, array_like=True, tag=0):
@@ -195,7 +203,17 @@ def _decode_payload(data: bytes) -> Payload:
         payload: Payload = _payload_decoder.decode(data)
     except UNREADABLE as error:
         raise StreamError(f"undecodable frame of {len(data)} bytes: {error}") from error
+    if payload.id == 0 and isinstance(payload, Failed) and payload.code == Code.UNAUTHENTICATED:
+        raise StreamError(payload.message, payload.code)
     return payload
+
+
+def rejection(error: StreamError) -> bytes:
+    """Return the whole stream of a server that rejects a connection.
+
+    Builds that do not know id 0 take the second frame for the answer to the first request of their connection.
+    """
+    return PREAMBLE + b"".join(encode_frame(Failed(number, error.code, str(error))) for number in (0, 1))
 
 
 class _Tagged(msgspec.Struct):

@@ -11,7 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from coord.rpc.blocking import reply_in_thread
+from coord.rpc.blocking import prove, reply_in_thread, unseal
 from coord.rpc.wire import (
     PREAMBLE,
     Code,
@@ -45,6 +45,15 @@ class _Connection:
         self._reader = RpcFrameReader()
         self._ids = itertools.count(1)
         self._greeting = PREAMBLE
+        try:
+            self._channel = prove(self._socket, time.monotonic() + timeout_s)
+        except StreamError as error:
+            self._socket.close()
+            raise RpcError(error.code, f"{address[0]}:{address[1]}: {error}") from error
+        except OSError as error:
+            self._socket.close()
+            where = f"{address[0]}:{address[1]}"
+            raise RpcError(Code.UNREACHABLE, f"{where} does not answer: {error.strerror or error}") from error
 
     def call(self, message: msgspec.Struct, expect: type[T], deadline_s: float) -> T:
         """Send a request and return the reply. Raise RpcError, OSError or StreamError.
@@ -55,7 +64,8 @@ class _Connection:
         frame = encode_frame(Request(number, encode_body(message)))
         greeting, self._greeting = self._greeting, b""
         self._socket.settimeout(max(0.001, deadline_s - time.monotonic()))
-        self._socket.sendall(greeting + frame)
+        data = greeting + frame
+        self._socket.sendall(data if self._channel is None else self._channel.send(data))
         payload = self._receive(number, deadline_s)
         reply: T = reply_in_thread(payload, expect)
         return reply
@@ -69,7 +79,7 @@ class _Connection:
             data = self._socket.recv(_READ_BYTES)
             if not data:
                 raise ConnectionResetError("end of stream before the reply")
-            for payload in self._reader.feed(data):
+            for payload in self._reader.feed(unseal(self._channel, data)):
                 if payload.id == number:
                     return payload
 
@@ -185,7 +195,7 @@ class Connections:
             raise RpcError(Code.TIMEOUT, f"{where} did not reply within {timeout_s:.1f} s") from error
         except StreamError as error:
             connection.close()
-            raise RpcError(Code.PROTOCOL, f"{where}: {error}") from error
+            raise RpcError(error.code, f"{where}: {error}") from error
         except OSError as error:
             connection.close()
             self._pool.drop(address)

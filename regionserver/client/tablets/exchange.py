@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from coord.rpc.blocking import reply_in_thread
+from coord.rpc.blocking import reply_in_thread, unseal
 from coord.rpc.wire import (
     PREAMBLE,
     Code,
@@ -27,6 +27,8 @@ from coord.rpc.wire import (
     encode_body,
     encode_frame,
 )
+from coord.security import process
+from coord.security.channel import ProofChannel, address_of
 from regionserver.client.connections import Address, Pool, looks_alive
 
 _READ_BYTES: Final = 256 * 1024
@@ -62,20 +64,37 @@ class NonblockingConnection:
         self._readable.register(self._socket, select.POLLIN)
         self._reader = RpcFrameReader()
         self._ids = itertools.count(1)
-        self._unsent: bytes | memoryview = PREAMBLE
+        self._unsent: bytes | memoryview = b""
+        credentials = process.own()
+        #: The proof that begins this connection; None as soon as bytes pass through unchanged.
+        self._channel: ProofChannel | None = None if credentials is None else credentials.dialer()
+        self._greeting = PREAMBLE
         self._waits_for = 0
-        self.is_connected = code == 0
+        self.is_connected = False
+        if code == 0:
+            self._connected()
 
     def begin(self, message: msgspec.Struct, cluster: str) -> None:
         """Send a request, or as much of the request as the socket takes. Raise OSError, RpcError."""
         self._waits_for = next(self._ids)
-        self._unsent = bytes(self._unsent) + encode_frame(Request(self._waits_for, encode_body(message), cluster))
-        if self.is_connected:
+        greeting, self._greeting = self._greeting, b""
+        frame = greeting + encode_frame(Request(self._waits_for, encode_body(message), cluster))
+        self._queue(frame if self._channel is None else self._channel.send(frame))
+        if self.is_connected and self._unsent:
             self._send()
 
     def events(self) -> int:
         """Return the events that this connection waits for."""
-        return select.POLLIN | select.POLLOUT if self._unsent else select.POLLIN
+        return select.POLLIN | select.POLLOUT if self._must_write() else select.POLLIN
+
+    def _must_write(self) -> bool:
+        """Return True if the socket's readiness to write is awaited: for bytes, or for the end of connecting."""
+        return bool(self._unsent) or not self.is_connected
+
+    @property
+    def has_sent(self) -> bool:
+        """True if a byte of a request may have been sent."""
+        return self.is_connected and (self._channel is None or self._channel.is_done)
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
@@ -87,7 +106,7 @@ class NonblockingConnection:
             code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise OSError(code, os.strerror(code))
-            self.is_connected = True
+            self._connected()
         if self._unsent:
             self._send()
         try:
@@ -96,11 +115,32 @@ class NonblockingConnection:
             return None
         if not data:
             raise ConnectionResetError(errno.ECONNRESET, "end of stream before the reply")
-        for payload in self._reader.feed(data):
+        for payload in self._reader.feed(data if self._channel is None else self._unseal(self._channel, data)):
             if payload.id == self._waits_for:
                 self._waits_for = 0
                 return payload
         return None
+
+    def _connected(self) -> None:
+        """Begin the proof: the connection is made."""
+        self.is_connected = True
+        if self._channel is not None:
+            name, peer = self._socket.getsockname(), self._socket.getpeername()
+            self._channel.start(address_of(*name[:2]), address_of(*peer[:2]))
+            self._queue(self._channel.take())
+
+    def _unseal(self, channel: ProofChannel, data: bytes) -> bytes:
+        """Return the plain bytes in `data`, and send what the proof sends. Raise OSError, StreamError."""
+        plain = unseal(channel, data)
+        if channel.is_plain:
+            self._channel = None
+        self._queue(channel.take())
+        if self._unsent:
+            self._send()
+        return plain
+
+    def _queue(self, data: bytes) -> None:
+        self._unsent = bytes(self._unsent) + data if self._unsent else data
 
     def _send(self) -> None:
         try:
@@ -116,7 +156,7 @@ class NonblockingConnection:
 
     def wait(self, wait_ms: int) -> bool:
         """Wait up to `wait_ms` for an event. Return True if one has come."""
-        if self._unsent:
+        if self._must_write():
             poll = select.poll()
             poll.register(self._socket, self.events())
             return bool(poll.poll(wait_ms))
@@ -201,8 +241,8 @@ def _as_rpc_error(error: Exception, address: Address, line: NonblockingConnectio
     if isinstance(error, RpcError):
         return error
     if isinstance(error, StreamError):
-        return RpcError(Code.PROTOCOL, f"{where}: {error}")
+        return RpcError(error.code, f"{where}: {error}")
     reason = getattr(error, "strerror", None) or error
-    if line is None or not line.is_connected:
+    if line is None or not line.has_sent:
         return RpcError(Code.UNREACHABLE, f"{where} does not answer: {reason}")
     return RpcError(Code.CONNECTION_LOST, f"{where} closed the connection: {reason}")

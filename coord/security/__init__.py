@@ -1,0 +1,9 @@
+"""Identities of processes and users, and their proof at the begin of a connection.
+
+principal.py    kind and name: `server:…`, `user:alice`
+keys.py         secrets of a cluster and the key of one identity, as files keep them (pure)
+handshake.py    challenge and response with such a key, for either end (pure)
+channel.py      the security of one connection, without a socket: handshake, then plain bytes
+credentials.py  the directory of --certs-dir: what this process proves, and whom it accepts
+process.py      the credentials of this process, for every client that is given none
+"""

@@ -1,0 +1,41 @@
+"""The credentials of this process: what its connections prove unless their maker gives others.
+
+A process is one identity. Commands and daemons set it once, from --certs-dir; a program that uses the clients as a
+library sets it here, or by RK_CERTS_DIR and RK_CERTS_USER in its environment. Without either, connections are open.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from coord.security.credentials import Credentials, read_user
+
+DIRECTORY_VARIABLE: Final = "RK_CERTS_DIR"
+USER_VARIABLE: Final = "RK_CERTS_USER"
+
+
+class _Own:
+    """The one value of the process."""
+
+    is_set = False
+    credentials: Credentials | None = None
+
+
+def use(credentials: Credentials | None) -> None:
+    """Set the credentials of this process; None: its connections are open."""
+    _Own.is_set, _Own.credentials = True, credentials
+
+
+def forget() -> None:
+    """Return to the environment's choice. For tests."""
+    _Own.is_set, _Own.credentials = False, None
+
+
+def own() -> Credentials | None:
+    """Return the credentials of this process, None for open connections. Raise ConfigError."""
+    if not _Own.is_set:
+        directory = os.environ.get(DIRECTORY_VARIABLE, "")
+        use(read_user(Path(directory), os.environ.get(USER_VARIABLE, "")) if directory else None)
+    return _Own.credentials
