@@ -152,7 +152,7 @@ class Copies:
             order, server.name, local,
             is_copied=self._run_of(server, order.tablet) is not None,
             is_busy=local is not None and server.holdings[order.tablet].run in busy,
-            has_slot=running < COPIES_MAX,
+            has_room=running < COPIES_MAX,
             has_space=not (world.is_faulty and world.chance.happens(0.02)),
         )  # fmt: skip
         check = guards.check_copy(facts)

@@ -36,8 +36,9 @@ from regionserver.tablets.upkeep.space import DiskSpace
 
 T = TypeVar("T")
 
-#: Pause before a source that serves as many copies as it may is asked again, and how often it is.
-WAIT_S: Final = 1.0
+#: First and longest pause before a source that serves as many copies as it may is asked again, and how often it is.
+WAIT_S: Final = 0.1
+WAIT_MAX_S: Final = 1.0
 WAITS_MAX: Final = 120
 
 
@@ -131,7 +132,7 @@ class CopyThread:
             channel.close()
             if not attempt:
                 self._host.enter(CopyState.WAITING, "the source serves as many copies as it may")
-            time.sleep(WAIT_S)
+            time.sleep(min(WAIT_S * 2**attempt, WAIT_MAX_S))
         raise CopyFailed("the source serves as many copies as it may")
 
     def _fetch_rows(self, channel: Channel) -> RowsState:

@@ -38,7 +38,7 @@ class CopyFacts(NamedTuple):
     #: A copy of the tablet runs, or a step on its files.
     is_copied: bool
     is_busy: bool
-    has_slot: bool
+    has_room: bool
     has_space: bool
 
 
@@ -121,7 +121,7 @@ CHECKS: Final[tuple[CopyCheck, ...]] = (
     CopyCheck("number, state or last entry are not as the sender saw them", _is_not_as_seen, _O.ILLEGAL_STATE),
     CopyCheck("it rests, or is being opened or closed",   _cannot_be_replaced,         _O.ILLEGAL_STATE),
     CopyCheck("a voter, or a lost number, without memory", _remembers_nothing,         _O.AMNESIA),
-    CopyCheck("as many copies run as may",                lambda f: not f.has_slot,    _O.THROTTLED),
+    CopyCheck("as many copies run and are queued as may", lambda f: not f.has_room,    _O.THROTTLED),
     CopyCheck("the disk has no room",                     lambda f: not f.has_space,   _O.NO_SPACE),
     CopyCheck("it is as it should be",                    lambda _: True,              _O.STARTED),
 )

@@ -1,11 +1,15 @@
-"""The copy jobs of a server: those that run, and the last ones that have ended. Pure; the caller passes the time.
+"""The copy jobs of a server: the queued ones, those that run, and the last ones that have ended. Pure; the caller
+passes the time.
 
-WAITING -> REMOVING -> ROWS -> CHECKING -> LOG -> DONE
+QUEUED -> WAITING -> REMOVING -> ROWS -> CHECKING -> LOG -> DONE
    every state before DONE -> FAILED or CANCELED
+
+A job is queued while IN_MAX others run, so that the next copy begins when one ends, without a question of its leader.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -13,6 +17,8 @@ from regionserver.tablets.copying.messages import CopyJob, CopyState
 
 #: Limit of copies that a server receives at once. Each takes a thread and the disk.
 IN_MAX: Final = 4
+#: Limit of copies that wait for one of these places; further ones are THROTTLED.
+QUEUED_MAX: Final = 128
 #: Ended jobs that are kept for operators.
 ENDED_MAX: Final = 100
 #: When a sender that was throttled should ask again.
@@ -33,7 +39,7 @@ class Job:
         self.source = source
         self.began_ms = began_ms
         self.ended_ms = 0
-        self.state = CopyState.WAITING
+        self.state = CopyState.QUEUED
         self.reason = ""
         self.received = 0
         self.expected = 0
@@ -69,25 +75,39 @@ class Job:
 class CopyJobs:
     """All jobs of a server."""
 
-    def __init__(self, limit: int = IN_MAX) -> None:
+    def __init__(self, limit: int = IN_MAX, queue: int = QUEUED_MAX) -> None:
         self._limit = limit
+        self._queue = queue
         self._last = 0
+        #: Queued and running jobs by tablet, in the order in which they were asked for.
         self._running: dict[str, Job] = {}
         self._ended: list[Job] = []
         #: Ended jobs by state, and bytes received, since the process started.
         self.counts: dict[CopyState, int] = dict.fromkeys(ENDED, 0)
         self.received = 0
 
-    def has_slot(self) -> bool:
-        """Return True if another copy may begin."""
-        return len(self._running) < self._limit
+    def has_room(self) -> bool:
+        """Return True if another copy may be asked for."""
+        return len(self._running) < self._limit + self._queue
+
+    def next(self) -> Job | None:
+        """Return the queued job that is to begin now, None if there is none, or no place for one.
+
+        Among the queued jobs the first one goes whose source serves the fewest copies of this server, because a source
+        has a limit of its own.
+        """
+        if self.count() >= self._limit:
+            return None
+        queued = [job for job in self._running.values() if job.state is CopyState.QUEUED]
+        busy = Counter(job.source for job in self._running.values() if job.state is not CopyState.QUEUED)
+        return min(queued, key=lambda job: busy[job.source], default=None)
 
     def of(self, tablet: str) -> Job | None:
-        """Return the job that runs for a tablet."""
+        """Return the job that is queued or runs for a tablet."""
         return self._running.get(tablet)
 
-    def begin(self, tablet: str, number: int, source: str, now_ms: int) -> Job:
-        """Begin a job."""
+    def add(self, tablet: str, number: int, source: str, now_ms: int) -> Job:
+        """Queue a job; its owner begins it when `next` returns it."""
         assert tablet not in self._running, f"a copy of {tablet} runs"
         self._last += 1
         job = self._running[tablet] = Job(self._last, tablet, number, source, now_ms)
@@ -102,11 +122,15 @@ class CopyJobs:
         self.received += job.received
 
     def running(self) -> Iterable[Job]:
-        """Return the jobs that run."""
+        """Return the jobs that are queued or run."""
         return self._running.values()
 
+    def count(self) -> int:
+        """Return how many jobs run: the queued ones do not."""
+        return sum(job.state is not CopyState.QUEUED for job in self._running.values())
+
     def find(self, number: int) -> Job | None:
-        """Return the running job with this number."""
+        """Return the queued or running job with this number."""
         return next((job for job in self._running.values() if job.job == number), None)
 
     def shown(self, now_ms: int) -> list[CopyJob]:

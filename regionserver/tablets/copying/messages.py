@@ -61,13 +61,13 @@ class StartTabletCopy(msgspec.Struct, frozen=True, tag=True, omit_defaults=True)
 class CopyOutcome(enum.StrEnum):
     """What a server does about a StartTabletCopy."""
 
-    STARTED = "STARTED"  #: the job runs
+    STARTED = "STARTED"  #: the job runs, or is queued
     INVALID_NAME = "INVALID_NAME"  #: for another server, or the source is the server itself
     ILLEGAL_STATE = "ILLEGAL_STATE"  #: the replica is not as the sender saw it, or must not be replaced
     ALREADY_INPROGRESS = "ALREADY_INPROGRESS"  #: a copy of the tablet runs
     BAD_TERM = "BAD_TERM"  #: the sender's term is over
     AMNESIA = "AMNESIA"  #: a voter whose memory is not here: it needs a new number
-    THROTTLED = "THROTTLED"  #: too many copies run; ask again later
+    THROTTLED = "THROTTLED"  #: too many copies run and are queued; ask again later
     NO_SPACE = "NO_SPACE"  #: the disk has no room
 
 
@@ -89,6 +89,7 @@ class TabletCopyAnswer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True
 class CopyState(enum.StrEnum):
     """State of a copy job on the server that receives the copy."""
 
+    QUEUED = "QUEUED"  #: for a place among the copies that this server receives at once
     WAITING = "WAITING"  #: for the source, which has as many copies as it may serve
     REMOVING = "REMOVING"  #: the former replica goes to quarantine
     ROWS = "ROWS"  #: rows are received

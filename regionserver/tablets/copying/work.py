@@ -1,6 +1,7 @@
 """The copies that this server receives, from StartTabletCopy to the start of the replica.
 
-checks (guards.py)  ->  job  ->  former replica to quarantine  ->  superblock COPYING        reactor, files' thread
+checks (guards.py)  ->  job, queued  ->  checks again, the store's number                    reactor
+former replica to quarantine  ->  superblock COPYING                                         files' thread
 thread of the copy  ->  steps 2 to 5 (fetching.py)
 success             ->  the replica starts under its number                                  step 6
 failure             ->  the files of the copy are removed, back to the tombstone; the leader asks again
@@ -103,6 +104,8 @@ class CopyWork:
         self.sources = sources
         self.jobs = CopyJobs()
         self._threads: dict[int, CopyThread] = {}
+        #: Orders of queued jobs by job, and the answers to them.
+        self._queued: dict[int, tuple[StartTabletCopy, Deferred[TabletCopyAnswer]]] = {}
         #: Gives new numbers to copies; None: there is no store, and new numbers are refused.
         self.claims: Claims | None = None
         #: Most bytes that a copy of a number has received, as last written to the store.
@@ -138,14 +141,30 @@ class CopyWork:
 
     def start(self, order: StartTabletCopy) -> Deferred[TabletCopyAnswer]:
         """Answer a StartTabletCopy: all checks come first, and the copy goes on after the answer."""
-        facts = self._facts(order)
+        facts = self._facts(order, None)
         check = guards.check_copy(facts)
         if check.outcome is not CopyOutcome.STARTED:
             return succeed(self._refusal(facts, check))
-        job = self.jobs.begin(order.tablet, order.number, order.source.uuid, self._clock.wall_ms())
+        job = self.jobs.add(order.tablet, order.number, order.source.uuid, self._clock.wall_ms())
         answer: Deferred[TabletCopyAnswer] = Deferred()
-        self._claimed(order, facts).addCallback(self._go, order, job, answer)
+        self._queued[job.job] = order, answer
+        self._begin_queued()
+        if job.state is CopyState.QUEUED:
+            answer.callback(TabletCopyAnswer(CopyOutcome.STARTED, job=job.job))
         return answer
+
+    def _begin_queued(self) -> None:
+        """Begin as many queued jobs as have a place."""
+        while not self._is_stopping and (job := self.jobs.next()) is not None:
+            order, answer = self._queued.pop(job.job)
+            job.enter(CopyState.WAITING, self._clock.wall_ms())
+            # The tablet may have changed while the job was queued.
+            facts = self._facts(order, job)
+            check = guards.check_copy(facts)
+            if check.outcome is not CopyOutcome.STARTED:
+                self._go(check.when, order, job, answer)
+                continue
+            self._claimed(order, facts).addCallback(self._go, order, job, answer)
 
     def _claimed(self, order: StartTabletCopy, facts: CopyFacts) -> Deferred[str]:
         """Return "" if the number may begin here: it was here before, or the store gives it to this server."""
@@ -157,11 +176,12 @@ class CopyWork:
 
     def _go(self, why: str, order: StartTabletCopy, job: Job, answer: Deferred[TabletCopyAnswer]) -> None:
         if why:
-            self.jobs.end(job, CopyState.FAILED, self._clock.wall_ms(), why)
-            answer.callback(TabletCopyAnswer(CopyOutcome.ILLEGAL_STATE, why))
-            return
-        answer.callback(TabletCopyAnswer(CopyOutcome.STARTED, job=job.job))
-        self._copy(order, job).addErrback(self._broken, job)
+            self._ended(job, CopyState.FAILED, why)
+        if not answer.called:
+            outcome = CopyOutcome.ILLEGAL_STATE if why else CopyOutcome.STARTED
+            answer.callback(TabletCopyAnswer(outcome, why, job=0 if why else job.job))
+        if not why:
+            self._copy(order, job).addErrback(self._broken, job)
 
     def _refusal(self, facts: CopyFacts, check: guards.CopyCheck) -> TabletCopyAnswer:
         local = facts.local
@@ -181,17 +201,17 @@ class CopyWork:
             retry_after_ms=RETRY_AFTER_MS if check.outcome is CopyOutcome.THROTTLED else 0,
         )
 
-    def _facts(self, order: StartTabletCopy) -> CopyFacts:
+    def _facts(self, order: StartTabletCopy, job: Job | None) -> CopyFacts:
+        """Return the facts about an order; `job` is its own job, if it has one already."""
         replica = self._replicas.get(order.tablet)
-        job = self.jobs.of(order.tablet)
         is_busy = self._is_stopping or (replica is not None and replica.is_opening)
         return CopyFacts(
             order,
             self._server,
             self.local(order.tablet),
-            is_copied=job is not None,
+            is_copied=self.jobs.of(order.tablet) is not job,
             is_busy=is_busy,
-            has_slot=self.jobs.has_slot(),
+            has_room=job is not None or self.jobs.has_room(),
             has_space=not self._space.look().missing,
         )
 
@@ -216,7 +236,7 @@ class CopyWork:
         sessions = self.sources.sessions
         return msgspec.structs.replace(
             found,
-            copies_in=len(list(self.jobs.running())),
+            copies_in=self.jobs.count(),
             copies_out=sessions.count(),
             copies_ended={state.value: count for state, count in self.jobs.counts.items()},
             copied_in_bytes=self.jobs.received,
@@ -381,6 +401,7 @@ class CopyWork:
             )  # fmt: skip
         else:
             log.warn("the copy of tablet {tablet} is {state}: {why}", tablet=job.tablet, state=state, why=why)
+        self._begin_queued()
 
     def _broken(self, failure: Any, job: Job) -> None:
         """An exception here is a bug: the tablet stays as it is until the next start."""
@@ -398,6 +419,9 @@ class CopyWork:
 
     def _abort(self, job: Job) -> None:
         job.is_canceled = True
+        if self._queued.pop(job.job, None) is not None:
+            self._ended(job, CopyState.CANCELED, "the copy was canceled")
+            return
         thread = self._threads.get(job.job)
         if thread is not None:
             thread.abort()

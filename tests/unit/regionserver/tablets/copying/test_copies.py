@@ -14,6 +14,7 @@ from coord.rpc.wire import RpcError
 from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
 from regionserver.tablets.copying import source, work
+from regionserver.tablets.copying.jobs import IN_MAX
 from regionserver.tablets.copying.messages import CancelCopy, CopyOutcome, CopySource, CopyState, SeenReplica
 from regionserver.tablets.hosting import HostedTablets
 from regionserver.tablets.members.claiming import NewMember
@@ -222,6 +223,60 @@ def test_a_copy_is_canceled_before_it_fetches_anything(tmp_path: Path) -> None:
         assert (ended.state, ended.received) == (CopyState.CANCELED, 0), ended
         assert victim.state() == "TOMBSTONE"
         await is_copied(cluster, victim)
+
+    run(tmp_path, test)
+
+
+async def queued(cluster: CopyingCluster, victim: CopyingMachine) -> tuple[int, Callable[[], None]]:
+    """Order a copy while all places are taken; return its job, and a function that ends another copy."""
+    copies = victim.copies
+    others = [copies.jobs.add(f"other-{number}", 1, "s9", 0) for number in range(IN_MAX)]
+    for other in others:
+        other.enter(CopyState.WAITING, 1)
+    answer = await cluster.copy(victim)
+    assert answer.outcome is CopyOutcome.STARTED, answer
+    assert [one.state for one in victim.jobs() if one.job == answer.job] == [CopyState.QUEUED]
+    again = await cluster.copy(victim)
+    assert (again.outcome, again.job) == (CopyOutcome.ALREADY_INPROGRESS, answer.job)
+    return answer.job, lambda: copies._ended(others.pop(), CopyState.DONE)
+
+
+def test_a_queued_copy_begins_when_another_one_ends(tmp_path: Path) -> None:
+    async def test(cluster: CopyingCluster) -> None:
+        victim = await cluster.follower()
+        job, end_another = await queued(cluster, victim)
+        end_another()
+        assert (await cluster.ended(victim, job)).state is CopyState.DONE
+
+    run(tmp_path, test)
+
+
+def test_a_queued_copy_is_checked_again_before_it_begins(tmp_path: Path) -> None:
+    async def test(cluster: CopyingCluster) -> None:
+        victim = await cluster.follower()
+        job, end_another = await queued(cluster, victim)
+        before = victim.seen()
+        await cluster.put(TABLET, "meanwhile", b"1")
+        await until(cluster.reactor, lambda: victim.seen() != before, "the follower has the row")
+        end_another()
+        ended = await cluster.ended(victim, job)
+        assert (ended.state, ended.reason) == (
+            CopyState.FAILED,
+            "number, state or last entry are not as the sender saw them",
+        )
+        assert victim.state() == "RUNNING"
+
+    run(tmp_path, test)
+
+
+def test_a_queued_copy_is_canceled_at_once(tmp_path: Path) -> None:
+    async def test(cluster: CopyingCluster) -> None:
+        victim = await cluster.follower()
+        job, end_another = await queued(cluster, victim)
+        victim.copies.answer(CancelCopy(job))
+        assert [one.state for one in victim.jobs() if one.job == job] == [CopyState.CANCELED]
+        end_another()
+        assert victim.state() == "RUNNING"
 
     run(tmp_path, test)
 

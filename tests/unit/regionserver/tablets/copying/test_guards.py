@@ -20,7 +20,7 @@ LOCAL: Final = ReplicaHere(2, 2, _S.FAILED, 5, 4, 117, has_memory=True)
 ORDER: Final = StartTabletCopy(
     "me", "t", 2, MemberRole.VOTER, 5, CopySource(9, "other", "h", 7), SeenReplica(2, _S.FAILED, 4, 117)
 )
-GOOD: Final = CopyFacts(ORDER, "me", LOCAL, is_copied=False, is_busy=False, has_slot=True, has_space=True)
+GOOD: Final = CopyFacts(ORDER, "me", LOCAL, is_copied=False, is_busy=False, has_room=True, has_space=True)
 
 Change = Callable[[CopyFacts], CopyFacts]
 
@@ -50,7 +50,7 @@ BREAKS: Final[tuple[Change, ...]] = (
     order(seen=SeenReplica(2, _S.FAILED, 4, 116)),
     facts(is_busy=True),
     local(has_memory=False),
-    facts(has_slot=False),
+    facts(has_room=False),
     facts(has_space=False),
 )
 
