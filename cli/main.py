@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import click
 from click.core import ParameterSource
 
-from cli.common.errors import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, CliError
+from cli.common.errors import MEANINGS, CliError, ExitStatus
 from cli.common.options import JSON_VARIABLE, Globals, global_options
 from coord.compiled import form, is_switched_on
 
@@ -158,7 +158,8 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(e.name.ljust(width), e.help) for e in ENTRIES if e.heading == heading])
 
 
-_EPILOG: Final = """\b
+_STATUSES: Final = "\n".join(f"  {status:<4} {short}" for status, (short, _) in MEANINGS.items())
+_EPILOG: Final = f"""\b
 First steps:
   rk up                              a whole cluster here, with a table of 200 regions
   rk status                          from a second terminal
@@ -166,9 +167,8 @@ First steps:
   rk drill master-failover           … while the active master is killed
 
 \b
-Exit status: 0 success, 1 rejected or a check failed, 2 wrong command line
-(rk health: 1 degraded, 2 unavailable), 3 nothing answers, 4 not found,
-70 internal error (RK_DEBUG=1 shows it), 130 interrupted.
+Exit status (rk health: 1 degraded, 2 unavailable; docs/exit-codes.md has all):
+{_STATUSES}
 """
 
 
@@ -245,26 +245,26 @@ def run(arguments: Sequence[str] | None = None) -> int:
         error.show()
         _name_source(error)
         _suggest(error)
-        return EXIT_USAGE
+        return ExitStatus.USAGE
     except click.ClickException as error:
         _print_error(error.format_message(), "")
-        return EXIT_REFUSED
+        return ExitStatus.REFUSED
     except (click.Abort, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
+        return ExitStatus.INTERRUPTED
     except BrokenPipeError:
         # The reader of the output has gone (`rk watch | head`); avoid an error message at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_REFUSED
+        return ExitStatus.REFUSED
     except OSError as error:
         if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
             return _fault(error)
         # What is left in the buffer cannot be written at the interpreter's exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _print_error(f"cannot write the output: {error.strerror}", "")
-        return EXIT_REFUSED
+        return ExitStatus.REFUSED
     except Exception as error:  # the outermost boundary: users see a traceback only on request
         return _fault(error)
-    return result if isinstance(result, int) else 0
+    return ExitStatus(result) if isinstance(result, int) else ExitStatus.OK
 
 
 def _fault(error: Exception) -> int:
@@ -273,7 +273,7 @@ def _fault(error: Exception) -> int:
         f"unexpected {type(error).__name__}: {error}",
         f"This is an internal error of rk. {DEBUG_VARIABLE}=1 shows the traceback.",
     )
-    return EXIT_FAULT
+    return ExitStatus.FAULT
 
 
 def _name_source(error: click.UsageError) -> None:

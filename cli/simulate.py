@@ -16,7 +16,7 @@ import msgspec
 from click.core import ParameterSource
 from twisted.logger import globalLogBeginner
 
-from cli.common.errors import EXIT_REFUSED, CliError, UsageFaultError
+from cli.common.errors import CliError, ExitStatus, UsageFaultError
 from cli.common.options import Globals, own_masters_options
 from cli.common.output import console, count, invocation, print_json, shown
 from cli.tablets.simulate import simulate_tablets
@@ -145,7 +145,7 @@ def simulate(
         print_json(report)
     else:
         _show(report)
-    return 0 if report.ok else EXIT_REFUSED
+    return 0 if report.ok else ExitStatus.REFUSED
 
 
 def _is_given(context: click.Context, option: str) -> bool:
@@ -209,7 +209,7 @@ def _replay(path: Path, *, trace: bool, as_json: bool) -> int:
         out = console()
         out.print(f"seed {wanted.options.seed}: {verdict.violation or 'the invariants held'}", markup=False)
         out.print(_comparison(wanted, verdict))
-    return 0 if is_same and verdict.ok else EXIT_REFUSED
+    return 0 if is_same and verdict.ok else ExitStatus.REFUSED
 
 
 def _comparison(wanted: Recording, verdict: RunVerdict) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cli.common.errors import NotFoundError, UsageFaultError
+from cli.common.errors import UsageFaultError
 from regions.records.partitioning import RegionSpec, split_ranges
 from regions.records.rows.codec import TypedTable
 from regions.records.rows.words import parse_bound, parse_value
@@ -127,7 +127,7 @@ def read_keys(
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise NotFoundError(
+        raise UsageFaultError(
             f"cannot read {path}: {error.strerror}", "Name a CSV file with a header line, plain or .gz."
         ) from error
     try:
@@ -262,6 +262,6 @@ def _specs_of_file(path: Path, columns: TypedTable | None) -> list[RegionSpec]:
         keys = [line for line in path.read_text(encoding="utf-8").splitlines() if line]
         return split_ranges(split_texts(keys, columns))
     except OSError as error:
-        raise NotFoundError(f"cannot read {path}: {error.strerror}") from error
+        raise UsageFaultError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise UsageFaultError(f"{path}: {error}", "One key per line, in increasing order.") from error

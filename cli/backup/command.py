@@ -19,7 +19,7 @@ from cli.backup.format import MANIFEST, UNFINISHED, DamagedBackupError, Manifest
 from cli.backup.verify import unexpected_files, verify
 from cli.common import output
 from cli.common.connect import open_cluster
-from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, UsageFaultError
+from cli.common.errors import CliError, ExitStatus, UsageFaultError
 from cli.common.options import Globals, global_options, json_option
 from cli.data import open_regions
 from cli.store.backup import admin_accesses
@@ -132,7 +132,7 @@ def create(
     seconds = time.monotonic() - began
     payload = {**summary(folder, found.manifest), "seconds": round(seconds, 3), "warnings": found.warnings}
     output.report(payload, f"{words(folder, found.manifest)}, in {output.seconds(seconds)}", as_json=given.json)
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def _nodes(given: Globals, admin: str | None, token_file: Path | None) -> list[Any]:
@@ -199,7 +199,7 @@ def verify_command(given: Globals, folder: Path) -> int:
             click.echo(f"rk: {folder / name} is no part of the backup", err=True)
         verdict = "whole" if not damage else f"damaged: {output.count(len(damage), 'file')}"
         click.echo(f"{words(folder, manifest)}: {verdict}")
-    return EXIT_REFUSED if damage else EXIT_OK
+    return ExitStatus.REFUSED if damage else ExitStatus.OK
 
 
 @backup.command("list")
@@ -344,7 +344,7 @@ def restore(
             named = [new_name or one.record.name for one in tables]
             there = [name for name in named if restoring.existing(cluster, name) is not None]
             if there and not continues:
-                raise UsageFaultError(
+                raise CliError(
                     f"{', '.join(there)}: exists already; nothing was restored",
                     "Restore beside it (--table T --as NAME) or delete it. --continue repeats an interrupted restore.",
                 )
@@ -355,7 +355,7 @@ def restore(
         output.print_json({"directory": str(folder), "equal": not differ, "tables": results})
     elif not results:
         click.echo(f"{folder} has no table with rows")
-    return EXIT_REFUSED if differ else EXIT_OK
+    return ExitStatus.REFUSED if differ else ExitStatus.OK
 
 
 def _check_files(given: Globals, folder: Path, manifest: Manifest, tables: list[TableBackup]) -> None:

@@ -53,7 +53,7 @@ def tables_to_back_up(cluster: Cluster, names: tuple[str, ...]) -> Tables:
     chosen = list((named or there).values())
     asleep = [one.name for one in chosen if one.intent is TableIntent.DISABLED and has_rows(one)]
     if asleep:
-        raise UsageFaultError(
+        raise CliError(
             f"disabled: {', '.join(asleep)}; no server has these regions open, so their rows cannot be read",
             "`rk table enable NAME` first, or name the other tables by --table.",
         )

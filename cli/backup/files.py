@@ -147,13 +147,13 @@ def begin_directory(folder: Path) -> None:
     if not folder.absolute().parent.is_dir():
         raise UsageFaultError(f"directory {folder.absolute().parent} does not exist", "Create it first.")
     if folder.exists() and not folder.is_dir():
-        raise UsageFaultError(f"{folder} is a file", "Name a directory that does not exist yet.")
+        raise CliError(f"{folder} is a file", "Name a directory that does not exist yet.")
     if folder.is_dir():
         names = set(os.listdir(folder))
         if MANIFEST in names:
-            raise UsageFaultError(f"{folder} has a backup already", "Give another name; nothing is overwritten.")
+            raise CliError(f"{folder} has a backup already", "Give another name; nothing is overwritten.")
         if names and UNFINISHED not in names:
-            raise UsageFaultError(f"{folder} is not empty, and not a backup", "Give another name.")
+            raise CliError(f"{folder} is not empty, and not a backup", "Give another name.")
         clear_directory(folder)
     folder.mkdir(mode=0o700, exist_ok=True)
     (folder / UNFINISHED).write_text(_UNFINISHED_TEXT)

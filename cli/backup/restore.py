@@ -97,7 +97,7 @@ def make_table(cluster: Cluster, table: TableBackup, name: str, *, continues: bo
     """Make the table, or find the one that an interrupted restore has made. Return its record. Raise CliError."""
     there = existing(cluster, name)
     if there is not None and not continues:
-        raise UsageFaultError(
+        raise CliError(
             f"table {name} exists; nothing was restored",
             "Restore under another name (--as NAME), or delete it. --continue repeats an interrupted restore into it.",
         )

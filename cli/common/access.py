@@ -252,7 +252,7 @@ def open_store(
         client = KazooClient(hosts=hosts, timeout=SESSION_TIMEOUT_S, **kazoo_options(access))
         access.tls_context()  # reports errors in the files, which kazoo would retry for ever
     except ConfigError as error:
-        raise CliError(str(error), "Check the --store-tls options or their variables.") from error
+        raise UsageFaultError(str(error), "Check the --store-tls options or their variables.") from error
     try:
         _begin_session(client, hosts, addresses, timeout_s, access)
         yield client

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 
-from cli.common.errors import CliError, NotFoundError
+from cli.common.errors import NotFoundError, UsageFaultError
 
 FILE_VARIABLE: Final = "RK_CONFIG_FILE"
 #: Shared options whose values a file or a context may hold, besides those of the store's connection.
@@ -73,7 +73,7 @@ def file_named(given: str | None) -> Path | None:
 def read_configuration(given: str | None, settings: Iterable[str], root: click.Group | None = None) -> ConfigFile:
     """Read the file. `settings`: the shared options besides CLUSTER_KEYS. `root`: the commands, to check their tables.
 
-    A named file must exist. Raise CliError with file and key.
+    A named file must exist. Raise UsageFaultError with file and key.
     """
     path = file_named(given)
     if path is None:
@@ -83,12 +83,12 @@ def read_configuration(given: str | None, settings: Iterable[str], root: click.G
     except (FileNotFoundError, NotADirectoryError) as error:
         if given is None and FILE_VARIABLE not in os.environ:
             return ConfigFile()
-        raise CliError(
+        raise UsageFaultError(
             f"configuration file {path} does not exist", "Check --config-file and RK_CONFIG_FILE."
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise CliError(f"cannot read the configuration file {path}: {why}") from error
+        raise UsageFaultError(f"cannot read the configuration file {path}: {why}") from error
     return parse_configuration(path, text, settings, root)
 
 
@@ -99,7 +99,7 @@ def parse_configuration(path: Path, text: str, settings: Iterable[str], root: cl
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise CliError(f"{path} is not TOML: {error}", "https://toml.io describes the format.") from error
+        raise UsageFaultError(f"{path} is not TOML: {error}", "https://toml.io describes the format.") from error
     shared = (*CLUSTER_KEYS, *settings)
     context = _text(path, _CONTEXT, found.pop(_CONTEXT, ""))
     as_json = found.pop(_JSON, False)
@@ -128,7 +128,7 @@ def _context_values(path: Path, name: str, table: object, shared: tuple[str, ...
 def _check_commands(
     path: Path, command: click.Command, table: Mapping[str, Any], above: tuple[str, ...], also: tuple[str, ...] = ()
 ) -> None:
-    """Raise CliError for a key that names neither a subcommand nor an option of `command`."""
+    """Raise UsageFaultError for a key that names neither a subcommand nor an option of `command`."""
     context = click.Context(command, info_name=command.name)
     options = {} if also else options_of(command)
     names = command.list_commands(context) if isinstance(command, click.Group) else []
@@ -172,10 +172,12 @@ def _text(path: Path, key: str, value: object) -> str:
 
 
 def _refuse(path: Path, key: str, wanted: str, value: object) -> NoReturn:
-    raise CliError(f"{path}: key {key!r} must be {wanted}, not {value!r}", "`rk context --help` shows an example.")
+    raise UsageFaultError(
+        f"{path}: key {key!r} must be {wanted}, not {value!r}", "`rk context --help` shows an example."
+    )
 
 
 def _unknown(path: Path, where: str, key: str, known: Iterable[str]) -> NoReturn:
     close = difflib.get_close_matches(key, list(known), 1)
     hint = f"Did you mean {close[0]!r}?" if close else "`rk context --help` shows an example."
-    raise CliError(f"{path}: key {where!r} is not known", hint)
+    raise UsageFaultError(f"{path}: key {where!r} is not known", hint)

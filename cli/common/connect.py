@@ -453,11 +453,11 @@ def open_cluster(given: Globals, *, must_exist: bool = True, bound: Bound = mess
         return
     hosts = store_hosts(given)
     local = read_cluster(given.data_path)
-    access = store_access(given)
+    access, root = store_access(given), root_of(given)
     opened = open_store(hosts, access=access)
     with store_errors(hosts), _start_again_hint(given, hosts, local), opened as client:
         local = local if local and local.store == hosts else None
-        cluster = Cluster(client, hosts, root_of(given), local, access, masters, given.cluster_named())
+        cluster = Cluster(client, hosts, root, local, access, masters, given.cluster_named())
         cluster.bound = bound
         cluster.check_cluster_id()
         if must_exist:

@@ -1,27 +1,79 @@
 """Errors for the user: one clear line each, and the exit status for scripts.
 
-Exit statuses (also in `rk --help`):
-
-    0    success; a check or drill passed
-    1    a check or drill failed, or the cluster rejected the request
-    2    the command line is wrong; `rk health` and `rk status --check`: something is unavailable (1: degraded)
-    3    nothing answers at the given address
-    4    the named object does not exist
-    70   internal error of rk (RK_DEBUG=1 shows the traceback)
-    130  interrupted
+`ExitStatus` and the two tables below it are the only place where a status has a meaning: `rk --help` and
+docs/exit-codes.md are made of them, and no command ends with another number.
 """
 
 from __future__ import annotations
 
+import enum
 from typing import Final
 
-EXIT_OK: Final = 0
-EXIT_REFUSED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_UNREACHABLE: Final = 3
-EXIT_NOT_FOUND: Final = 4
-EXIT_FAULT: Final = 70
-EXIT_INTERRUPTED: Final = 130
+
+class ExitStatus(enum.IntEnum):
+    """How a command ended."""
+
+    OK = 0
+    REFUSED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    NOT_FOUND = 4
+    FAULT = 70
+    INTERRUPTED = 130
+
+
+#: The meaning of every status: in few words, and for the page.
+MEANINGS: Final[dict[ExitStatus, tuple[str, str]]] = {
+    ExitStatus.OK: ("success", "Done, or the check passed."),
+    ExitStatus.REFUSED: (
+        "refused, or a check failed",
+        "The cluster, a file or a directory is in a state that forbids the request (the name is taken, the directory"
+        " is in use, the answer to a confirmation was not yes), or the command checked something and found it wrong.",
+    ),
+    ExitStatus.USAGE: (
+        "wrong command line",
+        "An argument, an option, a variable, the configuration file or a file that was named as input is wrong or"
+        " missing. The same line is wrong on every cluster; nothing was changed.",
+    ),
+    ExitStatus.UNREACHABLE: (
+        "nothing answers",
+        "No cluster, no store, no master or no server answered in time. A change may have been made if the message"
+        " says so.",
+    ),
+    ExitStatus.NOT_FOUND: (
+        "not found",
+        "The cluster answered, and has no table, region, row, server, plan or znode of this name; or there is no"
+        " backup, plan, node or context of this name here.",
+    ),
+    ExitStatus.FAULT: ("internal error", "A fault of rk itself; `RK_DEBUG=1` shows the traceback."),
+    ExitStatus.INTERRUPTED: ("interrupted", "Ctrl-C."),
+}
+
+_CHECK: Final = "the verdict is degraded: clients are served, but something is missing"
+_REFUSING: Final = "the verdict is unavailable: some clients are refused"
+#: What the statuses of commands that check something say besides an error: command (or group), status, meaning.
+MEANINGS_OF_COMMANDS: Final[dict[str, dict[ExitStatus, str]]] = {
+    "up": {ExitStatus.REFUSED: "a daemon ended and could not be started again, or the directory is in use"},
+    "drill": {ExitStatus.REFUSED: "an invariant was broken, a promise was not kept, or the drill could not run"},
+    "simulate": {ExitStatus.REFUSED: "a run broke an invariant, or a replay differs from its file"},
+    "status": {ExitStatus.REFUSED: f"with --check: {_CHECK}", ExitStatus.USAGE: f"with --check: {_REFUSING}"},
+    "health": {ExitStatus.REFUSED: _CHECK, ExitStatus.USAGE: _REFUSING},
+    "fsck": {ExitStatus.REFUSED: "something is unavailable or inconsistent, or a step of --fix failed"},
+    "audit": {ExitStatus.REFUSED: "there are alarms"},
+    "debug tablet": {ExitStatus.REFUSED: "a file is damaged, or the server runs"},
+    "unstick": {ExitStatus.REFUSED: "the region is still stuck"},
+    "get": {ExitStatus.NOT_FOUND: "no such row, or no such table"},
+    "put": {ExitStatus.REFUSED: "the condition did not hold, or the request was rejected; nothing was changed"},
+    "delete": {ExitStatus.REFUSED: "the condition did not hold, or the request was rejected; nothing was changed"},
+    "plan": {ExitStatus.REFUSED: "the plan was aborted, is out of date, or replicas are elsewhere than it wanted"},
+    "backup create": {ExitStatus.REFUSED: "failed, and nothing is left; DIR is in use, or a table is disabled"},
+    "backup verify": {ExitStatus.REFUSED: "damaged, or unfinished"},
+    "backup restore": {ExitStatus.REFUSED: "a file is damaged, the table exists, or the rows differ"},
+    "coord status": {ExitStatus.REFUSED: "a node does not answer or reports an error"},
+    "coord verify": {ExitStatus.REFUSED: "damage or a difference, or the node runs"},
+    "coord check-trace": {ExitStatus.REFUSED: "a rule of Raft was violated"},
+    "server run": {ExitStatus.REFUSED: "the server could not listen, lost its directory, or failed"},
+}
 
 
 class CliError(Exception):
@@ -30,7 +82,7 @@ class CliError(Exception):
     `message` is one line; `hint` is the line below it, a command where possible.
     """
 
-    exit_code: int = EXIT_REFUSED
+    exit_code: ExitStatus = ExitStatus.REFUSED
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -41,16 +93,16 @@ class CliError(Exception):
 class UnreachableError(CliError):
     """Raised if nothing answers at an address."""
 
-    exit_code = EXIT_UNREACHABLE
+    exit_code = ExitStatus.UNREACHABLE
 
 
 class NotFoundError(CliError):
     """Raised if a named table, region or server does not exist."""
 
-    exit_code = EXIT_NOT_FOUND
+    exit_code = ExitStatus.NOT_FOUND
 
 
 class UsageFaultError(CliError):
-    """Raised if the options contradict each other or the machine; nothing was started or changed."""
+    """Raised if the command line, or a file that it names as input, is wrong on every cluster; nothing was changed."""
 
-    exit_code = EXIT_USAGE
+    exit_code = ExitStatus.USAGE

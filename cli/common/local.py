@@ -30,7 +30,7 @@ from typing import Final
 
 import msgspec
 
-from cli.common.errors import CliError, UsageFaultError
+from cli.common.errors import CliError, UnreachableError, UsageFaultError
 
 HOST: Final = "127.0.0.1"
 CLUSTER_FILE: Final = "cluster.json"
@@ -333,10 +333,10 @@ def read_cluster(data_dir: Path) -> LocalCluster | None:
 
 
 def require_cluster(data_dir: Path) -> LocalCluster:
-    """Return the cluster as `read_cluster` does; raise CliError with a hint if there is none."""
+    """Return the cluster as `read_cluster` does; raise UnreachableError with a hint if there is none."""
     cluster = read_cluster(data_dir)
     if cluster is None:
-        raise CliError(
+        raise UnreachableError(
             f"no local cluster in {data_dir}",
             "Start one with `rk up`, name its directory with --data-dir, or name a store with --store host:port,…",
         )

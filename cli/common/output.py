@@ -125,11 +125,13 @@ def confirm(question: str, if_not: str, *, as_json: bool) -> None:
     if as_json:
         raise CliError(f"{if_not}: this needs a confirmation", "Give --yes as well.")
     try:
-        click.confirm(question, abort=True)
+        is_yes = click.confirm(question)
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        raise CliError(f"{if_not}: the answer was not yes", "Give --yes if no one can answer.") from None
+        is_yes = False
+    if not is_yes:
+        raise CliError(f"{if_not}: the answer was not yes", "Give --yes if no one can answer.")
 
 
 class FittingTable(Table):

@@ -1,6 +1,6 @@
 """`rk debug tablet meta|cmeta|log|rows|verify`: a stopped server's files in words.
 
-Exit status: 0 sound, 1 damage, 2 a wrong command line or a directory in use, 4 no such tablet.
+Exit status: 0 sound, 1 damage or a directory in use, 2 a wrong command line, 4 no such tablet.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from cli.common.errors import EXIT_REFUSED, CliError, NotFoundError, UsageFaultError
+from cli.common.errors import CliError, ExitStatus, NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options
 from cli.common.output import key_range, print_json, print_json_line
 from cli.data import shown
@@ -49,7 +49,7 @@ def opened(path: Path) -> Iterator[StoppedServer]:
     try:
         server = StoppedServer(path)
     except ForeignDirectory as error:
-        raise UsageFaultError(str(error), "Stop the server first.") from error
+        raise CliError(str(error), "Stop the server first.") from error
     except ConfigError as error:
         raise UsageFaultError(str(error), _RIGHT_DIRECTORY) from error
     except OSError as error:
@@ -225,7 +225,7 @@ def log(given: Globals, tablet: str, first: int, last: int | None, records: bool
                     _print_entries(slot.entries, first, last, as_json=given.json)
                 if slot.damage and not given.json:
                     click.echo(f"DAMAGE  {slot.damage}")
-            return EXIT_REFUSED if any(slot.damage for slot in slots.values()) else 0
+            return ExitStatus.REFUSED if any(slot.damage for slot in slots.values()) else 0
         _print_export(server, shared, tablet, first, last, as_json=given.json)
     return 0
 
@@ -397,7 +397,7 @@ def rows(given: Globals, tablet: str, start: str, end: str, limit: int, is_check
         _print_rows(fields, listed)
         if counted != state:
             click.echo(f"DAMAGE  {counted.rows} rows of {counted.size} bytes, digest {counted.digest.hex()}, were read")
-    return 0 if counted == state else EXIT_REFUSED
+    return 0 if counted == state else ExitStatus.REFUSED
 
 
 def _print_rows(fields: dict[str, Any], listed: list[tuple[str, bytes]]) -> None:
@@ -458,7 +458,7 @@ def verify(given: Globals, tablet: str) -> int:
                 ],
             }
         )
-        return 0 if is_sound else EXIT_REFUSED
+        return 0 if is_sound else ExitStatus.REFUSED
     if refusal:
         click.echo(f"DAMAGE  a server does not start here: {refusal}")
     for line in shared.damage:
@@ -470,4 +470,4 @@ def verify(given: Globals, tablet: str) -> int:
         if one.story:
             click.echo(f"    {one.story}")
     click.echo("sound" if is_sound else "damaged")
-    return 0 if is_sound else EXIT_REFUSED
+    return 0 if is_sound else ExitStatus.REFUSED

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cli.common import output
 from cli.common.connect import Cluster, open_cluster
-from cli.common.errors import EXIT_OK, EXIT_REFUSED, NotFoundError
+from cli.common.errors import ExitStatus, NotFoundError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.diagnose.follow import describe
@@ -43,7 +43,7 @@ def audit(given: Globals, acknowledged: str | None) -> int:
         output.print_json({"alarms": alarms, "auditors": auditors})
     else:
         _show(alarms, names, auditors, output.console())
-    return EXIT_REFUSED if alarms else EXIT_OK
+    return ExitStatus.REFUSED if alarms else ExitStatus.OK
 
 
 def read_alarms(cluster: Cluster) -> list[Alarm]:
@@ -68,7 +68,7 @@ def _acknowledge(given: Globals, cluster: Cluster, alarms: list[Alarm], wanted: 
         output.print_json({"acknowledged": [one.alarm_id for one in chosen]})
     else:
         click.echo(f"{output.count(len(chosen), 'alarm')} acknowledged")
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def _show(alarms: list[Alarm], names: Names, auditors: int, console: Console) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from rich.text import Text
 
 from cli.common import output
 from cli.common.connect import Cluster, ask_server, ask_servers, open_cluster
-from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, UsageFaultError
+from cli.common.errors import CliError, ExitStatus, UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.diagnose.access_lists import check_access, set_access, wanted_of
@@ -140,7 +139,7 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
         output.print_json(report | ({"deep": read} if read is not None else {}))
     damage = [one for one in findings if not one.is_warning]
     damage_unread = read is not None and bool(read.unread)
-    return EXIT_REFUSED if damage or damage_unread or any(not one.done for one in done) else EXIT_OK
+    return ExitStatus.REFUSED if damage or damage_unread or any(not one.done for one in done) else ExitStatus.OK
 
 
 def members_in(view: ClusterView) -> set[str]:
@@ -304,9 +303,7 @@ def _fix(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: bool
             click.echo("no legal step would help; nothing was changed")
         return []
     if ask:
-        if given.json or not sys.stdin.isatty():
-            raise CliError("nothing was changed: --fix needs a confirmation", "Give --yes as well to skip it.")
-        click.confirm(f"take {output.count(len(wanted), 'step')}?", abort=True)
+        output.confirm(f"take {output.count(len(wanted), 'step')}?", "nothing was changed", as_json=given.json)
     done = [_take(cluster, one) for one in wanted.values()]
     if not given.json:
         for result in done:

@@ -20,7 +20,7 @@ from cli.common.connect import (
     split_address,
     store_hosts,
 )
-from cli.common.errors import EXIT_OK, CliError, UnreachableError
+from cli.common.errors import CliError, ExitStatus, UnreachableError
 from cli.common.local import LocalCluster, read_cluster
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
@@ -156,7 +156,7 @@ def status(given: Globals, bound: Bound, check: bool) -> int:
         return EXIT_STATUS[found.health.verdict]
     if unreachable is not None:
         raise unreachable
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def store_nodes(hosts: str, local: LocalCluster | None, access: StoreAccess) -> list[StoreNodeStatus]:

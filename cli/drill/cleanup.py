@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from cli.common.errors import EXIT_INTERRUPTED, CliError, UnreachableError
+from cli.common.errors import CliError, ExitStatus, UnreachableError
 from cli.up.control import ControlRequest, ask
 
 #: Pause between two questions to `rk up` whether it still runs.
@@ -74,7 +74,7 @@ def deferred_signals(say: Callable[[str], object], leave: Callable[[int], object
             say("still restoring the cluster; interrupt once more to leave it as it is")
         else:
             say("interrupted again: `rk status` shows what is not restored; drills' rows and znodes may be left")
-            leave(EXIT_INTERRUPTED)
+            leave(ExitStatus.INTERRUPTED)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from cli.common import output
-from cli.common.errors import EXIT_OK, EXIT_REFUSED, UsageFaultError
+from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.options import DEFAULT_DATA_DIR, Globals, apply_options, global_options
 from cli.drill.records.history import list_drills, show_drill
 from cli.shell import complete
@@ -479,7 +479,7 @@ def _conduct(
         console.print(f"the drill's record could not be written: {trouble}", style="yellow", markup=False)
     if not given.json:
         _show_next_steps(given, reports[-1], drill_id, console)
-    return EXIT_OK if all(report.held for report in reports) else EXIT_REFUSED
+    return ExitStatus.OK if all(report.held for report in reports) else ExitStatus.REFUSED
 
 
 def _show_next_steps(given: Globals, report: DrillReport, drill_id: str, console: Any) -> None:

@@ -17,7 +17,7 @@ import click
 from cli.common import output
 from cli.common.connect import Cluster, open_cluster
 from cli.common.display import Display
-from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, NotFoundError
+from cli.common.errors import CliError, ExitStatus, NotFoundError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
@@ -148,7 +148,7 @@ def _carry_out(given: Globals, directory: Path, *, rebase: bool, dry_run: bool, 
             display.end(output.count(len(difference.moves), "move"))
             if dry_run:
                 _report_dry_run(given, found, order)
-                return EXIT_OK
+                return ExitStatus.OK
             record = hand_over(cluster, found, order, display)
             if wait and record.state is PlanState.APPLYING:
                 record = follow(cluster, record, display)
@@ -159,7 +159,7 @@ def _carry_out(given: Globals, directory: Path, *, rebase: bool, dry_run: bool, 
         output.print_json({"record": record, "elsewhere": elsewhere, "not_open": len(difference.added)})
     else:
         _print_end(record, difference, elsewhere)
-    return EXIT_REFUSED if record.state is PlanState.ABORTED or elsewhere else EXIT_OK
+    return ExitStatus.REFUSED if record.state is PlanState.ABORTED or elsewhere else ExitStatus.OK
 
 
 def _checked(cluster: Cluster, found: Artefact, *, rebase: bool, again: bool) -> PlanOrder:

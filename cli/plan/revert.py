@@ -14,7 +14,7 @@ import click
 
 from cli.common import output
 from cli.common.connect import Cluster, open_cluster
-from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, NotFoundError
+from cli.common.errors import CliError, ExitStatus, NotFoundError
 from cli.common.options import Globals, global_options
 from cli.plan import apply
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
@@ -54,7 +54,7 @@ def revert(given: Globals, directory: Path, dry_run: bool, yes: bool, wait: bool
             plan_id = found.manifest.plan_id
             if dry_run or not back.moves:
                 _report(given, plan_id, back, now, None)
-                return EXIT_OK
+                return ExitStatus.OK
             if not yes:
                 question = f"move {output.count(len(back.moves), 'replica')} back to where plan {plan_id} found them?"
                 output.confirm(question, "nothing was moved", as_json=given.json)
@@ -65,7 +65,7 @@ def revert(given: Globals, directory: Path, dry_run: bool, yes: bool, wait: bool
     finally:
         display.close()
     _report(given, plan_id, back, now, record)
-    return EXIT_REFUSED if record.state is PlanState.ABORTED else EXIT_OK
+    return ExitStatus.REFUSED if record.state is PlanState.ABORTED else ExitStatus.OK
 
 
 def _way_back(cluster: Cluster, found: Artefact) -> tuple[apply.Now, WayBack]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cli.common.errors import CliError, NotFoundError, UsageFaultError
+from cli.common.errors import CliError, UsageFaultError
 from regions.records.rows.codec import RowError, TypedTable
 from regions.records.rows.words import parse_value
 from regionserver.client import Change, WrongRow
@@ -94,7 +94,7 @@ def _read(source: Path) -> bytes:
     try:
         raw = source.read_bytes()
     except OSError as error:
-        raise NotFoundError(
+        raise UsageFaultError(
             f"cannot read {source}: {error.strerror or error}", "Name a CSV file with a header line, plain or .gz."
         ) from error
     try:

@@ -78,7 +78,7 @@ def backup(
     if len(places) == 1 and committed_only:
         raise UsageFaultError("--committed-only is for a stopped node", "Give its data directory: DIR FILE.")
     if file.exists():
-        raise UsageFaultError(f"{file} already exists", "Give another name; nothing is overwritten.")
+        raise CliError(f"{file} already exists", "Give another name; nothing is overwritten.")
     if not file.absolute().parent.is_dir():
         raise UsageFaultError(f"directory {file.parent} does not exist", "Create it first.")
     if len(places) == 2:

@@ -1,6 +1,6 @@
 """`rk coord dump-log|dump-snapshot|verify`: print and check the files of a stopped store node.
 
-Exit status: 0 undamaged (and equal), 1 damage or a difference, 2 a wrong command line or a directory in use.
+Exit status: 0 undamaged (and equal), 1 damage, a difference or a directory in use, 2 a wrong command line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import click
 from rich.progress import Progress as Bar
 
-from cli.common.errors import EXIT_REFUSED, CliError, UsageFaultError
+from cli.common.errors import CliError, ExitStatus, UsageFaultError
 from cli.common.options import Globals, global_options
 from cli.common.output import console, count, print_json, print_json_line, size
 from coord.errors import ConfigError, ForeignDirectory, StorageError, UnsupportedLevel
@@ -40,11 +40,11 @@ _ANYTHING = click.Path(path_type=Path, exists=True)
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[StoppedDirectory]:
-    """Yield the opened directory. Raise UsageFaultError if it cannot be read."""
+    """Yield the opened directory. Raise UsageFaultError if it cannot be read, CliError if a node uses it."""
     try:
         directory = StoppedDirectory(path)
     except ForeignDirectory as error:
-        raise UsageFaultError(str(error), "Stop the node first, or copy the directory and read the copy.") from error
+        raise CliError(str(error), "Stop the node first, or copy the directory and read the copy.") from error
     except (ConfigError, OSError) as error:
         raise UsageFaultError(str(error)) from error
     with directory:
@@ -304,7 +304,7 @@ def verify(given: Globals, directories: tuple[Path, ...]) -> int:
             _print_report(report)
         for other, comparison in zip(directories[1:], comparisons, strict=False):
             _print_comparison(directories[0], other, comparison)
-    return 0 if is_good else EXIT_REFUSED
+    return 0 if is_good else ExitStatus.REFUSED
 
 
 def _report_fields(report: DirectoryReport) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from rich.text import Text
 from cli.common import output
 from cli.common.access import four_letter, is_answering, store_access
 from cli.common.connect import store_hosts
-from cli.common.errors import EXIT_OK, EXIT_REFUSED, UsageFaultError
+from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.local import read_cluster
 from cli.common.options import Globals, global_options
 from coord.client.access import StoreAccess
@@ -82,7 +82,7 @@ def status(given: Globals, admin: str | None, timeout_s: float) -> int:
         output.print_json({"nodes": nodes})
     else:
         _show(nodes)
-    return EXIT_REFUSED if any(one.error for one in nodes) else EXIT_OK
+    return ExitStatus.REFUSED if any(one.error for one in nodes) else ExitStatus.OK
 
 
 def ask_nodes(given: Globals, hosts: Sequence[str], admins: Mapping[str, str], timeout_s: float) -> list[NodeStatus]:

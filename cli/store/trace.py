@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from cli.common.errors import EXIT_REFUSED, UsageFaultError
+from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.options import Globals, global_options
 from cli.common.output import count, print_json
 from coord.server.admin.trace_file import TraceFaultError, check_traces
@@ -37,7 +37,7 @@ def check_trace(given: Globals, files: tuple[Path, ...]) -> int:
             print_json({"holds": False, "file": str(fault.path), "line": fault.line, "fault": fault.text})
         else:
             click.echo(f"{fault}")
-        return EXIT_REFUSED
+        return ExitStatus.REFUSED
     except OSError as error:
         raise UsageFaultError(f"{error.filename}: {error.strerror}") from error
     leaders = model.leaders()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from cli.common.errors import EXIT_REFUSED, UsageFaultError
+from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.output import console, count, print_json
 from simulation.tablets.faults import TROUBLE_S
 from simulation.tablets.run import TabletsVerdict, run_tablets
@@ -47,7 +47,7 @@ def simulate_tablets(
         print_json(report)
     else:
         _show(report)
-    return 0 if report.ok else EXIT_REFUSED
+    return 0 if report.ok else ExitStatus.REFUSED
 
 
 def _run_all(seeds: Sequence[int], servers: int, duration: float, *, trace: bool, keep_going: bool) -> TabletsReport:

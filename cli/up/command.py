@@ -238,7 +238,7 @@ def _hold(data_dir: Path, before: LocalCluster | None) -> IO[str]:
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if before is None and any(one.name != LOCK_FILE for one in data_dir.iterdir()):
-            raise UsageFaultError(
+            raise CliError(
                 f"{data_dir} is not empty and holds no cluster (no {CLUSTER_FILE})", "Give an empty or new --data-dir."
             )
         lock = (data_dir / LOCK_FILE).open("a+")

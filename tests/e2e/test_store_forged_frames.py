@@ -194,7 +194,7 @@ def test_a_ruined_directory_comes_back_by_backup_and_restore(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "committed: all of it" in done.stdout
     done = run_rk("coord", "backup", str(old / "n1"), str(file))
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert "already exists" in done.stderr
     done = run_rk("coord", "restore", str(file), "--data-dir", str(new / "n1"))
     assert done.returncode == 0, done.stderr

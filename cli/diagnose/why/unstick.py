@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import getpass
 import socket
-import sys
 
 import click
 import msgspec
 
 from cli.common import output
 from cli.common.connect import Cluster, open_cluster
-from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, NotFoundError, UnreachableError, UsageFaultError
+from cli.common.errors import CliError, ExitStatus, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.lookup import FoundRegion, region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
@@ -96,7 +95,7 @@ def _unstick(
         detail = names.in_text(cluster.ask_master(request, messages.Accepted).detail)
     _report(given, preview, detail)
     stuck = plan.action is Remedy.NOTHING and reply.actor is NextActor.OPERATOR
-    return EXIT_REFUSED if stuck else EXIT_OK
+    return ExitStatus.REFUSED if stuck else ExitStatus.OK
 
 
 def _undo(given: Globals, cluster: Cluster, found: FoundRegion, names: Names, *, dry_run: bool, yes: bool) -> int:
@@ -114,15 +113,12 @@ def _undo(given: Globals, cluster: Cluster, found: FoundRegion, names: Names, *,
         request = messages.UndoUnstick(record.undo_id, version, decided.region_version, decided.replicas)
         detail = names.in_text(cluster.ask_master(request, messages.Accepted).detail)
     _report(given, preview, detail)
-    return EXIT_REFUSED if decided.refusal else EXIT_OK
+    return ExitStatus.REFUSED if decided.refusal else ExitStatus.OK
 
 
 def _confirm(given: Globals, question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if given.json or not sys.stdin.isatty():
-        raise CliError("nothing was changed: unstick needs a confirmation", "Give --yes as well.")
-    click.confirm(question, abort=True)
+    if not yes:
+        output.confirm(question, "nothing was changed", as_json=given.json)
 
 
 def _report(given: Globals, plan: Unstick | Undo, detail: str) -> None:

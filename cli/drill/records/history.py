@@ -11,7 +11,7 @@ from rich.text import Text
 
 from cli.common import output
 from cli.common.connect import Cluster, open_cluster
-from cli.common.errors import EXIT_OK, CliError, NotFoundError
+from cli.common.errors import CliError, ExitStatus, NotFoundError
 from cli.common.options import Globals, global_options
 from cli.drill.report import DrillReport, show
 from regions.records.acts.drills import DrillRecord, DrillVerdict
@@ -32,17 +32,17 @@ def list_drills(given: Globals) -> int:
         records = read_drills(cluster)
     if given.json:
         output.print_json({"drills": [{**as_fields(one), "events": len(one.events)} for one in records]})
-        return EXIT_OK
+        return ExitStatus.OK
     console = output.console()
     if not records:
         console.print("no drill has run on this cluster")
-        return EXIT_OK
+        return ExitStatus.OK
     rows = [
         (one.drill_id, output.moment(one.began_ms), one.drill, one.victim, _verdict(one.verdict), _seconds(one), one.by)
         for one in records
     ]
     console.print(output.table("", ["id", "began", "drill", "process", "verdict", "#took", "by"], rows))
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 @click.command("show")
@@ -57,7 +57,7 @@ def show_drill(given: Globals, drill_id: str) -> int:
         output.print_json({**as_fields(found), "events": list(found.events), "report": found.report})
     else:
         _show(found, decode_report(found), output.console())
-    return EXIT_OK
+    return ExitStatus.OK
 
 
 def read_drills(cluster: Cluster) -> list[DrillRecord]:

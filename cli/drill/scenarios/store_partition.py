@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cli.common.errors import UsageFaultError
+from cli.common.errors import NotFoundError
 from cli.drill.report import DrillReport, InvariantCheck, check
 from cli.drill.run import DEADLINE_S, Drill
 from cli.drill.scenarios.cuts import action, cut, heal
@@ -28,7 +28,7 @@ def run(drill: Drill, node_name: str | None, direction: str) -> DrillReport:
     drill.action = action(direction, "its peers")
     nodes = {one.name: one for one in drill.local.coord}
     if victim not in nodes:
-        raise UsageFaultError(f"there is no store node {victim!r}", f"The nodes are {', '.join(nodes)}.")
+        raise NotFoundError(f"there is no store node {victim!r}", f"The nodes are {', '.join(nodes)}.")
     node = nodes[victim]
     drill.say(f"at rest: {before.open} regions open; {leading} leads the store")
     majority = ",".join(one.address for one in nodes.values() if one.name != victim)

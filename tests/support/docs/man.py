@@ -7,6 +7,7 @@ import re
 
 import click
 
+from cli.common.errors import MEANINGS
 from cli.main import ENTRIES, rk
 from tests.support.docs.reference import all_commands, shared_options
 
@@ -44,8 +45,9 @@ def man_page() -> str:
         lines.append(".RE")
     lines += [
         ".SH EXIT STATUS",
-        "0 success; 1 rejected, or a check failed; 2 wrong command line; 3 nothing answers; 4 not found;",
-        "70 internal error; 130 interrupted. rk health: 0 healthy, 1 degraded, 2 unavailable.",
+        *(line for status, (short, _) in MEANINGS.items() for line in (".TP", str(int(status)), short)),
+        ".PP",
+        "rk health: 0 healthy, 1 degraded, 2 unavailable.",
         ".SH FILES",
         ".TP",
         ".I ~/.config/rk/config.toml",

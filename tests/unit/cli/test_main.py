@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cli.common.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
+from cli.common.errors import ExitStatus
 from cli.common.options import Globals, parse_hosts
 from cli.main import ENTRIES, rk, run
 from tests.support.helpers import free_ports
@@ -45,7 +45,7 @@ def test_every_entry_names_a_module_that_exists() -> None:
 
 def test_store_address_without_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """The error names the wrong part and the right form."""
-    assert run(["status", "--store", "localhost"]) == EXIT_USAGE
+    assert run(["status", "--store", "localhost"]) == ExitStatus.USAGE
     assert "'localhost' is not host:port" in capsys.readouterr().err
 
 
@@ -56,7 +56,7 @@ def test_shared_options_are_taken_before_and_after_the_subcommand(
     """Nothing answers at a free port, in both positions of the option."""
     words = ["table", "list"]
     words[place:place] = ["--store", f"127.0.0.1:{free_ports(1)[0]}"]
-    assert run(words) == EXIT_UNREACHABLE
+    assert run(words) == ExitStatus.UNREACHABLE
     errors = capsys.readouterr().err
     assert "no store answers at 127.0.0.1:" in errors
     assert "Traceback" not in errors
@@ -68,15 +68,15 @@ def test_option_beats_environment_even_before_the_subcommand(
     """RK_STORE applies only without the option."""
     here, there = free_ports(2)
     monkeypatch.setenv("RK_STORE", f"127.0.0.1:{there}")
-    assert run(["--store", f"127.0.0.1:{here}", "table", "list"]) == EXIT_UNREACHABLE
+    assert run(["--store", f"127.0.0.1:{here}", "table", "list"]) == ExitStatus.UNREACHABLE
     assert f"127.0.0.1:{here}" in capsys.readouterr().err
-    assert run(["table", "list"]) == EXIT_UNREACHABLE
+    assert run(["table", "list"]) == ExitStatus.UNREACHABLE
     assert f"127.0.0.1:{there}" in capsys.readouterr().err
 
 
 def test_no_cluster_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two lines: the error with its place, then the remedy."""
-    assert run(["status", "--data-dir", str(tmp_path)]) == EXIT_REFUSED
+    assert run(["status", "--data-dir", str(tmp_path)]) == ExitStatus.UNREACHABLE
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"rk: no local cluster in {tmp_path}"
     assert "rk up" in lines[1]
@@ -84,7 +84,7 @@ def test_no_cluster_says_how_to_start_one(tmp_path: Path, capsys: pytest.Capture
 
 def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     """The error names the help."""
-    assert run(["stats"]) == EXIT_USAGE
+    assert run(["stats"]) == ExitStatus.USAGE
     assert "stats" in capsys.readouterr().err
 
 
@@ -99,7 +99,7 @@ def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
 def test_a_mistyped_command_gets_a_suggestion(
     words: list[str], suggestion: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(words) == EXIT_USAGE
+    assert run(words) == ExitStatus.USAGE
     error = capsys.readouterr().err
     assert suggestion in error
     assert error.count("Did you mean") == 1
@@ -109,16 +109,16 @@ def test_the_environment_names_the_local_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RK_DATA_DIR", str(tmp_path / "a"))
-    assert run(["status"]) == EXIT_REFUSED
+    assert run(["status"]) == ExitStatus.UNREACHABLE
     assert f"no local cluster in {tmp_path / 'a'}" in capsys.readouterr().err
-    assert run(["status", "--data-dir", str(tmp_path / "b")]) == EXIT_REFUSED
+    assert run(["status", "--data-dir", str(tmp_path / "b")]) == ExitStatus.UNREACHABLE
     assert f"no local cluster in {tmp_path / 'b'}" in capsys.readouterr().err
     monkeypatch.setenv("RK_ROOT", "/elsewhere/")
     assert Globals().root_path == "/elsewhere"
 
 
 def test_a_host_without_an_address_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["table", "list", "--store", "nosuchhost.invalid:2181"]) == EXIT_UNREACHABLE
+    assert run(["table", "list", "--store", "nosuchhost.invalid:2181"]) == ExitStatus.UNREACHABLE
     assert "cannot resolve the host 'nosuchhost.invalid'" in capsys.readouterr().err
 
 
@@ -127,7 +127,7 @@ def test_a_full_disk_at_the_reader_is_one_line() -> None:
     """It is no internal error of rk."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(rk_words("--help"), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == EXIT_REFUSED
+    assert done.returncode == ExitStatus.REFUSED
     assert done.stderr == "rk: cannot write the output: No space left on device\n"
 
 
@@ -149,7 +149,7 @@ def test_unexpected_fault_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_status_of_a_silent_store_still_shows_its_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     """JSON goes to standard output, the error to standard error."""
     (port,) = free_ports(1)
-    assert run(["--json", "status", "--store", f"127.0.0.1:{port}"]) == EXIT_UNREACHABLE
+    assert run(["--json", "status", "--store", f"127.0.0.1:{port}"]) == ExitStatus.UNREACHABLE
     captured = capsys.readouterr()
     assert json.loads(captured.out)["store"] == [
         {
@@ -182,7 +182,7 @@ def test_every_command_but_daemons_takes_json_behind_it() -> None:
 
 def test_a_backup_into_no_directory_is_told_as_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The error does not name the draft file, which users do not know."""
-    assert run(["coord", "backup", str(tmp_path / "none" / "file")]) == EXIT_USAGE
+    assert run(["coord", "backup", str(tmp_path / "none" / "file")]) == ExitStatus.USAGE
     assert f"directory {tmp_path / 'none'} does not exist" in capsys.readouterr().err
 
 

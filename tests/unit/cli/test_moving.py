@@ -14,7 +14,7 @@ import pytest
 from cli import replicas
 from cli import server as server_commands
 from cli.common.connect import refusal
-from cli.common.errors import EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_USAGE, UnreachableError
+from cli.common.errors import ExitStatus, UnreachableError
 from cli.common.lookup import FoundRegion
 from cli.main import run
 from cli.tablets import members, moving, reading, waiting
@@ -116,7 +116,7 @@ def test_a_move_that_takes_long_goes_on(cluster: MasterCluster, capsys: pytest.C
     cluster.world.servers.loses = 10_000
     source, target = a_way(cluster.world, first(cluster.world))
     way = ("--from", name(source), "--to", name(target))
-    _, err = said(capsys, "tablet", "move", "x:k", *way, "--wait", "3", status=EXIT_REFUSED)
+    _, err = said(capsys, "tablet", "move", "x:k", *way, "--wait", "3", status=ExitStatus.REFUSED)
     assert "is not finished after 3 s" in err
     assert "It goes on by itself" in err
     out, _ = said(capsys, "tablet", "intents")
@@ -133,24 +133,27 @@ def test_what_newcomers_get_wrong(cluster: MasterCluster, capsys: pytest.Capture
     """One sentence each, with the servers' names, and nothing is changed."""
     region = first(cluster.world)
     source, target = a_way(cluster.world, region)
-    _, err = said(capsys, "tablet", "move", "x:k", status=EXIT_USAGE)
+    _, err = said(capsys, "tablet", "move", "x:k", status=ExitStatus.USAGE)
     assert "give --to SERVER, --from SERVER or both; or --cancel" in err
-    _, err = said(capsys, "tablet", "move", "x:k", "--to", "server-99", status=EXIT_NOT_FOUND)
+    _, err = said(capsys, "tablet", "move", "x:k", "--to", "server-99", status=ExitStatus.NOT_FOUND)
     assert "no live server 'server-99'" in err
     same = ("--from", name(source), "--to", name(source))
-    assert "the same server" in said(capsys, "tablet", "move", "x:k", *same, status=EXIT_USAGE)[1]
+    assert "the same server" in said(capsys, "tablet", "move", "x:k", *same, status=ExitStatus.USAGE)[1]
     other = min(ALL - places(region) - {target})
     wrong = ("--from", name(other), "--to", name(target))
-    _, err = said(capsys, "tablet", "move", "x:k", *wrong, status=EXIT_REFUSED)
+    _, err = said(capsys, "tablet", "move", "x:k", *wrong, status=ExitStatus.REFUSED)
     assert f"{name(other)} has no member of the tablet" in err
-    assert said(capsys, "tablet", "move", "x:k", "--cancel", status=EXIT_NOT_FOUND)[1].count("nothing to cancel") == 1
+    assert (
+        said(capsys, "tablet", "move", "x:k", "--cancel", status=ExitStatus.NOT_FOUND)[1].count("nothing to cancel")
+        == 1
+    )
 
 
 def test_a_learner_is_added_and_removed(cluster: MasterCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """TC-01. A voter more is refused with what helps."""
     uuid = min(ALL - places(first(cluster.world)))
     add = ("tablet", "change-config", "add", "x:k", name(uuid))
-    assert "would be removed at once" in said(capsys, *add, "--role", "voter", status=EXIT_REFUSED)[1]
+    assert "would be removed at once" in said(capsys, *add, "--role", "voter", status=ExitStatus.REFUSED)[1]
     assert f"{name(uuid)} gets a learner" in said(capsys, *add, "--dry-run")[0]
     assert f"{name(uuid)} gets a learner" in said(capsys, *add)[0]
     cluster.world.until(lambda: uuid in places(first(cluster.world)))
@@ -164,7 +167,7 @@ def test_a_shared_region_is_no_tablet(
 ) -> None:
     shared = msgspec.structs.replace(first(cluster.world), members=(), next_number=0)
     monkeypatch.setattr(moving, "region_in_store", lambda *_: FoundRegion(shared, None))
-    _, err = said(capsys, "tablet", "move", "x:k", "--to", name("s1"), status=EXIT_REFUSED)
+    _, err = said(capsys, "tablet", "move", "x:k", "--to", name("s1"), status=ExitStatus.REFUSED)
     assert "is no tablet" in err
     assert "rk region move" in err
 
@@ -182,11 +185,11 @@ def test_a_server_is_retired(cluster: MasterCluster, capsys: pytest.CaptureFixtu
 
 def test_a_retirement_says_what_prevents_it(cluster: MasterCluster, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "table", "alter", "x", "--replicas", "5")
-    _, err = said(capsys, "server", "retire", name("s1"), status=EXIT_REFUSED)
+    _, err = said(capsys, "server", "retire", name("s1"), status=ExitStatus.REFUSED)
     assert f"without {name('s1')} only 4 servers can have one" in err
-    _, err = said(capsys, "server", "retire", "nobody", status=EXIT_NOT_FOUND)
+    _, err = said(capsys, "server", "retire", "nobody", status=ExitStatus.NOT_FOUND)
     assert "no live server 'nobody'" in err
-    said(capsys, "server", "retire", "f" * 32, status=EXIT_NOT_FOUND)
+    said(capsys, "server", "retire", "f" * 32, status=ExitStatus.NOT_FOUND)
 
 
 def test_a_table_gets_another_number_of_replicas(cluster: MasterCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,9 +199,9 @@ def test_a_table_gets_another_number_of_replicas(cluster: MasterCluster, capsys:
     assert out == "table x: 3 -> 1 replica, all of 4 tablets\n"
     assert "0 of 4 tablets have 1 replica" in err
     assert all(len(one) == 1 for one in cluster.world.members())
-    assert "odd number" in said(capsys, "table", "alter", "x", "--replicas", "2", status=EXIT_REFUSED)[1]
-    assert "can be used" in said(capsys, "table", "alter", "x", "--replicas", "7", status=EXIT_REFUSED)[1]
-    _, err = said(capsys, "table", "alter", "x", "--replicas", "3", "--kind", "kv/1", status=EXIT_USAGE)
+    assert "odd number" in said(capsys, "table", "alter", "x", "--replicas", "2", status=ExitStatus.REFUSED)[1]
+    assert "can be used" in said(capsys, "table", "alter", "x", "--replicas", "7", status=ExitStatus.REFUSED)[1]
+    _, err = said(capsys, "table", "alter", "x", "--replicas", "3", "--kind", "kv/1", status=ExitStatus.USAGE)
     assert "a change of its own" in err
 
 

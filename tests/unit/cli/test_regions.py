@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cli import regions
-from cli.common.errors import EXIT_NOT_FOUND
+from cli.common.errors import ExitStatus
 from cli.main import run
 from cli.tables import replica_state
 from regions import messages as ms
@@ -69,7 +69,7 @@ def test_a_tablet_moves_a_member(cluster: OneTablet, options: tuple[str, ...], s
     assert cluster.asked[-1] == ms.MoveTablet("t.0", "", source)
     assert run(["region", "move", "orders:k", "--dry-run"]) == 0
     assert cluster.asked[-1] == ms.MoveTablet("t.0", "", "", dry_run=True)
-    assert run(["region", "move", "orders:k", "--replica", "9"]) == EXIT_NOT_FOUND
+    assert run(["region", "move", "orders:k", "--replica", "9"]) == ExitStatus.NOT_FOUND
 
 
 def test_a_closed_tablet_is_not_said_to_be_on_its_servers(

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from cli.common.errors import EXIT_REFUSED
+from cli.common.errors import ExitStatus
 from cli.common.options import Globals
 from cli.simulate import simulate
 from cli.tablets.simulate import simulate_tablets
@@ -33,7 +33,7 @@ def test_a_violation_names_the_command_that_repeats_it(
     monkeypatch.setattr(Group, "propose", lambda self, request, payload: 1 / 0)
     code = simulate_tablets([3, 4], 3, 2.0, trace=False, keep_going=True, as_json=False)
     out = capsys.readouterr().out.replace("\n", " ")
-    assert code == EXIT_REFUSED
+    assert code == ExitStatus.REFUSED
     assert "replay: rk simulate --tablets --seed 3 --servers 3 --duration 2 --trace" in out
     assert "did not hold in 2 runs" in out
 

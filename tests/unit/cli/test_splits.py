@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.common.errors import NotFoundError, UsageFaultError
+from cli.common.errors import UsageFaultError
 from cli.splits import SizedKey, read_keys, split_evenly
 from cli.up.examples import example_path
 from regions.records.partitioning import check_ranges, split_ranges
@@ -93,7 +93,7 @@ def test_broken_file_is_named_with_its_line(tmp_path: Path, content: bytes, comp
 
 def test_missing_file_and_column_are_named(tmp_path: Path) -> None:
     """A missing file has another exit status than an invalid one."""
-    with pytest.raises(NotFoundError, match=r"nowhere\.csv"):
+    with pytest.raises(UsageFaultError, match=r"nowhere\.csv"):
         read_keys(tmp_path / "nowhere.csv")
     (tmp_path / "some.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UsageFaultError, match="no column 'c'"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from cli.common import output
-from cli.common.errors import CliError, UsageFaultError
+from cli.common.errors import CliError, NotFoundError
 from cli.drill.freezing.forecast import checks
 from cli.drill.replacing.losses import Loss, answered_within, compare, loss_of
 from cli.drill.report import DrillReport, Figure
@@ -100,7 +100,7 @@ def choose(drill: Drill, rack_name: str | None) -> Rack:
     if len(racks) < 2:
         raise CliError("all servers are in one rack: no server would be left", "Start a cluster with --racks 3.")
     if rack_name is not None and rack_name not in racks:
-        raise UsageFaultError(f"there is no rack {rack_name!r}", f"Racks: {', '.join(sorted(racks))}.")
+        raise NotFoundError(f"there is no rack {rack_name!r}", f"Racks: {', '.join(sorted(racks))}.")
     name = rack_name or drill.rng.choice(sorted(racks))
     servers = sorted(racks[name], key=lambda one: one.port)
     return Rack(name, servers, [drill.daemon_of(one.host, one.port) for one in servers])

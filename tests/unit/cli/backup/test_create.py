@@ -6,7 +6,7 @@ import pytest
 
 from cli.backup.create import check_rate, tables_to_back_up
 from cli.backup.format import RegionBackup
-from cli.common.errors import NotFoundError, UsageFaultError
+from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from regions.records.model import TableIntent, TableRecord, TableState
 from regions.records.znodes import Layout
 from regionserver.kv.held import HELD_IDLE_S
@@ -46,7 +46,7 @@ def test_a_disabled_table_is_refused_because_nobody_has_its_rows_open() -> None:
     asleep = TableRecord("t2", "b", intent=TableIntent.DISABLED)
     service = TableRecord("t3", "c", kind="counters/1", intent=TableIntent.DISABLED)
     cluster = FakeCluster(TableRecord("t1", "a"), asleep, service)
-    with pytest.raises(UsageFaultError, match="disabled: b; no server"):
+    with pytest.raises(CliError, match="disabled: b; no server"):
         names(cluster)
     assert names(cluster, "a", "c") == ["a", "c"]
 

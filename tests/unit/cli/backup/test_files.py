@@ -207,7 +207,7 @@ def test_a_directory_is_a_backup_only_with_its_manifest(tmp_path: Path) -> None:
     assert sorted(os.listdir(folder)) == [MANIFEST, "rows"]
     assert os.listdir(folder / "rows") == ["r1.rows"], "a file of the interrupted attempt is left"
     assert folder.stat().st_mode & 0o777 == 0o700
-    with pytest.raises(UsageFaultError, match="has a backup already"):
+    with pytest.raises(CliError, match="has a backup already"):
         begin_directory(folder)
     clear_directory(folder)
     assert read_manifest(folder) == manifest, "a finished backup was removed"
@@ -238,11 +238,11 @@ def test_a_directory_with_other_things_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "b"
     folder.mkdir()
     (folder / "mine").write_text("x")
-    with pytest.raises(UsageFaultError, match="not empty"):
+    with pytest.raises(CliError, match="not empty"):
         begin_directory(folder)
     with pytest.raises(UsageFaultError, match="does not exist"):
         begin_directory(tmp_path / "no" / "b")
-    with pytest.raises(UsageFaultError, match="is a file"):
+    with pytest.raises(CliError, match="is a file"):
         begin_directory(folder / "mine")
     with pytest.raises(NotFoundError, match="has no backup"):
         read_manifest(folder)

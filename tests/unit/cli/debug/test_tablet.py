@@ -227,7 +227,7 @@ def test_an_unknown_tablet_is_not_found(box: Box, command: str, tablet: str) -> 
 def test_a_running_server_is_left_alone(box: Box, capsys: pytest.CaptureFixture[str], command: str) -> None:
     instance = Instance.open(box.path)
     try:
-        assert box.rk(command, TABLET) == 2
+        assert box.rk(command, TABLET) == 1
     finally:
         instance.close()
     assert f"{box.path} is in use by a running server (process {os.getpid()})" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from cli.common.connect import refusal
-from cli.common.errors import EXIT_NOT_FOUND, EXIT_REFUSED, CliError
+from cli.common.errors import CliError, ExitStatus
 from cli.main import run
 from cli.plan import apply, revert
 from cli.tables import every_region
@@ -128,7 +128,7 @@ def test_apply_hands_over_what_differs_once(
     assert (record["state"], record["regions"], record["handed"], record["parts_done"]) == ("APPLYING", 4, 4, 2)
     assert [one.part for one in cluster.asked if isinstance(one, ms.AddPlanMoves)] == [0, 0, 1]
     assert sorted(_ordered(cluster).values()) == ["s2", "s2", "s3", "s3"]
-    assert run(["plan", "apply", str(made)]) == EXIT_REFUSED
+    assert run(["plan", "apply", str(made)]) == ExitStatus.REFUSED
     assert "is being applied already" in capsys.readouterr().err
     assert run(["plan", "show", "--cluster"]) == 0
     assert "APPLYING" in capsys.readouterr().out
@@ -136,14 +136,14 @@ def test_apply_hands_over_what_differs_once(
 
 def test_abort_and_resume(cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Canceled moves are ordered again, under the plan's id."""
-    assert run(["plan", "resume", str(made)]) == EXIT_NOT_FOUND
+    assert run(["plan", "resume", str(made)]) == ExitStatus.NOT_FOUND
     assert "never applied here" in capsys.readouterr().err
     assert run(["plan", "apply", str(made), "--no-wait"]) == 0
     assert "continues: 0 of 4 moves are done" in capsys.readouterr().out
     assert run(["plan", "abort"]) == 0
     assert "4 were withdrawn" in capsys.readouterr().out
     assert _ordered(cluster) == {}
-    assert run(["plan", "abort"]) == EXIT_NOT_FOUND
+    assert run(["plan", "abort"]) == ExitStatus.NOT_FOUND
     assert "no plan is applied" in capsys.readouterr().err
     assert run(["plan", "resume", str(made), "--no-wait"]) == 0
     assert len(_ordered(cluster)) == 4
@@ -163,10 +163,10 @@ def test_revert_moves_back_what_is_still_where_the_plan_put_it(
     cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What has moved since stays, with the reason; so does what would go to a server that is gone or draining."""
-    assert run(["plan", "revert", str(made)]) == EXIT_NOT_FOUND
+    assert run(["plan", "revert", str(made)]) == ExitStatus.NOT_FOUND
     assert "was never applied here" in capsys.readouterr().err
     assert run(["plan", "apply", str(made), "--no-wait"]) == 0
-    assert run(["plan", "revert", str(made)]) == EXIT_REFUSED
+    assert run(["plan", "revert", str(made)]) == ExitStatus.REFUSED
     assert "is being applied" in capsys.readouterr().err
     moved = _ordered(cluster)
     assert sorted(moved.values()) == ["s2", "s2", "s3", "s3"]
@@ -180,7 +180,7 @@ def test_revert_moves_back_what_is_still_where_the_plan_put_it(
     assert "would move 3 replicas back" in said
     assert f"1 replica not moved back: it is no longer where the plan put it ({gone_on.rpartition('-')[0]})" in said
     assert _ordered(cluster) == {}
-    assert run(["plan", "revert", str(made), "--json"]) == EXIT_REFUSED
+    assert run(["plan", "revert", str(made), "--json"]) == ExitStatus.REFUSED
     assert "--yes" in capsys.readouterr().err
     cluster.lost = [ms.AddPlanMoves]
     assert run(["plan", "revert", str(made), "--yes", "--no-wait", "--json"]) == 0
@@ -210,7 +210,7 @@ def test_a_stale_plan_is_refused_and_rebase_keeps_what_fits(
 ) -> None:
     """A server is gone by now: nothing is ordered, unless greedy may place its regions."""
     del cluster.ruler.assigner.world.servers["s3"]
-    assert run(["plan", "apply", str(made)]) == EXIT_REFUSED
+    assert run(["plan", "apply", str(made)]) == ExitStatus.REFUSED
     errors = capsys.readouterr().err
     assert "is outdated: since it was made, 1 server gone (s3)" in errors
     assert "--rebase" in errors
@@ -228,7 +228,7 @@ def test_a_plan_that_breaks_rules_now_is_refused(
     assert run(["plan", "apply", str(made), "--no-wait"]) == 0
     assert run(["plan", "abort"]) == 0
     del cluster.ruler.assigner.world.servers["s3"]
-    assert run(["plan", "resume", str(made)]) == EXIT_REFUSED
+    assert run(["plan", "resume", str(made)]) == ExitStatus.REFUSED
     assert "wrong server" in capsys.readouterr().err
 
 
@@ -238,7 +238,7 @@ def test_a_corrupt_plan_orders_nothing(cluster: MemoryCluster, made: Path, capsy
         path = made / name
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        assert run(["plan", "apply", str(made)]) == EXIT_REFUSED
+        assert run(["plan", "apply", str(made)]) == ExitStatus.REFUSED
         assert name in capsys.readouterr().err
         path.write_bytes(whole)
     assert not any(isinstance(one, ms.BeginPlan) for one in cluster.asked)
@@ -258,7 +258,7 @@ def test_tables_of_tablets_are_left_out_and_named(
     (table,) = cluster.ruler.assigner.world.tables.values()
     made_of_tablets = msgspec.structs.replace(table.record, storage=Storage.TABLET)
     shared, table.record = table.record, made_of_tablets
-    assert run(words) == EXIT_REFUSED
+    assert run(words) == ExitStatus.REFUSED
     said = capsys.readouterr().err
     assert "there is no region to plan" in said
     assert f"left out, because the servers of its tablets are not all of one kind: table {shared.name}" in said

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.common.errors import EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_USAGE
+from cli.common.errors import ExitStatus
 from cli.main import run
 from cli.plan import make
 from regions.plan import BlockRow, LastRow, Params, Plan, PlanError, RegionRow, ServerRow, Snapshot, plan
@@ -91,22 +91,22 @@ def test_mistakes_are_sentences(source: Path, capsys: pytest.CaptureFixture[str]
     unfinished = source.parent / "unfinished"
     unfinished.mkdir()
     for words, status, text in (
-        (["create", "--input", str(source), "--output", str(one)], EXIT_REFUSED, "already contains a plan"),
-        (["create", "--input", nothing, "--output", nothing + "2"], EXIT_REFUSED, "is no directory"),
-        (["show", nothing], EXIT_NOT_FOUND, "does not exist"),
-        (["show", str(unfinished)], EXIT_NOT_FOUND, "no finished plan"),
-        (["show", str(one), "--html", f"{nothing}/x.html"], EXIT_REFUSED, "cannot be written"),
-        (["explain", "r", "--plan", str(one)], EXIT_REFUSED, "matches 12 regions"),
-        (["explain", "q", "--plan", str(one)], EXIT_NOT_FOUND, "no region 'q'"),
-        (["explain", "nosuch:k", "--plan", str(one)], EXIT_NOT_FOUND, "no table 'nosuch'"),
-        (["diff", str(one), nothing], EXIT_NOT_FOUND, "does not exist"),
+        (["create", "--input", str(source), "--output", str(one)], ExitStatus.REFUSED, "already contains a plan"),
+        (["create", "--input", nothing, "--output", nothing + "2"], ExitStatus.REFUSED, "is no directory"),
+        (["show", nothing], ExitStatus.NOT_FOUND, "does not exist"),
+        (["show", str(unfinished)], ExitStatus.NOT_FOUND, "no finished plan"),
+        (["show", str(one), "--html", f"{nothing}/x.html"], ExitStatus.REFUSED, "cannot be written"),
+        (["explain", "r", "--plan", str(one)], ExitStatus.REFUSED, "matches 12 regions"),
+        (["explain", "q", "--plan", str(one)], ExitStatus.NOT_FOUND, "no region 'q'"),
+        (["explain", "nosuch:k", "--plan", str(one)], ExitStatus.NOT_FOUND, "no table 'nosuch'"),
+        (["diff", str(one), nothing], ExitStatus.NOT_FOUND, "does not exist"),
     ):
         assert run(["plan", *words]) == status, words
         errors = capsys.readouterr().err
         assert text in errors, errors
     part = one / "part-00000.parquet"
     part.write_bytes(part.read_bytes()[:-1])
-    assert run(["plan", "show", str(one)]) == EXIT_REFUSED
+    assert run(["plan", "show", str(one)]) == ExitStatus.REFUSED
     assert "the plan is invalid" in capsys.readouterr().err
 
 
@@ -118,9 +118,9 @@ def test_a_path_needs_java_and_says_so(
     made = source.parent / "made"
     words = ["plan", "create", "--input", str(source), "--output", str(made)]
     for path, status, said in (
-        ("orders=file:///data", EXIT_REFUSED, "locating blocks needs Java"),
-        ("orders", EXIT_USAGE, "is not TABLE=URI"),
-        ("nosuch=file:///data", EXIT_NOT_FOUND, "table 'nosuch' does not exist"),
+        ("orders=file:///data", ExitStatus.REFUSED, "locating blocks needs Java"),
+        ("orders", ExitStatus.USAGE, "is not TABLE=URI"),
+        ("nosuch=file:///data", ExitStatus.NOT_FOUND, "table 'nosuch' does not exist"),
     ):
         assert run([*words, "--path", path]) == status
         assert said in capsys.readouterr().err

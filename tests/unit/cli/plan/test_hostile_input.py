@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.common.errors import EXIT_OK, EXIT_REFUSED
+from cli.common.errors import ExitStatus
 from cli.main import run
 from regions.plan.artifact.files import MANIFEST, read_plan
 from tests.support.hostile import broken_rules, nasty, write_nasty
@@ -25,13 +25,13 @@ def _rk(said: Said, *words: str) -> tuple[int, str, str]:
     status = run(list(words))
     found = said.readouterr()
     assert "Traceback" not in found.err, found.err
-    assert found.err.strip() or status == EXIT_OK
+    assert found.err.strip() or status == ExitStatus.OK
     return status, found.out, found.err
 
 
 def _create(said: Said, source: Path, output: Path, engine: str) -> tuple[int, str]:
     status, _, err = _rk(said, "plan", "create", "--input", str(source), "--output", str(output), "--engine", engine)
-    assert (status == EXIT_OK) == (output / MANIFEST).exists(), err
+    assert (status == ExitStatus.OK) == (output / MANIFEST).exists(), err
     return status, err
 
 
@@ -43,7 +43,7 @@ def test_a_plan_or_a_reason(seed: int, tmp_path: Path, capsys: Said) -> None:
     write_nasty(tmp_path / "again", seed, shuffle=1)
     found = {engine: _create(capsys, tmp_path / "in", tmp_path / engine, engine) for engine in ("greedy", "flow")}
     assert len({status for status, _ in found.values()}) == 1, (made.done, found)
-    if found["greedy"][0] != EXIT_OK:
+    if found["greedy"][0] != ExitStatus.OK:
         assert "no plan: " in found["greedy"][1], made.done
         return
     for engine in found:
@@ -53,9 +53,9 @@ def test_a_plan_or_a_reason(seed: int, tmp_path: Path, capsys: Said) -> None:
     _create(capsys, tmp_path / "again", tmp_path / "second", "greedy")
     assert read_plan(tmp_path / "second")[0].digest == read_plan(tmp_path / "greedy")[0].digest, made.done
     page = tmp_path / "page.html"
-    assert _rk(capsys, "plan", "show", str(tmp_path / "flow"), "--html", str(page))[0] == EXIT_OK
+    assert _rk(capsys, "plan", "show", str(tmp_path / "flow"), "--html", str(page))[0] == ExitStatus.OK
     assert "<b>&amp;" not in page.read_text(encoding="utf-8").replace("&lt;b&gt;&amp;amp;", "")
-    assert _rk(capsys, "plan", "diff", str(tmp_path / "greedy"), str(tmp_path / "flow"))[0] == EXIT_OK
+    assert _rk(capsys, "plan", "diff", str(tmp_path / "greedy"), str(tmp_path / "flow"))[0] == ExitStatus.OK
     for row in made.tables["regions"][:2]:
         _rk(capsys, "plan", "explain", row["region_id"] or "", "--plan", str(tmp_path / "flow"))
 
@@ -65,8 +65,8 @@ def test_damaged_files(seed: int, tmp_path: Path, capsys: Said) -> None:
     """There is a plan if the rest is readable, otherwise a line that names the file."""
     made = write_nasty(tmp_path / "in", seed, damage=True)
     status, err = _create(capsys, tmp_path / "in", tmp_path / "plan", "greedy")
-    if status != EXIT_OK:
-        assert status == EXIT_REFUSED
+    if status != ExitStatus.OK:
+        assert status == ExitStatus.REFUSED
         (line,) = [line for line in err.splitlines() if "no plan: " in line]
         assert "list index" not in line, (made.done, line)
 
@@ -94,7 +94,7 @@ def test_what_is_wrong_is_said(name: str, text: bytes, words: str, tmp_path: Pat
         (tmp_path / "in" / "regions.csv").write_text("region_id,table_id,size_bytes\na,t,1\n")
     (tmp_path / "in" / name).write_bytes(text)
     status, err = _create(capsys, tmp_path / "in", tmp_path / "plan", "greedy")
-    assert status == EXIT_REFUSED
+    assert status == ExitStatus.REFUSED
     assert words in err
 
 
@@ -104,7 +104,7 @@ def test_a_byte_order_mark_and_directories_as_spark_writes_them(tmp_path: Path, 
     (tmp_path / "in" / "servers.csv").write_text("\ufeffserver_id,host\r\ns1,h1\r\n", encoding="utf-8")
     (tmp_path / "in" / "regions.csv" / "part-0.csv").write_text("region_id,table_id,size_bytes\na,t,1\n")
     (tmp_path / "in" / "regions.csv" / "_SUCCESS").write_text("")
-    assert _create(capsys, tmp_path / "in", tmp_path / "plan", "greedy")[0] == EXIT_OK
+    assert _create(capsys, tmp_path / "in", tmp_path / "plan", "greedy")[0] == ExitStatus.OK
     assert list(read_plan(tmp_path / "plan")[0].rows) == [("a", 0, "s1")]
 
 
@@ -125,7 +125,7 @@ def test_edited_artefacts_are_refused(tmp_path: Path, capsys: Said) -> None:
             if wrong is not None:
                 (tmp_path / "bad" / path).write_bytes(wrong)
             status = _rk(capsys, "plan", "show", str(tmp_path / "bad"))[0]
-            assert status != EXIT_OK or path.name == MANIFEST, (path, wrong and len(wrong))
+            assert status != ExitStatus.OK or path.name == MANIFEST, (path, wrong and len(wrong))
 
 
 @pytest.mark.parametrize(
@@ -154,5 +154,5 @@ def test_edited_manifests_are_refused(field: str, value: object, tmp_path: Path,
     (tmp_path / "plan" / MANIFEST).write_text(json.dumps({**manifest, field: value}))
     for words in (["show", str(tmp_path / "plan")], ["explain", "a", "--plan", str(tmp_path / "plan")]):
         status, _, err = _rk(capsys, "plan", *words)
-        assert status == EXIT_REFUSED, err
+        assert status == ExitStatus.REFUSED, err
         assert "the plan is invalid: " in err

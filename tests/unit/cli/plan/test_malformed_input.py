@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.common.errors import EXIT_REFUSED
+from cli.common.errors import ExitStatus
 from cli.main import run
 from master.plans.planner import snapshot_of
 from regions.cluster.entities import Server
@@ -33,7 +33,7 @@ def test_from_files(case: Dirty, kind: str, engine: str, tmp_path: Path, capsys:
     status = run(words)
     said = capsys.readouterr()
     if case.error:
-        assert status == EXIT_REFUSED
+        assert status == ExitStatus.REFUSED
         assert not (made / MANIFEST).exists()
         for sentence in case.says:
             assert sentence in said.err

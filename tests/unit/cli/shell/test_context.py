@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cli.common.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
+from cli.common.errors import ExitStatus
 from cli.common.options import Globals, complete_contexts
 from cli.main import rk, run
 from cli.shell import complete, completion
@@ -28,18 +28,18 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_contexts_are_added_used_listed_and_removed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file's own comments and tables stay; a new file belongs to its owner alone."""
-    assert run(["context", "add", "prod", "--store", "127.0.0.1:1", "--root", "/x"]) == EXIT_OK
+    assert run(["context", "add", "prod", "--store", "127.0.0.1:1", "--root", "/x"]) == ExitStatus.OK
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.write_text("# mine\n" + file.read_text() + "\n[region.list]\nlimit = 3  # few\n")
-    assert run(["context", "use", "prod"]) == EXIT_OK
-    assert run(["context", "add", "dev", "--data-dir", "d"]) == EXIT_OK
+    assert run(["context", "use", "prod"]) == ExitStatus.OK
+    assert run(["context", "add", "dev", "--data-dir", "d"]) == ExitStatus.OK
     capsys.readouterr()
-    assert run(["context", "list", "--json"]) == EXIT_OK
+    assert run(["context", "list", "--json"]) == ExitStatus.OK
     assert json.loads(capsys.readouterr().out) == [
         {"name": "dev", "in_use": False, "options": {"data-dir": str(Path("d").absolute())}},
         {"name": "prod", "in_use": True, "options": {"store": "127.0.0.1:1", "root": "/x"}},
     ]
-    assert run(["context", "remove", "prod"]) == EXIT_OK
+    assert run(["context", "remove", "prod"]) == ExitStatus.OK
     assert "commands use no context now" in capsys.readouterr().out
     text = file.read_text()
     assert "# mine" in text
@@ -51,20 +51,20 @@ def test_contexts_are_added_used_listed_and_removed(file: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("words", "status", "error"),
     [
-        (["add", "prod"], EXIT_USAGE, "a context needs a place"),
-        (["add", "a b", "--store", "x:1"], EXIT_USAGE, "is not a name"),
-        (["add", "x" * 65, "--store", "x:1"], EXIT_USAGE, "is not a name"),
-        (["add", "old", "--store", "x:1"], EXIT_REFUSED, "context old exists"),
-        (["add", "new", "--store", "x:1", "--store-auth", "u:p"], EXIT_USAGE, "keeps no password"),
-        (["use", "new"], EXIT_NOT_FOUND, "no context 'new'"),
-        (["use"], EXIT_USAGE, "either NAME or --none"),
-        (["remove", "new"], EXIT_NOT_FOUND, "no context 'new'"),
+        (["add", "prod"], ExitStatus.USAGE, "a context needs a place"),
+        (["add", "a b", "--store", "x:1"], ExitStatus.USAGE, "is not a name"),
+        (["add", "x" * 65, "--store", "x:1"], ExitStatus.USAGE, "is not a name"),
+        (["add", "old", "--store", "x:1"], ExitStatus.REFUSED, "context old exists"),
+        (["add", "new", "--store", "x:1", "--store-auth", "u:p"], ExitStatus.USAGE, "keeps no password"),
+        (["use", "new"], ExitStatus.NOT_FOUND, "no context 'new'"),
+        (["use"], ExitStatus.USAGE, "either NAME or --none"),
+        (["remove", "new"], ExitStatus.NOT_FOUND, "no context 'new'"),
     ],
 )
 def test_a_wrong_context_is_one_sentence_and_changes_nothing(
     words: list[str], status: int, error: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["context", "add", "old", "--store", "x:1"]) == EXIT_OK
+    assert run(["context", "add", "old", "--store", "x:1"]) == ExitStatus.OK
     before = file.read_text()
     assert run(["context", *words]) == status
     assert error in capsys.readouterr().err
@@ -72,19 +72,19 @@ def test_a_wrong_context_is_one_sentence_and_changes_nothing(
 
 
 def test_a_name_of_the_greatest_length_is_taken(file: Path) -> None:
-    assert run(["context", "add", "x" * 64, "--store", "x:1"]) == EXIT_OK
+    assert run(["context", "add", "x" * 64, "--store", "x:1"]) == ExitStatus.OK
 
 
 def test_a_context_that_is_gone_does_not_hide_the_list(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Otherwise nothing could repair the file."""
-    assert run(["context", "add", "dev", "--store", "x:1"]) == EXIT_OK
+    assert run(["context", "add", "dev", "--store", "x:1"]) == ExitStatus.OK
     file.write_text('context = "gone"\n' + file.read_text())
-    assert run(["context", "list"]) == EXIT_NOT_FOUND
+    assert run(["context", "list"]) == ExitStatus.NOT_FOUND
     shown = capsys.readouterr()
     assert "dev" in shown.out
     assert "'gone', does not exist" in shown.err
-    assert run(["context", "use", "--none"]) == EXIT_OK
-    assert run(["context", "list"]) == EXIT_OK
+    assert run(["context", "use", "--none"]) == ExitStatus.OK
+    assert run(["context", "list"]) == ExitStatus.OK
 
 
 def test_a_context_leads_every_command_to_its_cluster(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,12 +93,12 @@ def test_a_context_leads_every_command_to_its_cluster(file: Path, capsys: pytest
     run(["context", "add", "there", "--store", f"127.0.0.1:{there}"])
     run(["context", "use", "here"])
     capsys.readouterr()
-    assert run(["table", "list"]) == EXIT_UNREACHABLE
+    assert run(["table", "list"]) == ExitStatus.UNREACHABLE
     assert f"127.0.0.1:{here}" in capsys.readouterr().err
     for words in (["--context", "there", "table", "list"], ["table", "list", "--context", "there"]):
-        assert run(words) == EXIT_UNREACHABLE
+        assert run(words) == ExitStatus.UNREACHABLE
         assert f"127.0.0.1:{there}" in capsys.readouterr().err
-    assert run(["--context", "there", "master", "run", "--store", "x:1", "--data-dir", "d"]) == EXIT_USAGE
+    assert run(["--context", "there", "master", "run", "--store", "x:1", "--data-dir", "d"]) == ExitStatus.USAGE
     assert "--context is not for daemons" in capsys.readouterr().err
 
 
@@ -108,16 +108,16 @@ def test_every_option_has_a_variable_and_a_default_in_the_file(
     """A wrong value names its source; the option overrides the variable, the variable the file."""
     file.parent.mkdir()
     file.write_text('[region.list]\nlimit = "file"\n')
-    assert run(["region", "list"]) == EXIT_USAGE
+    assert run(["region", "list"]) == ExitStatus.USAGE
     errors = capsys.readouterr().err
     assert "'file' is not a valid" in errors
     assert f"The value is from {file}." in errors
     monkeypatch.setenv("RK_REGION_LIST_LIMIT", "variable")
-    assert run(["region", "list"]) == EXIT_USAGE
+    assert run(["region", "list"]) == ExitStatus.USAGE
     errors = capsys.readouterr().err
     assert "'variable' is not a valid" in errors
     assert "The value is from RK_REGION_LIST_LIMIT." in errors
-    assert run(["region", "list", "--limit", "option"]) == EXIT_USAGE
+    assert run(["region", "list", "--limit", "option"]) == ExitStatus.USAGE
     errors = capsys.readouterr().err
     assert "'option' is not a valid" in errors
     assert "The value is from" not in errors
@@ -140,10 +140,10 @@ def test_the_script_of_each_shell_is_shown_and_installed(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert run(["completion", "show", shell]) == EXIT_OK
+    assert run(["completion", "show", shell]) == ExitStatus.OK
     script = capsys.readouterr().out
     assert f"_RK_COMPLETE={shell}_complete" in script
-    assert run(["completion", "install", shell]) == EXIT_OK
+    assert run(["completion", "install", shell]) == ExitStatus.OK
     path = completion.place_of(shell)
     assert path.is_relative_to(tmp_path)
     assert path.read_text() == script

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from cli.common import output
 from cli.common.display import PlainDisplay
-from cli.common.errors import EXIT_USAGE, CliError, UnreachableError, UsageFaultError
+from cli.common.errors import CliError, ExitStatus, UnreachableError, UsageFaultError
 from cli.common.local import HOST, Shape, command_line, design
 from cli.common.options import Globals
 from cli.main import run
@@ -122,7 +122,7 @@ def test_none_of_something_is_refused(tmp_path: Path, option: str) -> None:
 def test_a_name_that_no_table_may_have_is_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["up", "--table", "a/b", "--data-dir", str(tmp_path / "new")]) == EXIT_USAGE
+    assert run(["up", "--table", "a/b", "--data-dir", str(tmp_path / "new")]) == ExitStatus.USAGE
     assert "table name 'a/b'" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
@@ -189,7 +189,7 @@ def test_servers_get_the_silence_after_which_members_are_replaced(tmp_path: Path
 def test_a_time_that_cannot_be_read_is_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["up", "--purge-after", "soon", "--data-dir", str(tmp_path / "new")]) == EXIT_USAGE
+    assert run(["up", "--purge-after", "soon", "--data-dir", str(tmp_path / "new")]) == ExitStatus.USAGE
     assert "--purge-after 'soon' is not a duration" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
