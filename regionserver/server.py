@@ -332,6 +332,7 @@ class RegionServer:
             self._adopt,
             belongs=bool(self._instance.cluster_id),
             admission=self._admission(),
+            rivals=self._instance.rivals,
         )
         self._metrics.sessions.inc()
         try:
@@ -381,8 +382,7 @@ class RegionServer:
 
     def _adopt(self, cluster_id: str) -> None:
         """Check that the store holds this server's cluster. Raise ConfigError if it is another cluster."""
-        where = f"the cluster at {self._settings.store} below {self._settings.root or '/'}"
-        self._instance.adopt(cluster_id, where)
+        self._instance.adopt(cluster_id, f"the cluster at {self._settings.store} below {self._settings.root or '/'}")
         if self._tablets is not None:
             self._tablets.open(cluster_id)
 

@@ -58,6 +58,8 @@ class Instance:
         """Use `Instance.open`."""
         self._directory = directory
         self._lock_fd = lock_fd
+        #: Sessions of other processes with this identity that have taken over its registration. Never written.
+        self.rivals: set[int] = set()
         self._record = record
 
     @classmethod

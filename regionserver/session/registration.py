@@ -9,9 +9,11 @@ regions.
 Joining: a leftover registration of this server's own former start is replaced at once, in one step, instead of waiting
 for its session to expire. The lock on the data directory proves that the former start is dead, on the machine that it
 names. A registration from another host with the same uuid is a mistake (a copied data directory) or a move; this server
-cannot know which, so it waits until that session ends. The fencing epoch is read before the first command can arrive,
-so even a server that has just started rejects a late command of an old master (FN-05 without the majority: the store
-has the epoch).
+cannot know which, so it waits until that session ends. A process whose registration was taken over by another session
+does not take the registration back, however the start codes compare: otherwise two processes with a copied data
+directory would replace each other without end. The fencing epoch is read before the first command can arrive, so even a
+server that has just started rejects a late command of an old master (FN-05 without the majority: the store has the
+epoch).
 
 Before anything is written, the cluster's id is read and passed to `adopt`, which rejects another cluster than this
 server's. A server that belongs to a cluster does not create one: if the store has no cluster (a wrong store, or a store
@@ -56,6 +58,8 @@ RETRY_S: Final = 0.1
 #: Interval of reads while another session holds this uuid, and reads per log line.
 POLL_S: Final = 0.5
 POLLS_PER_LINE: Final = 10
+#: Longest interval of reads while another process has this server's identity.
+RIVAL_POLL_S_MAX: Final = 30.0
 
 
 class Registration:
@@ -76,8 +80,12 @@ class Registration:
         *,
         belongs: bool = False,
         admission: Admission | None = None,
+        rivals: set[int] | None = None,
     ) -> None:
         """`now_s` is the lease's clock: monotonic, also while the machine is suspended.
+
+        `rivals`: sessions of other processes that have taken over this server's registration. They are added here, and
+        belong to the process, because the next registration must not take it back.
 
         `adopt` is called with the cluster's id, and raises ConfigError for another cluster. `belongs`: this server
         has a cluster. `admission` compares the shared directory with the store's record before the registration.
@@ -94,6 +102,7 @@ class Registration:
         self._adopt = adopt
         self._belongs = belongs
         self._admission = admission
+        self._rivals = set() if rivals is None else rivals
         self._cluster_id = ""
         self._record: ServerRecord | None = None
         self._held = False
@@ -181,8 +190,7 @@ class Registration:
             # The registration is this session's: the reply to an earlier attempt was lost.
             if stat.ephemeral_owner != client.session_id or data != znodes.encode(record):
                 raise
-        if await client.exists(path, self._registration_event) is None:
-            self.end("the registration was deleted")
+        self._check_owner(await client.exists(path, self._registration_event))
         if not is_known:
             await self._await_cluster()
 
@@ -271,6 +279,7 @@ class Registration:
         """Wait until no other session holds the registration; return the Stat of a former start's registration, or
         None."""
         polls = 0
+        pause_s = POLL_S
         while not self._is_over:
             try:
                 data, stat = await self.client.get(path)
@@ -278,6 +287,11 @@ class Registration:
                 return None
             if stat.ephemeral_owner == self.client.session_id:
                 return None
+            if stat.ephemeral_owner in self._rivals:
+                log.warn("{advice}; looking again in {pause:.1f} s", advice=_rival(data, path, record), pause=pause_s)
+                await deferLater(self._reactor, pause_s)
+                pause_s = min(2 * pause_s, RIVAL_POLL_S_MAX)
+                continue
             if _is_former_start(data, path, stat, record):
                 return stat
             if polls % POLLS_PER_LINE == 0:
@@ -316,9 +330,16 @@ class Registration:
         return stat
 
     def _reread_done(self, stat: Stat | None) -> None:
-        if stat is None or stat.ephemeral_owner != self.client.session_id:
-            self.end("the registration was deleted: this server has been fenced")
+        self._check_owner(stat)
         self._in_doubt = False
+
+    def _check_owner(self, stat: Stat | None) -> None:
+        """End this registration if it is gone, or belongs to another session by now."""
+        if stat is None:
+            self.end("the registration was deleted: this server has been fenced")
+        elif stat.ephemeral_owner != self.client.session_id:
+            self._rivals.add(stat.ephemeral_owner)
+            self.end("another process with this server's identity has taken over the registration")
 
     def _reread_failed(self, failure: Any, path: str) -> None:
         failure.trap(OperationError)
@@ -374,6 +395,20 @@ def _is_former_start(data: bytes, path: str, stat: Stat, record: ServerRecord) -
     except CorruptZnode:
         return False
     return former.host == record.host and former.start_code < record.start_code
+
+
+def _rival(data: bytes, path: str, record: ServerRecord) -> str:
+    """Return what to do about another process with this server's identity."""
+    try:
+        other = znodes.decode_server(data, path)
+        where = f"at {other.host}:{other.port}"
+    except CorruptZnode:
+        where = "with an unreadable record"
+    return (
+        f"another process {where} has registered with this server's identity {record.uuid}, so this server"
+        f" ({record.host}:{record.port}) serves nothing: its data directory was copied. Stop one of the two processes."
+        " To keep both servers, start one of them with an empty data directory"
+    )
 
 
 def _ancestors(path: str) -> list[str]:

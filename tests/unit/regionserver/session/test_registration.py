@@ -130,6 +130,7 @@ class MembershipTests(SynchronousTestCase):
         self.lease = Lease()
         self.client.znodes[PATHS.cluster] = (znodes.encode(ClusterRecord("c1")), 0, 0)
         self.adopted: list[str] = []
+        self.rivals: set[int] = set()
         self.member = self.membership()
         self.path = PATHS.server("me")
 
@@ -144,6 +145,7 @@ class MembershipTests(SynchronousTestCase):
             self.changes.append,
             adopt or self.adopted.append,
             belongs=belongs,
+            rivals=self.rivals,
         )
 
     def join(self) -> Deferred[None]:
@@ -199,6 +201,25 @@ class MembershipTests(SynchronousTestCase):
             del self.client.znodes[self.path]
             self.reactor.advance(report.POLL_S)
             self.successResultOf(joining)
+
+    def test_a_registration_that_another_process_has_taken_over_is_not_taken_back(self) -> None:
+        """The data directory was copied. The next registrations wait, ever longer, until that session ends."""
+        self.joined()
+        self.client.znodes[self.path] = (znodes.encode(ServerRecord("me", "host", 2, 49)), 0, OTHER_SESSION)
+        self.client.watches.pop()(3, self.path, 0)
+        assert "another process" in self.successResultOf(self.member.over)
+        self.client.session_id, self.client.log = 33, []
+        self.member = self.membership()
+        joining = self.join()
+        for _ in range(600):
+            self.reactor.advance(0.5)
+        self.assertNoResult(joining)
+        reads = self.client.log.count(f"get {self.path}")
+        assert 300 / report.RIVAL_POLL_S_MAX <= reads <= 20, reads
+        assert f"replace {self.path}" not in self.client.log
+        del self.client.znodes[self.path]
+        self.reactor.advance(report.RIVAL_POLL_S_MAX)
+        self.successResultOf(joining)
 
     def test_a_former_registration_may_expire_meanwhile(self) -> None:
         """The store was faster."""
