@@ -9,7 +9,7 @@ import msgspec
 
 from cli.common import output
 from cli.common.connect import open_cluster
-from cli.common.errors import EXIT_OK, EXIT_REFUSED, UsageFaultError
+from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.options import Globals, global_options
 from cli.diagnose.access_lists import check_daemons, close_all, wanted_of
 from cli.diagnose.fsck_deep import progress
@@ -69,7 +69,7 @@ def secure(given: Globals, dry_run: bool) -> int:
         output.print_json(report)
     else:
         _print(report)
-    return EXIT_REFUSED if report.failed else EXIT_OK
+    return ExitStatus.REFUSED if report.failed else ExitStatus.OK
 
 
 def _print(report: ClosedZnodes) -> None:
