@@ -175,10 +175,11 @@ def test_a_server_that_has_restarted_is_not_fenced(tmp_path: Path) -> None:
     assert "server s1 is not registered any more" in unchanged(on, lambda: asked(on, wanted))
 
 
-def test_a_write_between_the_masters_read_and_its_multi_is_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("action", [Remedy.ASSIGN, Remedy.FENCE])
+def test_a_write_between_the_masters_read_and_its_multi_is_noticed(tmp_path: Path, action: Remedy) -> None:
     """The store checks the versions, so nothing depends on what the master has read."""
-    on = bench(tmp_path, unassigned=True)
-    wanted = request(on, Remedy.ASSIGN)
+    on = bench(tmp_path, unassigned=action is Remedy.ASSIGN)
+    wanted = request(on, action, *(("s1", 7) if action is Remedy.FENCE else ()))
     multi = on.store.multi
 
     def raced(operations: list[Any]) -> Any:
@@ -191,7 +192,8 @@ def test_a_write_between_the_masters_read_and_its_multi_is_noticed(tmp_path: Pat
     on.store.multi = raced  # type: ignore[method-assign]
     assert f"{REGION} was written at the same moment" in asked(on, wanted)
     assert records(on) == []
-    assert decode_region(on.store.nodes[REGION][0]).unassigned
+    assert decode_region(on.store.nodes[REGION][0]).unassigned == (action is Remedy.ASSIGN)
+    assert LAYOUT.server("s1") in on.store.nodes
 
 
 def test_an_action_that_does_not_fit_the_state_is_refused(tmp_path: Path) -> None:
