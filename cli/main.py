@@ -23,6 +23,8 @@ from click.core import ParameterSource
 from cli.common.errors import MEANINGS, CliError, ExitStatus
 from cli.common.options import JSON_VARIABLE, Globals, global_options
 from coord.compiled import form, is_switched_on
+from coord.security import process
+from coord.security.credentials import Credentials
 
 DEBUG_VARIABLE: Final = "RK_DEBUG"
 #: Garbage collection threshold of a daemon.
@@ -96,6 +98,9 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(_DATA, "load", "cli.data:load", "Put every row of a CSV or Parquet file."),
     CommandEntry(
         _DATA, "backup", "cli.backup.command:backup", "Rows and store in one directory: create, verify, restore."
+    ),
+    CommandEntry(
+        _CHANGE, "certs", "cli.security.certs:certs", "Credentials of daemons and users: init, issue, rotate, list."
     ),
     CommandEntry(_SHELL, "context", "cli.shell.context:context", "Clusters by name: list, use, add, remove."),
     CommandEntry(
@@ -216,7 +221,15 @@ def rk(context: click.Context, config_file: str | None) -> None:
     given.config_file = config_file
     found = given.configure(rk)
     given.json = given.json or is_switched_on(JSON_VARIABLE) or found.json
+    process.choose_by(lambda: _credentials(given))
     context.default_map = _with_daemons(found.commands, given.for_daemons())
+
+
+def _credentials(given: Globals) -> Credentials | None:
+    """Return what this command proves to daemons."""
+    from cli.common.access import credentials_of  # not for `rk --help`
+
+    return credentials_of(given)
 
 
 def _with_daemons(commands: Mapping[str, Any], given: Mapping[str, object]) -> dict[str, Any]:

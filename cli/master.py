@@ -121,7 +121,7 @@ def run(
     add_timeout_s: float,
 ) -> None:
     """Run a master in the foreground until SIGTERM."""
-    from cli.common.access import store_access  # not for `rk --help`
+    from cli.common.access import certs_dir_named, store_access
     from master import service
 
     try:
@@ -145,6 +145,7 @@ def run(
             spark_min=spark_min,
             balance_period_s=balance_period_s,
             access=store_access(given),
+            certs_dir=certs_dir_named(given),
             limits=limits_of(
                 start_timeout_s,
                 open_timeout_s,

@@ -412,7 +412,7 @@ def run(
 
     SIGTERM moves the regions away one by one, then ends the session: a rolling restart costs each region its own move.
     """
-    from cli.common.access import store_access
+    from cli.common.access import certs_dir_named, store_access
     from coord.errors import ConfigError
     from regionserver import service
     from regionserver.config import ServerSettings, default_peer_address, parse_address
@@ -442,6 +442,7 @@ def run(
             masters=tuple(parse_address(one.strip(), "--masters") for one in masters.split(",") if one.strip()),
             heartbeat_period_s=heartbeat_period_s,
             access=store_access(given),
+            certs_dir=certs_dir_named(given),
             peer_address=None if no_tablets else peers,
             peer_secret=peer_secret(peer_secret_file),
             peer_tls=peer_tls(peer_tls_cert, peer_tls_key, peer_tls_ca, verify_host=peer_tls_host_check),

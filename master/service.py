@@ -35,6 +35,8 @@ from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError, NoAuth
 from coord.http import AdminHttp
 from coord.rpc.server import RpcServer
+from coord.security import process
+from coord.security.principal import MASTER, Principal
 from master.active import ActiveMaster
 from master.api.requests import MasterApi
 from master.catalog import store
@@ -490,6 +492,7 @@ def run(settings: MasterSettings) -> int:
     loop: Any = reactor
     # Twisted's timers follow the wall clock by default. Deadlines must survive a step of the wall clock.
     loop.seconds = time.monotonic
+    process.use_daemon(settings.certs_dir, Principal(MASTER, identity.uuid))
     service = MasterService(loop, settings, identity)
 
     def stop(*_: object) -> None:

@@ -99,6 +99,8 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: AssignerConfig = AssignerConfig()
     #: Connection settings for the store.
     access: StoreAccess = OPEN_ACCESS
+    #: Directory with the credentials of this daemon (`coord.security`); None: it serves everybody.
+    certs_dir: Path | None = None
 
     def __post_init__(self) -> None:
         """Raise ConfigError that names the option."""

@@ -64,6 +64,8 @@ class ServerSettings:
     heartbeat_period_s: float = HEARTBEAT_PERIOD_S
     #: Credentials and TLS settings for the store.
     access: StoreAccess = OPEN_ACCESS
+    #: Directory with the credentials of this daemon (`coord.security`); None: it serves everybody.
+    certs_dir: Path | None = None
     #: Where this server listens for the other members of its tablets; None: it takes no tablets. Port 0: any free port,
     #: the same one at each start.
     peer_address: tuple[str, int] | None = None

@@ -18,6 +18,8 @@ from coord.daemon import allow_many_files, stop_on_signals
 from coord.env_os import share_processors
 from coord.errors import ConfigError
 from coord.peers.reactor import install
+from coord.security import process
+from coord.security.principal import SERVER, Principal
 from regionserver.config import ServerSettings, is_loopback
 from regionserver.kv.service import KvRegions
 from regionserver.opener import NothingOpener, RegionOpener, TabletsAloneOpener
@@ -61,6 +63,7 @@ def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
     if opener is None:
         opener = built_in(settings)
     instance = Instance.open(settings.data_dir)
+    process.use_daemon(settings.certs_dir, Principal(SERVER, instance.uuid))
     # A turn of this reactor handles everything that one poll has brought, so the tablets of a server write their log
     # once for it.
     reactor = install()

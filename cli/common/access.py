@@ -8,6 +8,7 @@ credential in the file's first line, because `ps` shows command lines to every u
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import logging
 import os
@@ -22,9 +23,12 @@ from kazoo.exceptions import AuthFailedError, KazooException
 from kazoo.security import ACL, Id
 
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
+from cli.common.local import CERTS_DIR, FIRST_USER, read_cluster, read_super
 from cli.common.options import SETTINGS, Globals, variable_of
 from coord.client.access import OPEN_ACCESS, StoreAccess, parse_readers
 from coord.errors import ConfigError
+from coord.security.credentials import Credentials, read_user
+from coord.security.process import USER_VARIABLE
 from master.client import split_address
 
 #: Time limit of a probe of one port.
@@ -36,7 +40,7 @@ SESSION_TIMEOUT_S: Final = 10.0
 _FIRST_LOOK_S: Final = 1.5
 #: kazoo's reconnection to a store that was down, in seconds; by default its pauses double up to a minute.
 RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "max_jitter": 0.1}
-_FILES: Final = frozenset({"store-tls-ca", "store-tls-cert", "store-tls-key"})
+_FILES: Final = frozenset({"certs-dir", "store-tls-ca", "store-tls-cert", "store-tls-key"})
 _YES: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
@@ -67,7 +71,45 @@ def read_access(given: Mapping[str, str], environment: Mapping[str, str] | None 
 
 def store_access(given: Globals) -> StoreAccess:
     """Return the connection settings of options, environment, context and file. Raise UsageFaultError."""
-    return read_access(given.settings(), {})
+    access = read_access(given.settings(), {})
+    if access.has_credential() or not is_for_secured_local(given):
+        return access
+    return dataclasses.replace(access, auth=read_super(given.data_path))
+
+
+def certs_dir_named(given: Globals) -> Path | None:
+    """Return the directory of --certs-dir, RK_CERTS_DIR, context or file; None if none of them names one."""
+    found = given.settings().get("certs-dir", "")
+    return Path(found).expanduser().absolute() if found else None
+
+
+def credentials_of(given: Globals) -> Credentials | None:
+    """Return the user's credentials, None for open connections. Raise UsageFaultError for unusable ones."""
+    directory = certs_dir_named(given)
+    name = os.environ.get(USER_VARIABLE, "")
+    if directory is None:
+        directory = _of_local_cluster(given)
+        name = name or FIRST_USER
+    try:
+        return None if directory is None else read_user(directory, name)
+    except ConfigError as error:
+        raise UsageFaultError(str(error), "`rk certs issue --user NAME --to DIR` makes credentials.") from error
+
+
+def _of_local_cluster(given: Globals) -> Path | None:
+    """Return the directory that `rk up` has made, if the command is for its cluster and the cluster is secured."""
+    return given.data_path / CERTS_DIR if is_for_secured_local(given) else None
+
+
+def is_for_secured_local(given: Globals) -> bool:
+    """Return True if the command is for the cluster in --data-dir, and this cluster is secured."""
+    local = read_cluster(given.data_path)
+    if local is None or not local.secured:
+        return False
+    hosts, masters = given.explicit_store(), given.master_addresses()
+    is_other = hosts is not None and hosts != local.store
+    is_other |= bool(masters) and not {one.address for one in local.masters}.issuperset(masters)
+    return not is_other
 
 
 def as_variables(given: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
     <data-dir>/
       cluster.json      what runs, for other `rk` commands (written by `rk up`; kept after its end)
+      certs/            credentials of daemons and of the user `admin`; mode 0700
       store-auth        super's credential for the store, created by `rk up`; mode 0600
       up.lock           held by the one `rk up` that may use this directory
       control.sock      requests to that `rk up` (cli/up/control.py)
@@ -31,13 +32,22 @@ from typing import Final
 import msgspec
 
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
+from coord.errors import ConfigError
+from coord.security.credentials import CLUSTER_FILE as CLUSTER_FILE_OF_CERTS
+from coord.security.making import PEERS_FILE, init
+from coord.security.principal import USER, Principal
 
 HOST: Final = "127.0.0.1"
 CLUSTER_FILE: Final = "cluster.json"
 LOCK_FILE: Final = "up.lock"
 CONTROL_FILE: Final = "control.sock"
 SUPER_FILE: Final = "store-auth"
+#: Credentials of the daemons and of the first user of a secured cluster (`coord.security.credentials`).
+CERTS_DIR: Final = "certs"
 FORMAT_VERSION: Final = 1
+
+#: The user whose key `rk up` and `rk certs init` make.
+FIRST_USER: Final = "admin"
 
 #: Limits of the port plan.
 STORE_NODES_MAX: Final = 9
@@ -100,6 +110,8 @@ class LocalCluster(msgspec.Struct):
     purge_after_ms: int | None = None
     #: Silence in seconds after which a tablet's member is replaced (`rk server run --replica-dead-s`); 0: the default.
     replica_dead_s: float = 0.0
+    #: Whether daemons demand a proof of identity; the credentials are in CERTS_DIR.
+    secured: bool = False
     #: Whether a start has completed all phases, including the table.
     has_been_up: bool = False
     format_version: int = FORMAT_VERSION
@@ -135,6 +147,7 @@ class Shape(msgspec.Struct, frozen=True):
     replacements_max: int | None = None
     purge_after_ms: int | None = None
     replica_dead_s: float = 0.0
+    secured: bool = False
 
 
 def design(shape: Shape, data_dir: Path) -> LocalCluster:
@@ -173,6 +186,7 @@ def design(shape: Shape, data_dir: Path) -> LocalCluster:
         replacements_max=shape.replacements_max,
         purge_after_ms=shape.purge_after_ms,
         replica_dead_s=shape.replica_dead_s,
+        secured=shape.secured,
         masters=[daemon(MASTER, n, 30, 40) for n in range(1, shape.masters + 1)],
         servers=[
             daemon(SERVER, n, 50, 70, rack=f"rack-{(n - 1) % shape.racks + 1}") for n in range(1, shape.servers + 1)
@@ -203,13 +217,17 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
     """Return the command that runs `daemon` in the foreground."""
     start = [sys.executable, "-P", "-m", "cli"]
     common = ["--data-dir", daemon.data_dir, "--admin-address", daemon.admin]
+    certs = Path(daemon.data_dir).parent / CERTS_DIR
+    peer_secret = ["--peer-secret-file", str(certs / PEERS_FILE)]
     if daemon.role == STORE:
         peers = ",".join(f"{node.name.rpartition('-')[2]}={node.peer}" for node in cluster.coord)
         number = daemon.name.rpartition("-")[2]
         addresses = ["--client-address", daemon.address, "--peer-address", daemon.peer, "--peers", peers]
         rights = ["--super-digest", digest_of(make_super(Path(daemon.data_dir).parent))]
+        rights += peer_secret if cluster.secured else []
         return [*start, "coord", "run", "--id", number, *addresses, *common, *rights, "--drill-links"]
     place = ["--store", cluster.store, "--root", cluster.root, "--address", daemon.address]
+    place += ["--certs-dir", str(certs)] if cluster.secured else []
     if daemon.role == MASTER:
         plan = ["--min-servers", str(len(cluster.servers)), "--plan-engine", shape.plan_engine]
         plan += ["--spark-master", shape.spark_master] if shape.spark_master else []
@@ -233,8 +251,19 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         "--opener",
         shape.opener,
         "--drill-links",
+        *(peer_secret if cluster.secured and shape.opener == "kv" else []),
         *(["--replica-dead-s", f"{shape.replica_dead_s:g}"] if shape.replica_dead_s else []),
     ]
+
+
+def make_certs(data_dir: Path) -> None:
+    """Make the credentials of a secured cluster in `data_dir` unless it has some. Raise CliError."""
+    directory = data_dir / CERTS_DIR
+    try:
+        if not (directory / CLUSTER_FILE_OF_CERTS).exists():
+            init(directory, Principal(USER, FIRST_USER))
+    except ConfigError as error:
+        raise CliError(str(error), "Give a writable --data-dir.") from error
 
 
 def make_super(data_dir: Path) -> str:

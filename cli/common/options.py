@@ -49,6 +49,7 @@ SETTINGS: Final = (
     ("store-tls-cert", "PEM", "Client certificate, if the store requires one."),
     ("store-tls-key", "PEM", "Key of the client certificate, if it is in another file."),
     ("store-tls-host-check", "yes|no", "Whether the store's certificate must name the host.  [default: yes]"),
+    ("certs-dir", "DIR", "Directory with the credentials that this process proves to daemons and callers."),
     ("store-auth", _CREDENTIAL, "Digest credential for the store's access lists."),
     ("store-sasl", _CREDENTIAL, "SASL DIGEST-MD5 credential for the store."),
     ("store-readers", "SCHEME:ID,…", "Identities that may read the znodes that are created with the credential."),

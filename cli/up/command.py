@@ -31,15 +31,17 @@ from cli.common.local import (
     CONTROL_FILE,
     HOST,
     LOCK_FILE,
+    SUPER_FILE,
     LocalCluster,
     Shape,
     command_line,
     design,
     environment,
+    make_certs,
     read_cluster,
     write_cluster,
 )
-from cli.common.options import DEFAULT_DATA_DIR, Globals, own_masters_options, parse_hosts, spark_options
+from cli.common.options import DEFAULT_DATA_DIR, Globals, own_masters_options, parse_hosts, spark_options, variable_of
 from cli.common.staleness import duration_ms
 from cli.splits import specs_of_csv, usage_faults
 from cli.up.bringup import Assigned, BringUp, UpTable
@@ -120,6 +122,12 @@ class StopRequested(BaseException):
     show_default=True,
     help="Content of a region: key-value data, an empty directory, or nothing (for benchmarks).",
 )
+@click.option(
+    "--secure/--insecure",
+    default=None,
+    help="Whether daemons demand a proof of identity from callers and peers, so that other users of this machine get"
+    " nothing.  [default: as at the last start; --insecure at the first]",
+)
 @click.option("--restart/--no-restart", default=True, show_default=True, help="Restart daemons that die.")
 @own_masters_options
 @click.pass_obj
@@ -144,6 +152,7 @@ def up(
     purge_after: str | None,
     replica_dead_s: float | None,
     opener: str,
+    secure: bool | None,
     restart: bool,
 ) -> int:
     """Start store nodes, masters and region servers on this machine, and run until Ctrl-C.
@@ -160,6 +169,7 @@ def up(
     limits = (create_timeout_s, replacements_max, purge_after_ms)
     shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener, spark, limits)
     shape = with_dead_s(shape, before, replica_dead_s)
+    shape = msgspec.structs.replace(shape, secured=_is_secured(before, secure))
     local = design(shape, data_dir)
     local.has_been_up = before is not None and before.has_been_up
     if not no_table:
@@ -223,6 +233,13 @@ def with_dead_s(shape: Shape, before: LocalCluster | None, replica_dead_s: float
     """Return the shape with the silence after which members of tablets are replaced: given, or as before."""
     known = before.replica_dead_s if before else 0.0
     return msgspec.structs.replace(shape, replica_dead_s=replica_dead_s or known)
+
+
+def _is_secured(before: LocalCluster | None, secure: bool | None) -> bool:
+    """Return whether the cluster demands proofs: as requested, or as before."""
+    if secure is not None:
+        return secure
+    return before.secured if before is not None else False
 
 
 def _or_default(request: int | None, usual: int) -> int:
@@ -293,6 +310,8 @@ def _run(
     restart: bool,
 ) -> int:
     news: queue.Queue[News] = queue.Queue()
+    if local.secured:
+        make_certs(data_dir)
     commands = {daemon.name: command_line(daemon, local, shape) for daemon in local.daemons()}
     store_access(given)  # report wrong options before any daemon starts
     try:
@@ -303,7 +322,7 @@ def _run(
         raise CliError(
             f"cannot write in {data_dir}: {error.strerror}", "Free space on that disk, or give another --data-dir."
         ) from error
-    surroundings = {**environment(), **as_variables(given.settings())}
+    surroundings = {**environment(), **as_variables(given.settings()), **_store_credential(given, local, data_dir)}
     supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put)
     output.keep_going("the cluster keeps running; stop it with SIGINT (Ctrl-C) or SIGTERM")
     display = choose(as_json=given.json)
@@ -327,6 +346,13 @@ def _run(
         return 0
     finally:
         supervisor.close()
+
+
+def _store_credential(given: Globals, local: LocalCluster, data_dir: Path) -> dict[str, str]:
+    """Return the environment by which the daemons of a secured cluster close their znodes: super's credential."""
+    if not local.secured or local.outside or {"store-auth", "store-sasl"} & given.settings().keys():
+        return {}
+    return {variable_of("store-auth"): f"@{data_dir / SUPER_FILE}"}
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

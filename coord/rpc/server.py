@@ -45,6 +45,7 @@ from coord.rpc.wire import (
     encode_body,
     encode_frame,
 )
+from coord.security import process
 from coord.security.credentials import Credentials
 from coord.security.principal import NOBODY, Principal
 
@@ -260,8 +261,8 @@ class RpcServer:
         self.receiver = receiver
         self.check = check
         self.authorize = authorize
-        #: What callers must prove their identity to; None: this server is open.
-        self.credentials = credentials
+        #: What callers are proved to, by default the credentials of this process; None: this server is open.
+        self.credentials = credentials or process.own()
         self.connections: set[_ServerConnection] = set()
         #: Connection of the request that is being dispatched, or was dispatched last.
         self.calling: ITransport | None = None

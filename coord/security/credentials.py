@@ -25,18 +25,18 @@ CLUSTER_FILE: Final = "cluster-secret.json"
 _TOO_OPEN: Final = 0o027
 
 
-def key_file(directory: Path, identity: Principal) -> Path:
+def key_file(directory: Path, principal: Principal) -> Path:
     """Return the path of an identity's key."""
-    return directory / f"{identity.kind}.{identity.name}.json"
+    return directory / f"{principal.kind}.{principal.name}.json"
 
 
 class Credentials:
     """The credentials of this process, for both ends of its connections."""
 
-    def __init__(self, directory: Path, identity: Principal) -> None:
-        """Read the directory for `identity`. Raise ConfigError."""
+    def __init__(self, directory: Path, principal: Principal) -> None:
+        """Read the directory for `principal`. Raise ConfigError."""
         self.directory = directory
-        self.identity = identity
+        self.principal = principal
         self._seen: tuple[object, ...] = ()
         self._secrets: ClusterSecrets | None = None
         self._key: IdentityKey | None = None
@@ -58,16 +58,16 @@ class Credentials:
         self._refresh()
         key = self._own_key()
         return DialingChannel(
-            self.identity, key.cluster, key.number, bytes.fromhex(key.key), os.urandom(NONCE_BYTES), wanted
+            self.principal, key.cluster, key.number, bytes.fromhex(key.key), os.urandom(NONCE_BYTES), wanted
         )
 
     def listener(self) -> ProofChannel:
         """Return the channel of a connection that this process accepts."""
         self._refresh()
-        return ListeningChannel(self.identity, self.cluster, self._key_of, os.urandom(NONCE_BYTES))
+        return ListeningChannel(self.principal, self.cluster, self._key_of, os.urandom(NONCE_BYTES))
 
-    def _key_of(self, identity: Principal, number: int) -> bytes | None:
-        return None if self._secrets is None else self._secrets.key_of(identity, number)
+    def _key_of(self, principal: Principal, number: int) -> bytes | None:
+        return None if self._secrets is None else self._secrets.key_of(principal, number)
 
     def _own_key(self) -> IdentityKey:
         assert self._key is not None
@@ -88,19 +88,19 @@ class Credentials:
         return self.directory / CLUSTER_FILE
 
     def _key_path(self) -> Path:
-        return key_file(self.directory, self.identity)
+        return key_file(self.directory, self.principal)
 
     def _read(self) -> None:
         seen = self._stats()
-        if self.identity.is_daemon:
+        if self.principal.is_daemon:
             path = self._secrets_path()
             self._secrets = decode_secrets(read_private(path), str(path))
-            self._key = issue(self._secrets, self.identity)
+            self._key = issue(self._secrets, self.principal)
         else:
             path = self._key_path()
             key = decode_key(read_private(path), str(path))
-            if key.identity != self.identity:
-                raise ConfigError(f"{path} holds the key of {key.identity}: rename the file, or issue another key")
+            if key.principal != self.principal:
+                raise ConfigError(f"{path} holds the key of {key.principal}: rename the file, or issue another key")
             self._key = key
         self._seen, self._problem = seen, ""
 
@@ -117,10 +117,10 @@ def read_user(directory: Path, name: str = "") -> Credentials:
     return Credentials(directory, Principal(USER, name or names[0]))
 
 
-def read_daemon(directory: Path, identity: Principal) -> Credentials:
+def read_daemon(directory: Path, principal: Principal) -> Credentials:
     """Return the credentials of a daemon. Raise ConfigError."""
     check_directory(directory)
-    return Credentials(directory, identity)
+    return Credentials(directory, principal)
 
 
 def check_directory(directory: Path) -> None:

@@ -54,7 +54,7 @@ class IdentityKey(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
     @property
-    def identity(self) -> Principal:
+    def principal(self) -> Principal:
         """Whose key this is."""
         return Principal(self.kind, self.name)
 

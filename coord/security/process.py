@@ -7,10 +7,12 @@ library sets it here, or by RK_CERTS_DIR and RK_CERTS_USER in its environment. W
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from coord.security.credentials import Credentials, read_user
+from coord.security.credentials import Credentials, read_daemon, read_user
+from coord.security.principal import Principal
 
 DIRECTORY_VARIABLE: Final = "RK_CERTS_DIR"
 USER_VARIABLE: Final = "RK_CERTS_USER"
@@ -21,6 +23,8 @@ class _Own:
 
     is_set = False
     credentials: Credentials | None = None
+    #: Finds the credentials at the first connection.
+    choose: Callable[[], Credentials | None] | None = None
 
 
 def use(credentials: Credentials | None) -> None:
@@ -28,13 +32,25 @@ def use(credentials: Credentials | None) -> None:
     _Own.is_set, _Own.credentials = True, credentials
 
 
+def use_daemon(directory: Path | None, principal: Principal) -> None:
+    """Set the credentials of a daemon, which has no other choice than its option. Raise ConfigError."""
+    use(None if directory is None else read_daemon(directory, principal))
+
+
+def choose_by(choose: Callable[[], Credentials | None]) -> None:
+    """Have `choose` find the credentials when the first connection needs them."""
+    _Own.is_set, _Own.choose = False, choose
+
+
 def forget() -> None:
     """Return to the environment's choice. For tests."""
-    _Own.is_set, _Own.credentials = False, None
+    _Own.is_set, _Own.credentials, _Own.choose = False, None, None
 
 
 def own() -> Credentials | None:
     """Return the credentials of this process, None for open connections. Raise ConfigError."""
+    if not _Own.is_set and _Own.choose is not None:
+        use(_Own.choose())
     if not _Own.is_set:
         directory = os.environ.get(DIRECTORY_VARIABLE, "")
         use(read_user(Path(directory), os.environ.get(USER_VARIABLE, "")) if directory else None)

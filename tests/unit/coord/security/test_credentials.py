@@ -94,11 +94,11 @@ def test_a_directory_that_others_can_write_is_rejected(directory: Path) -> None:
 
 def test_which_user(directory: Path) -> None:
     """The only one, or the one that was named."""
-    assert read_user(directory).identity == ALICE
+    assert read_user(directory).principal == ALICE
     write(key_file(directory, BOB), encode_file(issue(OLD, BOB)))
     with pytest.raises(ConfigError, match="keys of 2 users: name one with RK_CERTS_USER"):
         read_user(directory)
-    assert read_user(directory, "bob").identity == BOB
+    assert read_user(directory, "bob").principal == BOB
     with pytest.raises(ConfigError, match=r"cannot read .*user\.carol\.json"):
         read_user(directory, "carol")
 
@@ -150,4 +150,4 @@ def test_the_environment_names_the_credentials_of_a_program(directory: Path, mon
     own = process.own()
     process.forget()
     assert own is not None
-    assert own.identity == ALICE
+    assert own.principal == ALICE

@@ -1,0 +1,146 @@
+"""`rk certs`: make, issue and rotate the credentials that daemons and users prove (docs/security.md)."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import click
+
+from cli.common import output
+from cli.common.access import certs_dir_named
+from cli.common.errors import CliError, UsageFaultError
+from cli.common.local import CERTS_DIR, FIRST_USER, read_cluster
+from cli.common.options import Globals, global_options
+from coord.errors import ConfigError
+from coord.security import making
+from coord.security.credentials import CLUSTER_FILE, read_private
+from coord.security.keys import decode_key, decode_secrets
+from coord.security.principal import USER, Principal, parse_principal
+
+_SUFFIX: Final = ".json"
+
+T = TypeVar("T")
+
+
+class ListedFile(NamedTuple):
+    """One file of the directory."""
+
+    file: str
+    what: str
+    of: str
+    secrets: str
+    problem: str
+
+
+@click.group()
+def certs() -> None:
+    """Credentials of daemons and users: make, issue, rotate, list."""
+
+
+@certs.command("init")
+@click.option("--user", default=FIRST_USER, show_default=True, metavar="NAME", help="The first user.")
+@global_options
+@click.pass_obj
+def init(given: Globals, user: str) -> None:
+    """Make the secret of a new cluster, and the key of its first user, in --certs-dir.
+
+    Copy the directory to every daemon's machine, without the user's key. `rk up` needs none of this.
+    """
+    directory = _directory(given)
+    made = _checked(lambda: making.init(directory, _user(user)))
+    if given.json:
+        output.print_json({"directory": str(directory), "cluster": made.cluster, "user": user})
+        return
+    click.echo(f"made credentials of cluster {made.cluster} in {directory}, and the key of user:{user}")
+
+
+@certs.command("issue")
+@click.option("--user", required=True, metavar="NAME", help="The user who gets a key.")
+@click.option("--to", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Directory of the new key.")
+@global_options
+@click.pass_obj
+def issue(given: Globals, user: str, to: Path) -> None:
+    """Write the key of a user into a directory of its own: all that this user needs as --certs-dir."""
+    key = _checked(lambda: making.issue_key(_directory(given), _user(user), to))
+    if given.json:
+        output.print_json({"directory": str(to), "cluster": key.cluster, "principal": str(key.principal)})
+        return
+    click.echo(f"wrote the key of {key.principal} to {to}; it is used by --certs-dir {to} (RK_CERTS_DIR)")
+
+
+@certs.command("rotate")
+@click.option("--finish", is_flag=True, help="Remove the old secrets: keys by them are worth nothing from now on.")
+@global_options
+@click.pass_obj
+def rotate(given: Globals, finish: bool) -> None:
+    """Add a new secret, which daemons use without a restart; keys by the old one stay valid until `--finish`.
+
+    First rotate in the directory of every daemon, then issue new keys to users, then finish.
+    """
+    directory = _directory(given)
+    removed = _checked(lambda: making.finish(directory)) if finish else []
+    known = _checked(lambda: making.secrets_in(directory) if finish else making.rotate(directory))
+    if given.json:
+        output.print_json({"current": known.current(), "accepted": sorted(known.secrets), "removed": removed})
+        return
+    accepted = ", ".join(str(number) for number in sorted(known.secrets))
+    click.echo(f"secret {known.current()} is used; keys by {accepted} are accepted")
+
+
+@certs.command("list")
+@global_options
+@click.pass_obj
+def list_(given: Globals) -> None:
+    """Show what is in the directory: whose credentials, by which secrets, and what is wrong with a file."""
+    directory = _directory(given)
+    if not directory.is_dir():
+        raise UsageFaultError(f"there is no directory {directory}", "`rk certs init` makes it.")
+    found = [_look(path) for path in sorted(directory.iterdir()) if not path.name.startswith(".")]
+    if given.json:
+        output.print_json([one._asdict() for one in found])
+        return
+    columns = ["file", "what", "of", "secrets", "problem"]
+    output.console().print(output.table("", columns, [tuple(one) for one in found]))
+
+
+def _look(path: Path) -> ListedFile:
+    """Return what a file holds."""
+    try:
+        if path.name == CLUSTER_FILE:
+            secrets = decode_secrets(read_private(path), str(path))
+            numbers = ", ".join(str(one) for one in sorted(secrets.secrets))
+            return ListedFile(path.name, "secret of the cluster", secrets.cluster, numbers, "")
+        if path.name == making.PEERS_FILE:
+            read_private(path)
+            return ListedFile(path.name, "secret of peers", "", "", "")
+        if path.name.startswith(f"{USER}.") and path.name.endswith(_SUFFIX):
+            key = decode_key(read_private(path), str(path))
+            return ListedFile(path.name, "key", str(key.principal), str(key.number), "")
+    except ConfigError as error:
+        return ListedFile(path.name, "", "", "", str(error))
+    return ListedFile(path.name, "unknown", "", "", "" if stat.S_ISREG(path.lstat().st_mode) else "no regular file")
+
+
+def _directory(given: Globals) -> Path:
+    """Return --certs-dir, or that of the local cluster. Raise UsageFaultError."""
+    named = certs_dir_named(given)
+    if named is not None:
+        return named
+    if read_cluster(given.data_path) is None:
+        raise UsageFaultError("no directory of credentials is named", "Give --certs-dir DIR (RK_CERTS_DIR).")
+    return given.data_path / CERTS_DIR
+
+
+def _user(name: str) -> Principal:
+    return parse_principal(f"{USER}:{name}")
+
+
+def _checked(work: Callable[[], T]) -> T:
+    """Return what `work` returns. Raise CliError for its ConfigError."""
+    try:
+        return work()
+    except ConfigError as error:
+        raise CliError(str(error)) from error

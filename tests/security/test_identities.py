@@ -1,0 +1,145 @@
+"""A cluster of `rk up --secure` and a stranger who knows every port and none of its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coord.rpc.blocking import call_blocking
+from coord.rpc.wire import Code, RpcError
+from coord.security import process
+from coord.security.credentials import read_daemon, read_user
+from coord.security.principal import SERVER, Principal
+from regions import messages as ms
+from regionserver.kv.messages import KvChange, KvRead, KvWrite
+from regionserver.request_gate import Place
+from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
+
+_SHAPE = ("--store-nodes", "1", "--masters", "1", "--servers", "1", "--regions", "2", "--plan-engine", "greedy")
+_PLACE = Place("r1", "u", 1, 1)
+
+#: The requests of masters and servers that a stranger was once served.
+TO_MASTER = (
+    ms.ListTables(),
+    ms.DescribeTable("packages"),
+    ms.CreateTable("stolen"),
+    ms.DeleteTable("packages"),
+    ms.SetRegionIntent("r1", assigned=False),
+    ms.FenceServer("u"),
+    ms.DrainServer("u"),
+    ms.ShutdownCluster(),
+    ms.GetMasterStatus(),
+)
+TO_SERVER = (
+    ms.GetServerStatus(),
+    KvRead(_PLACE, ["alice"]),
+    KvWrite(_PLACE, [KvChange("alice", b"0 (stolen)")], "w", 1),
+    ms.OpenRegions(2**62, "r", 1, [], 0, "c"),
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUp]:
+    folder = tmp_path_factory.mktemp("secured") / "data"
+    with local_up(folder, "--secure", "--base-port", str(free_base_port()), *_SHAPE) as up:
+        up.event("up")
+        yield up
+
+
+@pytest.fixture
+def _stranger() -> Iterator[None]:
+    process.use(None)
+    yield
+    process.forget()
+
+
+def address(up: LocalUp, kind: str) -> tuple[str, int]:
+    """Return the RPC address of the first daemon of a kind."""
+    daemons = json.loads((up.data_dir / "cluster.json").read_text())
+    host, _, port = daemons[kind][0]["address"].rpartition(":")
+    return host, int(port)
+
+
+def refused(where: tuple[str, int], request: msgspec.Struct) -> str:
+    """Send a request and return the sentence of its rejection."""
+    with pytest.raises(RpcError) as caught:
+        call_blocking(where, request, 10.0, expect=ms.Accepted)
+    assert caught.value.code == Code.UNAUTHENTICATED
+    return caught.value.message
+
+
+@pytest.mark.usefixtures("_stranger")
+@pytest.mark.parametrize("request_", [*TO_MASTER], ids=lambda one: type(one).__name__)
+def test_a_stranger_gets_nothing_of_a_master(cluster: LocalUp, request_: msgspec.Struct) -> None:
+    """Neither rows nor names nor the id of the cluster."""
+    assert "accepts no caller without a proof" in refused(address(cluster, "masters"), request_)
+
+
+@pytest.mark.usefixtures("_stranger")
+@pytest.mark.parametrize("request_", TO_SERVER, ids=lambda one: type(one).__name__)
+def test_a_stranger_gets_nothing_of_a_server(cluster: LocalUp, request_: msgspec.Struct) -> None:
+    """A forged epoch included: no order of a stranger is read."""
+    assert "accepts no caller without a proof" in refused(address(cluster, "servers"), request_)
+
+
+def test_a_key_of_another_cluster_is_worth_nothing(cluster: LocalUp, tmp_path: Path) -> None:
+    """The secrets differ, and so do the ids that the MACs cover."""
+    assert run_rk("certs", "init", "--certs-dir", str(tmp_path / "other")).returncode == 0
+    try:
+        for kind in ("masters", "servers"):
+            process.use(read_user(tmp_path / "other"))
+            assert "those of another cluster" in refused(address(cluster, kind), ms.GetServerStatus())
+    finally:
+        process.forget()
+
+
+def test_a_user_cannot_act_as_a_daemon(cluster: LocalUp, tmp_path: Path) -> None:
+    """From a user's key no other key can be derived, and the secret of the cluster is not there."""
+    home = cluster.data_dir / "certs"
+    made = run_rk("certs", "issue", "--user", "bob", "--to", str(tmp_path / "bob"), "--certs-dir", str(home))
+    assert made.returncode == 0, made.stderr
+    with pytest.raises(Exception, match=r"cluster-secret\.json"):
+        read_daemon(tmp_path / "bob", Principal(SERVER, "forged"))
+
+
+def test_the_owner_and_the_owners_users_are_served(cluster: LocalUp, tmp_path: Path) -> None:
+    """Commands find the credentials as they find addresses; others are given theirs."""
+    data = ("--data-dir", str(cluster.data_dir))
+    assert run_rk("put", "packages", "k", "v", *data).returncode == 0
+    assert run_rk("get", "packages", "k", *data).stdout.strip() == "v"
+    masters = "{}:{}".format(*address(cluster, "masters"))
+    carol = tmp_path / "carol"
+    assert run_rk("certs", "issue", "--user", "carol", "--to", str(carol), *data).returncode == 0
+    listed = run_rk("table", "list", "--masters", masters, "--certs-dir", str(carol), "--data-dir", str(tmp_path))
+    assert "packages" in listed.stdout
+    stranger = run_rk("table", "list", "--masters", masters, "--data-dir", str(tmp_path))
+    assert stranger.returncode != 0
+    assert "give --certs-dir DIR (RK_CERTS_DIR)" in stranger.stderr
+
+
+def test_the_znodes_are_closed(cluster: LocalUp, tmp_path: Path) -> None:
+    """The store's client port serves everybody, and access lists close what the cluster keeps there."""
+    store = json.loads((cluster.data_dir / "cluster.json").read_text())["store"]
+    shown = run_rk("table", "list", "--store", store, "--data-dir", str(tmp_path))
+    assert shown.returncode != 0
+    assert "denied access" in shown.stderr
+
+
+def test_secrets_are_rotated_without_a_restart(cluster: LocalUp) -> None:
+    """Reads go on at each step, with daemons that run since before."""
+    data = ("--data-dir", str(cluster.data_dir))
+    pids = cluster.pids()
+    for step in (
+        ["rotate"],
+        ["issue", "--user", "admin", "--to", str(cluster.data_dir / "certs")],
+        ["rotate", "--finish"],
+    ):
+        assert run_rk("certs", *step, *data).returncode == 0
+        found = run_rk("get", "packages", "k", *data)
+        assert found.stdout.strip() == "v", found.stderr
+        assert run_rk("table", "list", *data).returncode == 0
+    assert cluster.pids() == pids

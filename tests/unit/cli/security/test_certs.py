@@ -1,0 +1,152 @@
+"""`rk certs`, and the credentials that commands use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.common.access import credentials_of
+from cli.common.errors import EXIT_OK, EXIT_REFUSED, EXIT_USAGE, UsageFaultError
+from cli.common.local import CERTS_DIR, FIRST_USER, Shape, design, make_certs, write_cluster
+from cli.common.options import Globals
+from cli.main import run
+from coord.security import process
+from coord.security.channel import Unproven
+from coord.security.credentials import CLUSTER_FILE, read_daemon, read_user
+from coord.security.principal import SERVER, Principal
+from tests.unit.coord.security.test_credentials import shake
+
+ONE = Principal(SERVER, "one")
+
+
+@pytest.fixture(autouse=True)
+def _no_credentials(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("RK_CERTS_DIR", raising=False)
+    yield
+    process.forget()
+
+
+def test_init_and_issue_make_what_daemons_and_users_need(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All files are for their owner only; alice's directory has her key and nothing else."""
+    home, alice = tmp_path / "certs", tmp_path / "alice"
+    assert run(["certs", "init", "--certs-dir", str(home)]) == EXIT_OK
+    assert run(["certs", "issue", "--user", "alice", "--to", str(alice), "--certs-dir", str(home)]) == EXIT_OK
+    assert [one.name for one in alice.iterdir()] == ["user.alice.json"]
+    for path in (*home.iterdir(), *alice.iterdir()):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert {one.stat().st_mode & 0o777 for one in (home, alice)} == {0o700}
+    assert shake(read_user(alice), read_daemon(home, ONE)) == (ONE, Principal("user", "alice"))
+    capsys.readouterr()
+    assert run(["certs", "list", "--certs-dir", str(home), "--json"]) == EXIT_OK
+    listed = {one["file"]: (one["what"], one["problem"]) for one in json.loads(capsys.readouterr().out)}
+    assert listed == {
+        "cluster-secret.json": ("secret of the cluster", ""),
+        "peer-secret": ("secret of peers", ""),
+        "user.admin.json": ("key", ""),
+    }
+
+
+def test_a_second_init_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would lock every daemon and user out."""
+    assert run(["certs", "init", "--certs-dir", str(tmp_path / "certs")]) == EXIT_OK
+    before = {one.name: one.read_bytes() for one in (tmp_path / "certs").iterdir()}
+    assert run(["certs", "init", "--certs-dir", str(tmp_path / "certs")]) == EXIT_REFUSED
+    assert "rk certs rotate" in capsys.readouterr().err
+    assert {one.name: one.read_bytes() for one in (tmp_path / "certs").iterdir()} == before
+
+
+def test_rotation_in_three_steps(tmp_path: Path) -> None:
+    """Old keys hold until `--finish`; new keys hold from the first step on."""
+    home, alice = tmp_path / "certs", tmp_path / "alice"
+    where = ["--certs-dir", str(home)]
+    assert run(["certs", "init", *where]) == EXIT_OK
+    assert run(["certs", "issue", "--user", "alice", "--to", str(alice), *where]) == EXIT_OK
+    daemon, old = read_daemon(home, ONE), read_user(alice)
+    assert run(["certs", "rotate", *where]) == EXIT_OK
+    assert shake(old, daemon)[0] == ONE
+    new = tmp_path / "new"
+    assert run(["certs", "issue", "--user", "alice", "--to", str(new), *where]) == EXIT_OK
+    assert shake(read_user(new), daemon)[0] == ONE
+    assert run(["certs", "rotate", "--finish", *where]) == EXIT_OK
+    assert shake(read_user(new), daemon)[0] == ONE
+    with pytest.raises(Unproven, match="of secret 1, which the cluster does not have"):
+        shake(old, daemon)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "error"),
+    [
+        (["issue", "--user", "a/b", "--to", "x"], EXIT_REFUSED, "is no identity"),
+        (["issue", "--user", "bob", "--to", "x"], EXIT_REFUSED, "cannot read --certs-dir"),
+        (["list"], EXIT_USAGE, "there is no directory"),
+        (["rotate"], EXIT_REFUSED, "cannot read --certs-dir"),
+    ],
+)
+def test_mistakes(
+    tmp_path: Path, words: list[str], status: int, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence each."""
+    assert run(["certs", *words, "--certs-dir", str(tmp_path / "none")]) == status
+    assert error in capsys.readouterr().err
+
+
+def test_a_directory_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a local cluster there is no default."""
+    assert run(["certs", "list", "--data-dir", str(tmp_path)]) == EXIT_USAGE
+    assert "Give --certs-dir" in capsys.readouterr().err
+
+
+def local(data_dir: Path, *, secured: bool) -> Globals:
+    """Write the files of a local cluster and return the options of a command for it."""
+    shape = Shape(1, 1, 1, 1, 21800, None, "/regionkeeper", "greedy", secured=secured)
+    data_dir.mkdir(exist_ok=True)
+    write_cluster(design(shape, data_dir), data_dir)
+    if secured:
+        make_certs(data_dir)
+    given = Globals()
+    given.data_dir = str(data_dir)
+    return given
+
+
+def test_commands_find_the_credentials_of_the_local_cluster(tmp_path: Path) -> None:
+    """As they find its addresses; an open cluster needs none."""
+    found = credentials_of(local(tmp_path / "closed", secured=True))
+    assert found is not None
+    assert str(found.principal) == f"user:{FIRST_USER}"
+    assert credentials_of(local(tmp_path / "open", secured=False)) is None
+
+
+def test_another_cluster_gets_no_proof_of_the_local_one(tmp_path: Path) -> None:
+    """The store or the masters of a command may be elsewhere."""
+    given = local(tmp_path, secured=True)
+    given.store = "10.0.0.1:2181"
+    assert credentials_of(given) is None
+    given.store, given.masters = None, "10.0.0.1:2183"
+    assert credentials_of(given) is None
+    given.masters = "127.0.0.1:21831"
+    assert credentials_of(given) is not None
+
+
+def test_a_named_directory_wins(tmp_path: Path) -> None:
+    """--certs-dir for another user; a directory that holds nothing is an error, never an open connection."""
+    given = local(tmp_path / "data", secured=True)
+    certs = tmp_path / "data" / CERTS_DIR
+    assert run(["certs", "issue", "--user", "bob", "--to", str(tmp_path / "bob"), "--certs-dir", str(certs)]) == EXIT_OK
+    given.store_settings["certs-dir"] = str(tmp_path / "bob")
+    found = credentials_of(given)
+    assert found is not None
+    assert found.principal.name == "bob"
+    (tmp_path / "bob" / "user.bob.json").unlink()
+    with pytest.raises(UsageFaultError, match="no key of a user"):
+        credentials_of(given)
+
+
+def test_the_secret_of_a_local_cluster_is_made_once(tmp_path: Path) -> None:
+    """A restart keeps it."""
+    local(tmp_path, secured=True)
+    before = (tmp_path / CERTS_DIR / CLUSTER_FILE).read_bytes()
+    make_certs(tmp_path)
+    assert (tmp_path / CERTS_DIR / CLUSTER_FILE).read_bytes() == before
