@@ -57,6 +57,11 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then another engine takes over.")
 @spark_options("for bulk plans")
 @click.option("--plan-dir", type=click.Path(path_type=Path), help="Directory of plans; a Spark cluster must share it.")
+@click.option(
+    "--plan-blocks",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory with the table blocks (region_id, host, bytes): bulk plans prefer servers on these hosts.",
+)
 @click.option("--start-timeout-s", default=30.0, show_default=True, help="Time limit for an ordered open to begin.")
 @click.option(
     "--open-timeout-s", default=60.0, show_default=True, help="Time limit between progress reports of an open."
@@ -109,6 +114,7 @@ def run(
     spark_master: str,
     spark_conf: tuple[str, ...],
     plan_dir: Path | None,
+    plan_blocks: Path | None,
     spark_min: int,
     balance_period_s: float,
     start_timeout_s: float,
@@ -142,6 +148,7 @@ def run(
             spark_master=spark_master,
             spark_conf=spark_conf,
             plan_dir=plan_dir,
+            plan_blocks=plan_blocks,
             spark_min=spark_min,
             balance_period_s=balance_period_s,
             access=store_access(given),

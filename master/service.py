@@ -125,6 +125,7 @@ class MasterService:
             spark_master=settings.spark_master,
             spark_conf=settings.spark_conf,
             spark_min=settings.spark_min,
+            blocks=settings.plan_blocks,
         )
         self._history: Any = None
         self.auditor: Auditor | None = None

@@ -90,6 +90,8 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Directory of plans and their inputs; None: below data_dir. All hosts of a Spark cluster must share the directory
     #: under the same path.
     plan_dir: Path | None = None
+    #: Directory with the table `blocks`: bytes of each region on each host. Read for each plan (FW-05).
+    plan_blocks: Path | None = None
     #: `auto` uses Spark from this number of replicas on, and greedy below; 0: `regions.plan.choice` decides.
     spark_min: int = 0
     #: Seconds between rounds of the balancer; 0: only on an operator's request (RT-14).

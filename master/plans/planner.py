@@ -30,10 +30,12 @@ from regions.balance.sizes import NOT_MEASURED, RegionSizes
 from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.plan import LastRow, Params, PlanError, RegionRow, ServerRow, Snapshot, plan, verify
-from regions.plan.artifact.files import read_plan, write_snapshot
+from regions.plan.artifact.files import COLUMNS, find_table, read_file, read_plan, write_snapshot
 from regions.plan.artifact.fingerprint import fingerprint
-from regions.plan.choice import AT_ONCE_MAX, choose_engine, fallbacks, job_command
+from regions.plan.choice import AT_ONCE_MAX, choose_engine, expected_s, fallbacks, job_command
+from regions.plan.problem.model import BadInput, Blocks, ints, texts
 from regions.plan.problem.numbered import clean_replicas
+from regions.plan.spark.locate import with_blocks
 from regions.plan.spark.target import late_words, missing, parse_target
 from regions.records.kinds import pool
 from regions.records.replica_key import replica_key
@@ -45,6 +47,8 @@ T = TypeVar("T")
 ERROR_LINES_MAX: Final = 30
 #: Work directories of former plans that are kept for inspection.
 KEPT_PLANS: Final = 3
+#: Seconds that greedy gets when jobs have used up the deadline.
+GREEDY_MIN_S: Final = 10.0
 _UNWANTED: Final = "canceled, this master is not active any more"
 #: Temporary directory of a job, below its work directory.
 SCRATCH: Final = "tmp"
@@ -104,8 +108,11 @@ class Planner:
         spark_master: str,
         spark_min: int = 0,
         spark_conf: tuple[str, ...] = (),
+        blocks: Path | None = None,
     ) -> None:
+        """`blocks` is a directory with the table `blocks`, which is read for each plan (FW-05)."""
         self._reactor = reactor
+        self._blocks = blocks
         self._plan_dir = plan_dir
         self._engine = engine
         self._deadline_s = deadline_s
@@ -129,18 +136,26 @@ class Planner:
     async def make(
         self, plan_id: str, epoch: int, snapshot: Snapshot, engine: str, progress: Callable[[str], None]
     ) -> FinishedPlan:
-        """Compute a plan with `engine`, or with the engines that take over. Raise PlanError if all of them fail."""
+        """Compute a plan with `engine`, or with the engines that take over. Raise PlanError if all of them fail.
+
+        All jobs share one deadline: an engine that cannot be expected to finish in the rest of it is not started.
+        """
         params = Params(snapshot_id=plan_id, master_epoch=epoch)
         replicas, cancelled = int(clean_replicas(snapshot.regions.replicas, {}).sum()), self._cancelled
+        until = self._reactor.seconds() + self._deadline_s
         notes: list[str] = []
+        snapshot = await self._located(plan_id, snapshot, notes)
         others = () if engine == "greedy" else fallbacks(engine, replicas, self._deadline_s)
         for one in dict.fromkeys((engine, *others)):
             if one == "greedy":
                 break
+            left_s = until - self._reactor.seconds()
             try:
                 if cancelled != self._cancelled:
                     raise PlanFailed(_UNWANTED)
-                made = await self._by_job(one, plan_id, snapshot, params, progress)
+                if one != engine and expected_s("flow", replicas) > left_s:
+                    raise PlanFailed(f"not started: {max(0, left_s):.0f} s of {self._deadline_s:.0f} s are left")
+                made = await self._by_job(one, plan_id, snapshot, params, progress, until)
                 made.note = "; ".join(notes)
                 return made
             except (PlanFailed, PlanError, OSError) as error:
@@ -148,9 +163,22 @@ class Planner:
                 log.warn(words, plan_id=plan_id, engine=one, error=error)
                 notes.append(f"{one}: {error}")
         progress("greedy")
-        made = await deferToThread(_greedy, snapshot, params, self._deadline_s)
+        left_s = max(until - self._reactor.seconds(), GREEDY_MIN_S)
+        made = await deferToThread(_greedy, snapshot, params, left_s)
         made.note = "; ".join(notes)
         return made
+
+    async def _located(self, plan_id: str, snapshot: Snapshot, notes: list[str]) -> Snapshot:
+        """Return the snapshot with the bytes per region and host, or as it is if they cannot be read."""
+        if self._blocks is None:
+            return snapshot
+        try:
+            blocks = await deferToThread(_read_blocks, self._blocks)
+        except PlanError as error:
+            log.warn("plan {plan_id}: locality is ignored: {error}", plan_id=plan_id, error=error)
+            notes.append(f"locality ignored: {error}")
+            return snapshot
+        return snapshot.with_blocks(blocks)
 
     def cancel(self) -> None:
         """Stop the running job, or one that is about to start."""
@@ -159,10 +187,16 @@ class Planner:
             self._job.kill(_UNWANTED)
 
     async def _by_job(
-        self, engine: str, plan_id: str, snapshot: Snapshot, params: Params, progress: Callable[[str], None]
+        self,
+        engine: str,
+        plan_id: str,
+        snapshot: Snapshot,
+        params: Params,
+        progress: Callable[[str], None],
+        until: float,
     ) -> FinishedPlan:
-        """Compute a plan with the job. The deadline includes writing its input and checking its plan."""
-        until, cancelled = self._reactor.seconds() + self._deadline_s, self._cancelled
+        """Compute a plan with the job until the deadline, which includes writing its input and checking its plan."""
+        cancelled = self._cancelled
         work = self._plan_dir / plan_id
         await self._before(until, "input", deferToThread(_prepare, work, snapshot, params))
         if cancelled != self._cancelled:
@@ -273,6 +307,17 @@ def _read_checked(output: Path, snapshot: Snapshot, params: Params, engine: str)
     if not verdict.ok:
         raise PlanFailed(f"the plan breaks {verdict.violations} rules: {'; '.join(verdict.notes[:3])}")
     return FinishedPlan(_placements(made.rows), engine, made.digest, fingerprint=fingerprint(snapshot))
+
+
+def _read_blocks(directory: Path) -> Blocks:
+    """Return the table `blocks` of a directory. Runs in a thread. Raise BadInput, also if there is no such table."""
+    kind, files = find_table(directory, "blocks")
+    if not files:
+        raise BadInput(f"{directory} has no table blocks: blocks.csv, blocks.parquet or a directory of that name")
+    found = Blocks(texts(()), texts(()), ints(()))
+    for file in files:
+        found = with_blocks(found, Blocks(*read_file(file, kind, COLUMNS["blocks"])))
+    return found
 
 
 def _placements(rows: Iterable[tuple[str, int, str]]) -> dict[str, str]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import ensureDeferred, succeed
+from twisted.internet.defer import ensureDeferred, maybeDeferred, succeed
 from twisted.internet.error import ProcessDone, ProcessTerminated
+from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from master.phases import BulkPlan, Phases
@@ -111,7 +112,7 @@ def test_the_fallback_of_spark_has_the_same_bytes(
     """N9: greedy's plan would be another one. The plan's record names the engine and the reason."""
     jobs: list[str] = []
 
-    async def by_job(_self: Planner, name: str, _id: str, taken: Snapshot, params: Params, _: object) -> FinishedPlan:
+    async def by_job(_self: Planner, name: str, _id: str, taken: Snapshot, params: Params, *_: object) -> FinishedPlan:
         jobs.append(name)
         if name in failing:
             raise PlanFailed("no executor")
@@ -120,7 +121,7 @@ def test_the_fallback_of_spark_has_the_same_bytes(
 
     monkeypatch.setattr(Planner, "_by_job", by_job)
     monkeypatch.setattr(planning, "deferToThread", lambda work, *words: succeed(work(*words)))
-    planner = Planner(None, tmp_path, engine="spark", deadline_s=120, spark_master="local")
+    planner = Planner(Clock(), tmp_path, engine="spark", deadline_s=120, spark_master="local")
     found: list[FinishedPlan] = []
     making = ensureDeferred(planner.make("p", 3, snapshot(), failing[0], lambda _: None))
     making.addCallback(found.append)
@@ -129,6 +130,84 @@ def test_the_fallback_of_spark_has_the_same_bytes(
     params = Params(snapshot_id="p", master_epoch=3)
     assert made.digest == plan(snapshot(), params, engine=engine).digest
     assert jobs == list(dict.fromkeys((*failing, *(() if engine == "greedy" else (engine,)))))
+
+
+@pytest.mark.parametrize(("after_s", "engine"), [(30.0, "sharded"), (119.0, "greedy"), (120.0, "greedy")])
+def test_the_engines_share_one_deadline(
+    after_s: float, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start does not wait twice: after a job that used up the deadline, no other job is started."""
+    clock = Clock()
+    untils: list[float] = []
+
+    async def by_job(
+        _self: Planner, name: str, _id: str, taken: Snapshot, params: Params, _: object, until: float
+    ) -> FinishedPlan:
+        untils.append(until)
+        if name == "spark":
+            clock.advance(after_s)
+            raise PlanFailed("too late")
+        return FinishedPlan({}, name, plan(taken, params, engine=name).digest)
+
+    budgets: list[float] = []
+
+    def greedy(taken: Snapshot, params: Params, left_s: float) -> FinishedPlan:
+        budgets.append(left_s)
+        return _greedy(taken, params, left_s)
+
+    monkeypatch.setattr(Planner, "_by_job", by_job)
+    monkeypatch.setattr(planning, "_greedy", greedy)
+    monkeypatch.setattr(planning, "deferToThread", lambda work, *words: succeed(work(*words)))
+    planner = Planner(clock, tmp_path, engine="spark", deadline_s=120, spark_master="local")
+    found: list[FinishedPlan] = []
+    ensureDeferred(planner.make("p", 3, snapshot(), "spark", lambda _: None)).addCallback(found.append)
+    [made] = found
+    assert made.engine == engine
+    assert set(untils) == {120.0}, "each job ends at the same time"
+    assert budgets == ([] if engine == "sharded" else [planning.GREEDY_MIN_S])
+    assert ("sharded: not started" in made.note) == (engine == "greedy")
+
+
+@pytest.mark.parametrize("engine", ["greedy", "flow"])
+def test_a_masters_own_plan_follows_the_blocks(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FW-05: r1 and r2 have their bytes on host b, r0 and r3 on a; without the blocks r0 stays on b."""
+    rows = ["region_id,host,bytes", "r0,a,5000000000", "r1,b,5000000000", "r2,b,5000000000", "r3,a,5000000000"]
+    (tmp_path / "blocks.csv").write_text("\n".join([*rows, "r9,b,7", "r1,elsewhere,7"]))
+
+    async def by_job(_self: Planner, name: str, _id: str, taken: Snapshot, params: Params, *_: object) -> FinishedPlan:
+        made = plan(taken, params, engine=name)
+        return FinishedPlan(planning._placements(made.rows), name, made.digest)
+
+    monkeypatch.setattr(Planner, "_by_job", by_job)
+    monkeypatch.setattr(planning, "deferToThread", lambda work, *words: succeed(work(*words)))
+    planner = Planner(Clock(), tmp_path, engine=engine, deadline_s=120, spark_master="local", blocks=tmp_path)
+    found: list[FinishedPlan] = []
+    one = world()
+    taken = snapshot_of(one, one.replicas.values(), RegionSizes({f"r{n}-0": Measure(1, 5 * 10**9) for n in range(4)}))
+    ensureDeferred(planner.make("p", 3, taken, engine, lambda _: None)).addCallback(found.append)
+    [made] = found
+    assert made.placements == {"r0-0": "a", "r1-0": "b", "r2-0": "b", "r3-0": "a"}
+    assert (made.engine, made.note) == (engine, "")
+
+
+@pytest.mark.parametrize("content", [None, "region_id,host\nr0,a\n", "region_id,host,bytes\nr0,a,many\n"])
+def test_blocks_that_cannot_be_read_do_not_hold_up_a_start(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if content is not None:
+        (tmp_path / "blocks.csv").write_text(content)
+    monkeypatch.setattr(planning, "deferToThread", succeed_or_fail)
+    planner = Planner(Clock(), tmp_path, engine="greedy", deadline_s=120, spark_master="local", blocks=tmp_path)
+    found: list[FinishedPlan] = []
+    ensureDeferred(planner.make("p", 3, snapshot(), "greedy", lambda _: None)).addCallback(found.append)
+    [made] = found
+    assert made.note.startswith("locality ignored: ")
+    assert made.placements["r0-0"] == "b"
+
+
+def succeed_or_fail(work: Any, *words: Any) -> Any:
+    """Perform `work` at once."""
+    return maybeDeferred(work, *words)
 
 
 class Transport:
