@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.common.access import credentials_of
-from cli.common.errors import EXIT_OK, EXIT_REFUSED, EXIT_USAGE, UsageFaultError
+from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.local import CERTS_DIR, FIRST_USER, Shape, design, make_certs, write_cluster
 from cli.common.options import Globals
 from cli.main import run
@@ -32,15 +32,15 @@ def _no_credentials(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_init_and_issue_make_what_daemons_and_users_need(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All files are for their owner only; alice's directory has her key and nothing else."""
     home, alice = tmp_path / "certs", tmp_path / "alice"
-    assert run(["certs", "init", "--certs-dir", str(home)]) == EXIT_OK
-    assert run(["certs", "issue", "--user", "alice", "--to", str(alice), "--certs-dir", str(home)]) == EXIT_OK
+    assert run(["certs", "init", "--certs-dir", str(home)]) == ExitStatus.OK
+    assert run(["certs", "issue", "--user", "alice", "--to", str(alice), "--certs-dir", str(home)]) == ExitStatus.OK
     assert [one.name for one in alice.iterdir()] == ["user.alice.json"]
     for path in (*home.iterdir(), *alice.iterdir()):
         assert path.stat().st_mode & 0o777 == 0o600
     assert {one.stat().st_mode & 0o777 for one in (home, alice)} == {0o700}
     assert shake(read_user(alice), read_daemon(home, ONE)) == (ONE, Principal("user", "alice"))
     capsys.readouterr()
-    assert run(["certs", "list", "--certs-dir", str(home), "--json"]) == EXIT_OK
+    assert run(["certs", "list", "--certs-dir", str(home), "--json"]) == ExitStatus.OK
     listed = {one["file"]: (one["what"], one["problem"]) for one in json.loads(capsys.readouterr().out)}
     assert listed == {
         "cluster-secret.json": ("secret of the cluster", ""),
@@ -51,9 +51,9 @@ def test_init_and_issue_make_what_daemons_and_users_need(tmp_path: Path, capsys:
 
 def test_a_second_init_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It would lock every daemon and user out."""
-    assert run(["certs", "init", "--certs-dir", str(tmp_path / "certs")]) == EXIT_OK
+    assert run(["certs", "init", "--certs-dir", str(tmp_path / "certs")]) == ExitStatus.OK
     before = {one.name: one.read_bytes() for one in (tmp_path / "certs").iterdir()}
-    assert run(["certs", "init", "--certs-dir", str(tmp_path / "certs")]) == EXIT_REFUSED
+    assert run(["certs", "init", "--certs-dir", str(tmp_path / "certs")]) == ExitStatus.REFUSED
     assert "rk certs rotate" in capsys.readouterr().err
     assert {one.name: one.read_bytes() for one in (tmp_path / "certs").iterdir()} == before
 
@@ -62,15 +62,15 @@ def test_rotation_in_three_steps(tmp_path: Path) -> None:
     """Old keys hold until `--finish`; new keys hold from the first step on."""
     home, alice = tmp_path / "certs", tmp_path / "alice"
     where = ["--certs-dir", str(home)]
-    assert run(["certs", "init", *where]) == EXIT_OK
-    assert run(["certs", "issue", "--user", "alice", "--to", str(alice), *where]) == EXIT_OK
+    assert run(["certs", "init", *where]) == ExitStatus.OK
+    assert run(["certs", "issue", "--user", "alice", "--to", str(alice), *where]) == ExitStatus.OK
     daemon, old = read_daemon(home, ONE), read_user(alice)
-    assert run(["certs", "rotate", *where]) == EXIT_OK
+    assert run(["certs", "rotate", *where]) == ExitStatus.OK
     assert shake(old, daemon)[0] == ONE
     new = tmp_path / "new"
-    assert run(["certs", "issue", "--user", "alice", "--to", str(new), *where]) == EXIT_OK
+    assert run(["certs", "issue", "--user", "alice", "--to", str(new), *where]) == ExitStatus.OK
     assert shake(read_user(new), daemon)[0] == ONE
-    assert run(["certs", "rotate", "--finish", *where]) == EXIT_OK
+    assert run(["certs", "rotate", "--finish", *where]) == ExitStatus.OK
     assert shake(read_user(new), daemon)[0] == ONE
     with pytest.raises(Unproven, match="of secret 1, which the cluster does not have"):
         shake(old, daemon)
@@ -79,10 +79,10 @@ def test_rotation_in_three_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "error"),
     [
-        (["issue", "--user", "a/b", "--to", "x"], EXIT_REFUSED, "is no identity"),
-        (["issue", "--user", "bob", "--to", "x"], EXIT_REFUSED, "cannot read --certs-dir"),
-        (["list"], EXIT_USAGE, "there is no directory"),
-        (["rotate"], EXIT_REFUSED, "cannot read --certs-dir"),
+        (["issue", "--user", "a/b", "--to", "x"], ExitStatus.REFUSED, "is no identity"),
+        (["issue", "--user", "bob", "--to", "x"], ExitStatus.REFUSED, "cannot read --certs-dir"),
+        (["list"], ExitStatus.USAGE, "there is no directory"),
+        (["rotate"], ExitStatus.REFUSED, "cannot read --certs-dir"),
     ],
 )
 def test_mistakes(
@@ -95,7 +95,7 @@ def test_mistakes(
 
 def test_a_directory_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a local cluster there is no default."""
-    assert run(["certs", "list", "--data-dir", str(tmp_path)]) == EXIT_USAGE
+    assert run(["certs", "list", "--data-dir", str(tmp_path)]) == ExitStatus.USAGE
     assert "Give --certs-dir" in capsys.readouterr().err
 
 
@@ -134,7 +134,10 @@ def test_a_named_directory_wins(tmp_path: Path) -> None:
     """--certs-dir for another user; a directory that holds nothing is an error, never an open connection."""
     given = local(tmp_path / "data", secured=True)
     certs = tmp_path / "data" / CERTS_DIR
-    assert run(["certs", "issue", "--user", "bob", "--to", str(tmp_path / "bob"), "--certs-dir", str(certs)]) == EXIT_OK
+    assert (
+        run(["certs", "issue", "--user", "bob", "--to", str(tmp_path / "bob"), "--certs-dir", str(certs)])
+        == ExitStatus.OK
+    )
     given.store_settings["certs-dir"] = str(tmp_path / "bob")
     found = credentials_of(given)
     assert found is not None
