@@ -51,6 +51,7 @@ _LIMITS: Final = (
     _Limit("--max-outstanding", "outstanding_max", "N", "Unanswered requests per connection."),
     _Limit("--max-frame-bytes", "frame_bytes_max", "N", "Longest request (jute.maxbuffer)."),
     _Limit("--max-sessions", "sessions_max", "N", "Sessions in the cluster."),
+    _Limit("--max-sessions-per-address", "sessions_per_address_max", "N", "0: half of what the other addresses leave."),
     _Limit("--max-watches", "watches_max", "N", f"Watches of one session. {_UNBOUNDED}"),
     _Limit("--max-znodes", "znodes_max", "N", f"Znodes in the store; at the limit creates are rejected. {_UNBOUNDED}"),
     _Limit("--max-data-bytes", "data_bytes_max", "N", f"Bytes of paths and data in the store, likewise. {_UNBOUNDED}"),

@@ -26,7 +26,7 @@ from coord.client.watches import (
     WatchBook,
     WatchCallback,
 )
-from coord.errors import BadArguments, NoNode, OperationError
+from coord.errors import BadArguments, NoNode, OperationError, ThrottledOp
 from coord.wire import records as r
 
 T = TypeVar("T")
@@ -194,15 +194,36 @@ class Requests:
         return self._ask(r.OP_MULTI, paths[0] if paths else "/", body, decode)
 
     def multi_read(self, operations: list[ops.ReadOp]) -> Deferred[list[ops.ReadResult]]:
-        """Read several znodes in one state of the tree. Fires with one result per operation; errors are results."""
+        """Read several znodes. Fires with one result per operation; errors are results.
+
+        The server answers some megabytes at a time; what is left is asked for again. So a large answer shows several
+        states of the tree, the later parts a later one.
+        """
+        try:
+            _check_paths([op.path for op in operations])
+        except BadArguments as refusal:
+            return fail(refusal)
+        return self._read_part(operations, [])
+
+    def _read_part(self, operations: list[ops.ReadOp], found: list[ops.ReadResult]) -> Deferred[list[ops.ReadResult]]:
+        """Read `operations`, whose results follow those in `found`."""
         paths = [op.path for op in operations]
         try:
-            _check_paths(paths)
             body = r.encode_multi([ops.read_op(op, self._full(op.path)) for op in operations])
         except BadArguments as refusal:
             return fail(refusal)
-        decode = partial(ops.read_results, paths)
-        return self._ask(r.OP_MULTI_READ, paths[0] if paths else "/", body, decode)
+
+        def more(results: list[ops.ReadResult]) -> list[ops.ReadResult] | Deferred[list[ops.ReadResult]]:
+            done = len(results)
+            while done > 1 and isinstance(results[done - 1], ThrottledOp):
+                done -= 1
+            found.extend(results[:done])
+            return self._read_part(operations[done:], found) if done < len(operations) and done else found
+
+        answer: Deferred[list[ops.ReadResult]] = self._ask(
+            r.OP_MULTI_READ, paths[0] if paths else "/", body, partial(ops.read_results, paths)
+        )
+        return answer.addCallback(more)
 
     # --- watches ------------------------------------------------------------------------------------------------------
 

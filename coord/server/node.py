@@ -112,7 +112,8 @@ class Node:
         self.clients = self.pipeline.clients
         self.liveness = Liveness(self, peers, clock, first_context)
         self.pipeline.on_session_opened = self.liveness.opened
-        self.pipeline.handshake.authenticator = settings.authenticator(entropy.token)
+        self.pipeline.handshake.authenticator = settings.authenticator(entropy.token, clock.monotonic_ms)
+        self.pipeline.monotonic_ms = clock.monotonic_ms
         self.pipeline.is_linearizable = settings.linearizable_reads
         self.applied_index = applied.index
         self.levels = Levels(self, machine.supported)
@@ -165,6 +166,7 @@ class Node:
         self.syncs.tick()
         self.membership.tick()
         self.levels.tick()
+        self.pipeline.handshake.authenticator.audit.tick()
         self._compare(now_ms)
         self.liveness.tick(now_ms)
         if self.liveness.expiry is not None and now_ms - self._reaped_ms >= self.settings.reap_interval_ms:
@@ -347,6 +349,7 @@ class Node:
             return False
         core = self.core
         now_ms = self.clients.now_ms = self._clock.monotonic_ms()
+        self.pipeline.postponed = 0
         try:
             has_more = self._transfers.step(now_ms)
         except UnsupportedLevel as error:

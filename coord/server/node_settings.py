@@ -92,8 +92,12 @@ class NodeSettings:
         self.znodes_max = znodes_max
         self.data_bytes_max = data_bytes_max
 
-    def authenticator(self, token: Callable[[int], bytes]) -> Authenticator:
+    def authenticator(self, token: Callable[[int], bytes], monotonic_ms: Callable[[], int]) -> Authenticator:
         """Return what checks the clients' credentials; `token(n)` returns n unpredictable bytes."""
         return Authenticator(
-            token, super_digest=self.super_digest, sasl_users=self.sasl_users, required=self.required_schemes
+            token,
+            super_digest=self.super_digest,
+            sasl_users=self.sasl_users,
+            required=self.required_schemes,
+            monotonic_ms=monotonic_ms,
         )

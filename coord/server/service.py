@@ -540,6 +540,7 @@ def _node_settings(settings: StoreSettings) -> NodeSettings:
         limits=Limits(
             outstanding_max=settings.outstanding_max,
             sessions_max=settings.sessions_max,
+            sessions_per_address_max=settings.sessions_per_address_max,
             output_bytes_max=settings.output_bytes_max,
             watches_max=settings.watches_max,
             session_timeout_min_ms=settings.timeout_min_ms(),

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from coord.tree.acl import OPEN, READ_ONLY, AccessList
 from coord.tree.node import (
     KIND_CONTAINER,
@@ -101,6 +103,9 @@ class DataTree(TreeView):
         self.enforces_quotas: bool = False
         #: Nothing may grow, with or without a quota. Then `enforces_quotas` is set, too.
         self.is_full: bool = False
+        #: The ephemeral znodes of the session that asked for them last, sorted; session 0: none.
+        self._sorted: list[bytes] = []
+        self._sorted_owner: int = 0
         self._listings: dict[bytes, bytes] = {}
         self._listings_bytes: int = 0
         if not empty:
@@ -131,7 +136,9 @@ class DataTree(TreeView):
         if parent is None:
             node.slot = 0
         else:
-            _append_child(parent.ensure_extra(), path, node)
+            extra = parent.ensure_extra()
+            _append_child(extra, path, node)
+            self._count_below(parent_of(path), extra, 1)
             if path.startswith(QUOTA_PREFIX):
                 self.quotas.created(path)
         self._digest_sum += node.update_digest(path, stat)
@@ -221,6 +228,7 @@ class DataTree(TreeView):
         extra.num_children += 1
         extra.creates += 1
         extra.pzxid = zxid
+        self._count_below(parent_path, extra, 1)
         self._touch(parent_path, parent)
         if self._listings:
             self._forget_listing(parent_path)
@@ -242,6 +250,7 @@ class DataTree(TreeView):
         extra = parent.extra
         assert extra is not None, path
         self._remove_child(extra, node)
+        self._count_below(parent_path, extra, -1)
         extra.pzxid = zxid
         self._touch(parent_path, parent)
         self._unindex(path, node)
@@ -285,6 +294,21 @@ class DataTree(TreeView):
         self._touch(delta.path, node)
         return node
 
+    def _count_below(self, path: bytes, extra: ZnodeExtra, change: i64) -> None:
+        """Count a znode that was created or deleted below `path`, whose `extra` is given, in all znodes above it.
+
+        Each znode points to the one above it, so the way up needs no paths.
+        """
+        if extra.above is None and path != ROOT:
+            extra.above = self.nodes[parent_of(path)]
+        extra.below += change
+        node = extra.above
+        while node is not None:
+            up = node.extra
+            assert up is not None, "a parent without its list of children"
+            up.below += change
+            node = up.above
+
     # --- indexes -----------------------------------------------------------------------------------------------------
 
     def _index(self, path: bytes, node: Znode) -> None:
@@ -298,6 +322,7 @@ class DataTree(TreeView):
                 owned = self.ephemerals[node.ephemeral_owner] = {}
             owned[path] = None
             self.ephemeral_count += 1
+            self._forget_sorted(node)
         elif kind == KIND_CONTAINER:
             self.containers[path] = None
         elif kind == KIND_TTL:
@@ -313,12 +338,19 @@ class DataTree(TreeView):
             owned = self.ephemerals[node.ephemeral_owner]
             del owned[path]
             self.ephemeral_count -= 1
+            self._forget_sorted(node)
             if not owned:
                 del self.ephemerals[node.ephemeral_owner]
         elif kind == KIND_CONTAINER:
             del self.containers[path]
         elif kind == KIND_TTL:
             del self.ttls[path]
+
+    def _forget_sorted(self, node: Znode) -> None:
+        """Forget the sorted list of the owner of an ephemeral znode that was created or deleted."""
+        if node.ephemeral_owner == self._sorted_owner:
+            self._sorted_owner = 0
+            self._sorted = []
 
     def share(self, acl: AccessList) -> AccessList:
         """Return the shared object of this access list, with one more reference."""
@@ -337,9 +369,14 @@ class DataTree(TreeView):
             del self.acls[acl.encoded]
 
     def ephemerals_of(self, session_id: int) -> list[bytes]:
-        """Return the ephemeral znodes of a session, sorted."""
+        """Return the ephemeral znodes of a session, sorted. The caller must not change the list."""
         owned = self.ephemerals.get(session_id)
-        return sorted(owned) if owned is not None else []
+        if owned is None:
+            return []
+        if self._sorted_owner != session_id:
+            self._sorted = sorted(owned)
+            self._sorted_owner = session_id
+        return self._sorted
 
     # --- quotas ------------------------------------------------------------------------------------------------------
 
@@ -401,7 +438,8 @@ class DataTree(TreeView):
 
     def count_below(self, path: bytes) -> int:
         """Return the number of znodes below `path`, which exists."""
-        return len(self.nodes) - 1 if path == ROOT else len(self.subtree(path)) - 1
+        extra = self.nodes[path].extra
+        return extra.below if extra is not None else 0
 
     def listing(self, path: bytes, node: Znode) -> bytes:
         """Return the names of the children as a jute vector, in the order of creation."""
@@ -475,6 +513,8 @@ class DataTree(TreeView):
             slots = len(node.extra.children)
             assert slots <= 2 * len(children) + EMPTY_PLACES_MAX, f"{path!r} has {slots} slots for its children"
             assert children, f"{path!r} keeps an empty list of children"
+        below = sum([self.count_below(child) + 1 for child in children])
+        assert self.count_below(path) == below, f"{path!r} counts {self.count_below(path)} znodes below it, not {below}"
         assert node.mzxid >= node.czxid, f"{path!r} was written at {node.mzxid}, before it was created"
         assert (node.ephemeral_owner != 0) == (node.kind == KIND_EPHEMERAL), f"{path!r} has the wrong owner or kind"
 

@@ -129,7 +129,7 @@ class ZnodeExtra:
     stored twice). Each child is at its `Znode.slot`; a deleted child leaves None, and `DataTree` compacts the list.
     """
 
-    __slots__ = ("aversion", "children", "creates", "num_children", "owner_or_ttl", "pzxid")
+    __slots__ = ("above", "aversion", "below", "children", "creates", "num_children", "owner_or_ttl", "pzxid")
 
     def __init__(self, pzxid: int) -> None:
         self.children: list[bytes | None] | None = None
@@ -139,6 +139,10 @@ class ZnodeExtra:
         self.owner_or_ttl: i64 = 0
         self.num_children: i32 = 0
         self.aversion: i32 = 0
+        #: Number of znodes below this one.
+        self.below: i64 = 0
+        #: The parent of a znode that has had children in the tree; None for the root.
+        self.above: Znode | None = None
 
 
 @mypyc_attr(acyclic=True)

@@ -7,6 +7,7 @@ succeed.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final
 
 from coord.errors import (
@@ -17,6 +18,7 @@ from coord.errors import (
     NO_WATCHER,
     OK,
     QUOTA_EXCEEDED,
+    THROTTLED_OP,
     UNIMPLEMENTED,
     QuotaExceeded,
     RemoteProtocolError,
@@ -68,6 +70,8 @@ if IS_COMPILED:
 
 Answer = tuple[int, bytes]
 
+#: Bytes of values and listings after which a multiRead reads no further part. One frame can name many large znodes.
+MULTI_READ_BYTES_MAX: Final = 4 << 20
 _pack_i32: Final = I32.pack
 _OK_HEADER: Final = (i32(OP_GET_DATA) + b"\0" + i32(OK), i32(OP_GET_CHILDREN) + b"\0" + i32(OK))
 _MULTI_END: Final = i32(OP_ERROR) + b"\1" + i32(-1)
@@ -138,7 +142,11 @@ def get_ephemerals(tree: DataTree, prefix: bytes, session: Session) -> Answer:
     own = tree.ephemerals_of(session.session_id)
     if prefix.strip() in (b"", ROOT):
         return OK, strings(own)
-    return OK, strings([path for path in own if path.startswith(prefix)])
+    first = bisect_left(own, prefix)
+    after = first
+    while after < len(own) and own[after].startswith(prefix):
+        after += 1
+    return OK, strings(own[first:after])
 
 
 def get_all_children_number(tree: DataTree, path: bytes, session: Session) -> Answer:
@@ -152,10 +160,18 @@ def get_all_children_number(tree: DataTree, path: bytes, session: Session) -> An
 
 
 def multi_read(tree: DataTree, body: bytes, at: int, end: int, session: Session) -> Answer:
-    """Perform multiRead: getData and getChildren; errors are parts of the reply."""
+    """Perform multiRead: getData and getChildren; errors are parts of the reply.
+
+    A part after MULTI_READ_BYTES_MAX bytes is not read: its error is ThrottledOp, and the client asks for it again. The
+    first part is always read, so every request gets on.
+    """
     parts: list[bytes] = []
+    left = MULTI_READ_BYTES_MAX
     for op in decode_multi(body, at, end):
-        if op.opcode == OP_GET_DATA:
+        if left <= 0 and op.opcode in (OP_GET_DATA, OP_GET_CHILDREN):
+            err, reply = THROTTLED_OP, b""
+            header = b""
+        elif op.opcode == OP_GET_DATA:
             err, reply = get_data(tree, op.path, session)
             header = _OK_HEADER[0]
         elif op.opcode == OP_GET_CHILDREN:
@@ -166,6 +182,7 @@ def multi_read(tree: DataTree, body: bytes, at: int, end: int, session: Session)
         if err:
             code = i32(err)
             header, reply = i32(OP_ERROR) + b"\0" + code, code
+        left -= len(reply)
         parts.append(header)
         parts.append(reply)
     parts.append(_MULTI_END)

@@ -59,6 +59,8 @@ class SessionTable:
         self.sessions: dict[int, Session] = {}
         #: The session found last: commands of one session often follow each other in a batch.
         self._last: Session | None = None
+        #: Address -> number of its sessions. Follows from the sessions, so it is not part of the digest.
+        self._per_address: dict[bytes, int] = {}
         #: Sum of the `digest_part` of all sessions. Moves with every change of a session.
         self.digest_sum: int = 0
 
@@ -73,10 +75,25 @@ class SessionTable:
             last = self._last = self.sessions.get(session_id)
         return last
 
+    def count_at(self, address: bytes) -> int:
+        """Return the number of sessions whose connection is, or was last, at this address."""
+        return self._per_address.get(address, 0)
+
+    def _count(self, session: Session, change: int) -> None:
+        """Count a session at its address, or no longer. Its first identity is its address."""
+        if session.identities:
+            address = session.identities[0][1]
+            count = self._per_address.get(address, 0) + change
+            if count:
+                self._per_address[address] = count
+            else:
+                del self._per_address[address]
+
     def add(self, session: Session) -> None:
         """Add a new session. Its id must not be in use."""
         assert session.session_id not in self.sessions, f"session {session.session_id:#x} exists already"
         self.sessions[session.session_id] = session
+        self._count(session, 1)
         self.digest_sum += session.refresh()
 
     def attach(self, session: Session, owner: int, timeout_ms: int, address: bytes, proved: list[Identity]) -> None:
@@ -85,7 +102,9 @@ class SessionTable:
         assert owner > session.owner, f"owner {owner} of session {session.session_id:#x} after {session.owner}"
         session.owner = owner
         session.timeout_ms = timeout_ms
+        self._count(session, -1)
         session.identities = [(IP, address), *proved]
+        self._count(session, 1)
         self.digest_sum += session.refresh()
 
     def add_identities(self, session: Session, proved: list[Identity]) -> bool:
@@ -102,6 +121,7 @@ class SessionTable:
         """Remove a session that has ended."""
         assert self.sessions.get(session.session_id) is session, f"session {session.session_id:#x} does not exist"
         del self.sessions[session.session_id]
+        self._count(session, -1)
         self._last = None
         self.digest_sum -= session.digest_part
 
@@ -116,6 +136,11 @@ class SessionTable:
             assert session.timeout_ms > 0, f"{name} has a timeout of {session.timeout_ms} ms"
             total += session.digest_part
         assert self.digest_sum == total, f"the digest is {self.digest_sum:#x}, the sessions add up to {total:#x}"
+        counts: dict[bytes, int] = {}
+        for session in self.sessions.values():
+            for _, address in session.identities[:1]:
+                counts[address] = counts.get(address, 0) + 1
+        assert self._per_address == counts, f"sessions by address are {self._per_address}, there are {counts}"
         last = self._last
         assert last is None or self.sessions.get(last.session_id) is last, "the session found last has ended"
 

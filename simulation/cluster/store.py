@@ -77,6 +77,9 @@ class Client:
     def set_reading(self, is_reading: bool) -> None:
         """Do nothing: clients of a simulated cluster never exceed the limit of waiting requests."""
 
+    def resume_later(self) -> None:
+        """Do nothing: simulated time does not pass within a turn, so no request is postponed."""
+
     def close(self, *, flush: bool) -> None:
         """Close the connection; send the output first if `flush`."""
         if flush:

@@ -103,7 +103,18 @@ def test_connections_per_address_are_bounded(node: Cluster) -> None:
 @pytest.fixture
 def narrow(tmp_path: Path) -> Iterator[Cluster]:
     """Yield one node with the narrowest bounds."""
-    options = ("--max-connections", "4", "--max-sessions", "3", "--max-frame-bytes", "1000", "--words", "*")
+    options = (
+        "--max-connections",
+        "4",
+        "--max-sessions",
+        "3",
+        "--max-sessions-per-address",
+        "3",
+        "--max-frame-bytes",
+        "1000",
+        "--words",
+        "*",
+    )
     options += ("--connect-timeout-ms", "5000", "--stall-timeout-ms", "1500", "--max-output-bytes", "100000")
     made = Cluster(tmp_path, 1, options)
     made.start()

@@ -11,9 +11,10 @@ from coord.wire import records as r
 class RawClient:
     """One TCP connection. It sends only what the test asks for: no pings, no close."""
 
-    def __init__(self, address: str, *, timeout_s: float = 60) -> None:
+    def __init__(self, address: str, *, timeout_s: float = 60, source: str = "") -> None:
+        """`source` is the client's own IP address, if it is not to be the machine's choice."""
         host, _, port = address.partition(":")
-        self.sock = socket.create_connection((host, int(port)), timeout_s)
+        self.sock = socket.create_connection((host, int(port)), timeout_s, (source, 0) if source else None)
         self.sock.settimeout(timeout_s)
         self._xid = 0
 

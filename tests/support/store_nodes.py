@@ -81,6 +81,8 @@ class Client:
         self.node = node
         self.is_open = True
         self.is_reading = True
+        #: Times that the pipeline postponed requests to the next turn; the test calls `Pipeline.resume`.
+        self.resumptions = 0
         self.connection: Connection = node.clients.connect(self, "10.0.0.1", 5000, clock.now_ms)
         self.output = self.connection.output
         self.frames: list[bytes] = []
@@ -93,6 +95,9 @@ class Client:
 
     def set_reading(self, is_reading: bool) -> None:
         self.is_reading = is_reading
+
+    def resume_later(self) -> None:
+        self.resumptions += 1
 
     def close(self, *, flush: bool) -> None:
         if flush:

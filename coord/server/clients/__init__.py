@@ -8,6 +8,7 @@ Read in the order of a request:
     handshake.py       connect requests: a session from the log
     handshake.py       connect requests: sessions are opened and moved through the log
     authentication.py  checks credentials, returns identities
+    audit.py           the audit log, bounded
     pipeline.py        one session's requests in order: reads are answered, writes are proposed
     proposals.py       this node's commands until they are applied, over any number of leader changes
     syncs.py           sync: a read index, answered when that index is applied

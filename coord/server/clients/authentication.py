@@ -24,20 +24,19 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from twisted.logger import Logger
-
 from coord.errors import OK, RemoteProtocolError
+from coord.server.clients.audit import AuditLog
 from coord.server.clients.connection import Connection
 from coord.tree.acl import DIGEST, IP, SUPER, Identity
 from coord.tree.command import COMMAND_HEADER_BYTES
 from coord.wire.records import decode_set_acl
 from coord.wire.sasl import SaslError, SaslServer
 
-audit = Logger(namespace="audit")
-
 X509: Final = b"x509"
 SASL: Final = b"sasl"
 _NONCE_BYTES: Final = 18
+#: Characters of a path that an audit line shows; a path may have a million.
+PATH_SHOWN_MAX: Final = 1024
 #: The identity with all permissions.
 _SUPERUSER: Final[Identity] = (SUPER, b"")
 
@@ -52,15 +51,18 @@ class Authenticator:
         super_digest: str = "",
         sasl_users: Mapping[str, str] | None = None,
         required: Iterable[str] = (),
+        monotonic_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """`token(n)` returns n unpredictable bytes; `super_digest` is `user:base64 of SHA-1`, "" for no superuser.
 
-        `required` has the schemes of which a connection must prove one; empty: none.
+        `required` has the schemes of which a connection must prove one; empty: none. `monotonic_ms` is the audit log's
+        clock.
         """
         self._token = token
         self._super_digest = super_digest.encode()
         self._sasl_users = sasl_users or {}
         self._required = frozenset(scheme.encode() for scheme in required)
+        self.audit = AuditLog(monotonic_ms)
 
     def begin(self, connection: Connection) -> None:
         """Decide whether a connection whose session begins may send requests."""
@@ -128,20 +130,23 @@ class Authenticator:
             path = decode_set_acl(command, COMMAND_HEADER_BYTES, len(command))[0].decode(errors="replace")
         except RemoteProtocolError:
             path = "?"
-        audit.info(
+        self.audit.note(
+            connection.session_id,
+            connection.address,
             "acl path={path!r} session={session:#x} address={address} result={result}",
-            path=path,
-            session=connection.session_id & (1 << 64) - 1,
-            address=connection.address,
+            is_refused=err != OK,
+            path=path[:PATH_SHOWN_MAX],
             result="ok" if err == OK else f"refused: {err}",
         )
 
     def _note(self, connection: Connection, scheme: str, name: bytes, result: str) -> None:
-        audit.info(
+        self.audit.note(
+            connection.session_id,
+            connection.address,
             "authentication scheme={scheme} id={name!r} session={session:#x} address={address} result={result}",
+            is_refused=result != "ok",
+            is_kept=scheme == "super",
             scheme=scheme,
             name=name.decode(errors="replace")[:128],
-            session=connection.session_id & (1 << 64) - 1,
-            address=connection.address,
             result=result,
         )

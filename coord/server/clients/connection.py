@@ -28,6 +28,7 @@ class Limits:
         session_timeout_min_ms: int = 1000,
         session_timeout_max_ms: int = 10_000,
         sessions_max: int = 100_000,
+        sessions_per_address_max: int = 0,
         output_bytes_max: int = 4 << 20,
         backlog_bytes_max: int = 64 << 20,
         watches_max: int = 0,
@@ -41,6 +42,8 @@ class Limits:
         self.session_timeout_max_ms = session_timeout_max_ms
         #: Sessions in the whole cluster at which new sessions are rejected.
         self.sessions_max = sessions_max
+        #: Sessions of one address at which it gets no more; 0: half of what the other addresses leave.
+        self.sessions_per_address_max = sessions_per_address_max
         #: Bytes of unsent replies to one client beyond which the node answers no more of its requests.
         self.output_bytes_max = output_bytes_max
         #: Bytes of unsent replies at which a connection is closed: reads that wait for a write are answered together,
@@ -59,6 +62,10 @@ class ClientTransport(Protocol):
 
     def set_reading(self, is_reading: bool) -> None:
         """Stop or resume reading: back-pressure."""
+        ...
+
+    def resume_later(self) -> None:
+        """Call `Pipeline.resume` in the next turn."""
         ...
 
     def close(self, *, flush: bool) -> None:
@@ -128,7 +135,8 @@ class Connection:
         self.output_bytes = 0
         #: Pending syncs, membership requests and barriers.
         self.syncs = 0
-        #: Requests not handled yet: the connection is choked, or the first of them is a write after a pending sync.
+        #: Requests not handled yet: the connection is choked, the first of them is a write after a pending sync, or the
+        #: reads before them took the time that one connection may take in one turn.
         self.parked: list[tuple[bytes, list[tuple[int, int]]]] = []
         # For the four-letter words.
         self.established_ms = now_ms

@@ -9,6 +9,8 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from twisted.logger import Logger
+
 from coord.errors import OK
 from coord.server.clients.authentication import Authenticator
 from coord.server.clients.connection import Connection, Limits, Pending
@@ -22,6 +24,8 @@ from coord.tree.sessions import Session, passwords_match
 from coord.wire import opcodes as op
 from coord.wire.codec import encode_connect_response
 from coord.wire.values import NO_PASSWD, PASSWD_BYTES, ConnectRequest, ConnectResponse
+
+log = Logger()
 
 _pack_length = struct.Struct("!i").pack
 #: Commands that open or move a connection's session.
@@ -46,6 +50,8 @@ class SessionHandshake:
         self.authenticator = Authenticator(token)
         #: Service for clients while there is no leader.
         self.read_only = ReadOnly(clients, token, limits)
+        #: Sessions rejected because their address has its share, since the start.
+        self.refused = 0
         self._node_id = node_id
         self._clients = clients
         self._proposals = proposals
@@ -71,7 +77,7 @@ class SessionHandshake:
             return
         self._origin += 1
         if request.session_id == 0:
-            if len(self.machine.sessions) >= limits.sessions_max:
+            if not self._has_room(connection.address.encode()):
                 self._clients.close(connection)
                 return
             connection.passwd = self._token(PASSWD_BYTES)
@@ -90,6 +96,25 @@ class SessionHandshake:
         command = encode_command(session_id, self._origin, 0, opcode, body)
         now_ms = self._clients.now_ms
         self._proposals.waiting.append(Sent(session_id, self._origin, 0, command, connection, pending, now_ms))
+
+    def _has_room(self, address: bytes) -> bool:
+        """Return True if a client at this address may open one more session.
+
+        One address may take half of what the other addresses leave. So no address can take all sessions, and a new
+        one always gets some.
+        """
+        limits, sessions = self._limits, self.machine.sessions
+        own, total = sessions.count_at(address), len(sessions)
+        if total >= limits.sessions_max:
+            return False
+        share = limits.sessions_per_address_max or max(1, (limits.sessions_max - (total - own) + 1) // 2)
+        if own < share:
+            return True
+        if self.refused % 1000 == 0:
+            name = address.decode(errors="replace")
+            log.warn("{address} has {own} of {total} sessions, rejecting more", address=name, own=own, total=total)
+        self.refused += 1
+        return False
 
     def _open_read_only(self, connection: Connection, request: ConnectRequest, new_id: int) -> None:
         """Start a read-only session; `new_id` is the id if the client has no session."""

@@ -151,6 +151,10 @@ class ClientStream(Stream, ClientTransport):
         self._wants_reading = is_reading
         super().set_reading(is_reading and self.backlog() <= self._listener.limits.pause_bytes)
 
+    def resume_later(self) -> None:
+        """See `ClientTransport.resume_later`."""
+        self._listener.reactor.callLater(0, self._listener.pipeline.resume, self.connection)
+
     def close(self, *, flush: bool = False) -> None:
         """See `ClientTransport.close`."""
         if flush and not self.is_closed:

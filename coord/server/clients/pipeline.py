@@ -74,6 +74,13 @@ READS: Final = frozenset(
 )
 #: Requests that go into the log unchanged. CHECK exists only inside a multi; RECONFIG is not a command of the tree.
 WRITES: Final = op.WRITE_OPCODES - {op.OP_CHECK, op.OP_RECONFIG}
+#: A connection's reads of one turn end after this time, and the rest waits for the next turn. The clock is read after
+#: READS_PER_LOOK reads and after each read that may take long.
+READS_MS_MAX: Final = 5
+READS_PER_LOOK: Final = 64
+#: After this many connections have used their time in one turn, each of the others is served until its first look.
+POSTPONED_MAX: Final = 4
+UNBOUNDED: Final = 1 << 30
 #: Opcode of an internal item among a connection's pending requests: the reads after it wait for a read index.
 BARRIER: Final = -2
 
@@ -108,6 +115,10 @@ class Pipeline:
         self.on_session_opened: Callable[[int, int], None] = _ignore_session
         #: Called with every membership request; `answer_membership_request` answers it.
         self.on_membership_request: Callable[[Connection, Pending], None] = _ignore_membership_request
+        #: The clock, for the time that reads may take in one turn. Without one they may take any time.
+        self.monotonic_ms: Callable[[], int] = _no_clock
+        #: Connections that have used their time in this turn. The node sets the number to 0 after each turn.
+        self.postponed = 0
         #: Whether reads wait for a read index, as after a sync.
         self.is_linearizable = False
 
@@ -147,6 +158,9 @@ class Pipeline:
         has_barrier = connection.is_read_only
         room = self.limits.output_bytes_max - connection.output_bytes
         requests = iter(frames)
+        # Single requests need no budget, as the next one waits for the next turn anyway.
+        left = READS_PER_LOOK if len(frames) > 1 else UNBOUNDED
+        until_ms = self._until_ms() if len(frames) > 1 else 0
         for at, end in requests:
             if connection.is_ending:
                 break
@@ -166,9 +180,14 @@ class Pipeline:
                     output.append(encode_reply_frame(xid, machine.last_zxid, err, body))
                     connection.sent += 1
                     room -= len(body)
+                    left -= 1
                     if room < 0:
                         connection.parked.insert(0, (block, list(requests)))
                         self._choke(connection)
+                    elif left <= 0 or (opcode > op.OP_GET_ACL and left < UNBOUNDED - 1):
+                        left = READS_PER_LOOK
+                        if self.monotonic_ms() >= until_ms:
+                            self._postpone(connection, block, list(requests))
             elif opcode in WRITES:
                 if connection.syncs:
                     connection.parked.append((block, [(at, end), *requests]))
@@ -187,6 +206,23 @@ class Pipeline:
         connection.last_xid, connection.last_opcode = xid, opcode
         if output:
             connection.transport.wake()
+
+    def _until_ms(self) -> int:
+        """Return when a connection's reads of this turn are to end: at once, if others have taken the turn's time."""
+        return self.monotonic_ms() + (READS_MS_MAX if self.postponed < POSTPONED_MAX else 0)
+
+    def _postpone(self, connection: Connection, block: bytes, frames: list[tuple[int, int]]) -> None:
+        """Handle the rest of a connection's requests in the next turn: other clients must not wait for them."""
+        self.postponed += 1
+        if frames:
+            connection.parked.insert(0, (block, frames))
+            connection.transport.set_reading(False)
+            connection.transport.resume_later()
+
+    def resume(self, connection: Connection) -> None:
+        """Go on with the requests of a connection that were postponed to this turn."""
+        if connection.parked and not connection.is_closed and not connection.is_choked and not connection.syncs:
+            self._resume(connection)
 
     def _receive_proofs(self, connection: Connection, block: bytes, frames: list[tuple[int, int]]) -> None:
         """Handle the requests of a connection that must authenticate first: all that follows its proof is served."""
@@ -504,6 +540,11 @@ class Pipeline:
                     connection.output.append(frame)
                     connection.transport.wake()
                     self.clients.events_sent += 1
+
+
+def _no_clock() -> int:
+    """Return -1: the default of `Pipeline.monotonic_ms`, at which no time passes."""
+    return -1
 
 
 def _ignore_session(session_id: int, node: int) -> None:

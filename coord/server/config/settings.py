@@ -64,6 +64,8 @@ class StoreSettings:
     outstanding_max: int = 1000
     #: Bound of the sessions in the whole cluster, as this node sees them; at the bound it opens no more.
     sessions_max: int = 100_000
+    #: Bound of the sessions of one address in the cluster; 0: half of what the other addresses leave.
+    sessions_per_address_max: int = 0
     #: Bytes of unsent replies to one client beyond which the node answers no more of its requests.
     output_bytes_max: int = 4 << 20
     #: Time after which a connection without a connect request is closed.
@@ -88,7 +90,7 @@ class StoreSettings:
     znodes_max: int = 0
     data_bytes_max: int = 0
     #: Limit of watches per session at this node; 0: none.
-    watches_max: int = 0
+    watches_max: int = 1_000_000
     #: Interval between a leader's searches for empty containers and expired TTL znodes.
     reap_interval_ms: int = 60_000
     #: "thread" or "inline": which thread syncs the log (`coord.storage.writer`).
@@ -158,7 +160,8 @@ class StoreSettings:
             )
         not_negative = ("znodes_max", "data_bytes_max", "watches_max", "keep_entries", "keep_bytes")
         times = ("leader_absence_ms", "session_timeout_min_ms", "session_timeout_max_ms")
-        for name in ("connections_per_address_max", "connections_max", *times, *not_negative):
+        counts = ("connections_per_address_max", "connections_max", "sessions_per_address_max")
+        for name in (*counts, *times, *not_negative):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative")
         if self.super_digest and not is_digest(self.super_digest):

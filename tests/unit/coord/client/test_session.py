@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from twisted.logger import LogLevel, globalLogPublisher
 
-from coord.client import EVENT_GAP, Create, Delete, SessionState
+from coord.client import EVENT_GAP, Create, Delete, GetChildren, SessionState
 from coord.client import connection as connection_module
 from coord.errors import (
     AuthFailed,
@@ -18,6 +18,7 @@ from coord.errors import (
     NoNode,
     SaslRequired,
     SessionExpired,
+    ThrottledOp,
     TooManyOutstanding,
 )
 from coord.wire import records as r
@@ -257,6 +258,27 @@ def test_a_rejected_credential_is_final() -> None:
     assert server.states[-1] is SessionState.AUTH_FAILED
     server.turn(60)
     assert len(server.addresses()) == 1
+
+
+def test_what_a_multi_read_leaves_is_asked_for_again() -> None:
+    """The server answers some megabytes at a time; the caller gets one list."""
+    server = Server()
+    server.begin()
+    read = server.client.multi_read([GetChildren(f"/{name}") for name in "abc"])
+    listing = r.MultiResult(r.OP_GET_CHILDREN, children=[b"x"])
+    throttled = r.MultiResult(r.OP_ERROR, err=-127)
+    for count, answered in ((3, [listing, throttled, throttled]), (2, [listing, listing])):
+        server.turn()
+        [(xid, opcode, body)] = server.requests()
+        assert (opcode, len(r.decode_multi(body, 0, len(body)))) == (r.OP_MULTI_READ, count)
+        server.reply(xid, r.encode_multi_reply(answered))
+    assert result_of(read) == [["x"]] * 3
+    alone = server.client.multi_read([GetChildren("/a")])
+    server.turn()
+    [(xid, _, _)] = server.requests()
+    server.reply(xid, r.encode_multi_reply([throttled]))
+    [refused] = result_of(alone)
+    assert isinstance(refused, ThrottledOp), "a store that reads nothing at all is not asked for ever"
 
 
 @pytest.mark.parametrize("is_ping", [False, True])

@@ -1,0 +1,220 @@
+"""A stranger at the store's client port, beside an honest client that is served and keeps its session throughout."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from kazoo.protocol.states import KazooState
+from kazoo.security import make_digest_acl
+
+from coord.digests import digest_of
+from coord.errors import OK, THROTTLED_OP
+from coord.server.clients.audit import LINES_PER_SESSION
+from coord.tree.reads import MULTI_READ_BYTES_MAX
+from coord.wire import opcodes as op
+from coord.wire import records as r
+from tests.support.helpers import Process, daemon, eventually, finished, free_ports, rk
+from tests.support.rawclient import RawClient
+
+pytestmark = pytest.mark.e2e
+
+SUPER = "boss:a-secret"
+SESSIONS_MAX = 40
+WATCHES_MAX = 1000
+#: The honest client's session ends if the store is silent for so long.
+HONEST_TIMEOUT_S = 4.0
+#: Znodes whose number is asked for. Counting them 900 times took far longer than HONEST_TIMEOUT_S.
+ZNODES = 20_000
+OPEN = r.OPEN_ACL
+
+
+class Store:
+    """One running node."""
+
+    def __init__(self, folder: Path, address: str, process: Process) -> None:
+        self.folder = folder
+        self.address = address
+        self.process = process
+
+    def log(self) -> str:
+        """Return what the node has written to its log."""
+        return (self.folder / "store.log").read_text()
+
+    def stranger(self, source: str = "") -> RawClient:
+        """Return a raw client with a session of one second."""
+        client = RawClient(self.address, source=source)
+        assert self.opens(client), "no session"
+        return client
+
+    @staticmethod
+    def opens(client: RawClient) -> bool:
+        """Return True if the client gets a session."""
+        answer = client.hello(r.ConnectRequest(0, 1000, 0, bytes(16)))
+        return answer is not None and answer.session_id != 0
+
+    def memory_mb(self) -> float:
+        """Return the largest resident size of the node so far."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
+
+
+class Honest:
+    """A kazoo client that must never lose its connection."""
+
+    def __init__(self, client: KazooClient) -> None:
+        self.client = client
+        self.states: list[str] = []
+        client.add_listener(self.states.append)
+
+    def is_served(self) -> None:
+        """Write and read; check that the connection was never lost."""
+        self.client.set("/honest", b"1")
+        assert self.client.get("/honest")[0] == b"1"
+        assert KazooState.SUSPENDED not in self.states
+        assert KazooState.LOST not in self.states
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """Yield a node that serves."""
+    folder = tmp_path_factory.mktemp("clients")
+    digest = folder / "super"
+    digest.write_text(digest_of(*SUPER.split(":")) + "\n")
+    digest.chmod(0o600)
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    words = ["coord", "run", "--id", "1", "--data-dir", str(folder / "data"), "--client-address", f"0.0.0.0:{port}"]
+    words += ["--super-digest-file", str(digest), "--max-sessions", str(SESSIONS_MAX)]
+    words += ["--max-watches", str(WATCHES_MAX)]
+    with daemon(rk(*words), log=folder / "store.log") as process:
+        made = Store(folder, address, process)
+        eventually(lambda: "serves clients" in made.log() and "is leader" in made.log(), what="the store")
+        yield made
+
+
+@pytest.fixture
+def honest(store: Store) -> Iterator[Honest]:
+    """Yield an honest client."""
+    client = KazooClient(store.address, timeout=HONEST_TIMEOUT_S)
+    client.start(30)
+    try:
+        client.ensure_path("/honest")
+        yield Honest(client)
+    finally:
+        client.stop()
+        client.close()
+
+
+def create(path: bytes, data: bytes = b"", acl: list[r.Acl] = OPEN) -> bytes:
+    """Return the record of a create."""
+    return r.encode_create(r.CreateRequest(op.OP_CREATE, path, data, acl, 0))
+
+
+def test_reads_that_count_a_large_tree_hold_nobody_up(store: Store, honest: Honest) -> None:
+    """Finding 10: 900 requests in 16 kB, sent at once. Each one walked the tree."""
+    with contextlib.closing(store.stranger()) as stranger:
+        assert stranger.ask(op.OP_CREATE, create(b"/many"))[0] == OK  # type: ignore[index]
+        for first in range(0, ZNODES, 2000):
+            creates = [r.CreateRequest(op.OP_CREATE, b"/many/%d" % i, b"", OPEN, 0) for i in range(first, first + 2000)]
+            parts = [r.MultiOp(op.OP_CREATE, one.path, create=one) for one in creates]
+            assert stranger.ask(op.OP_MULTI, r.encode_multi(parts))[0] == OK  # type: ignore[index]
+        ask = [r.encode_request_frame(i, op.OP_GET_ALL_CHILDREN_NUMBER, r.encode_path(b"/many")) for i in range(900)]
+        stranger.sock.sendall(b"".join(ask))
+        honest.is_served()
+        for _ in range(900):
+            assert stranger.answer() == (OK, struct.pack("!i", ZNODES))
+        honest.is_served()
+
+
+def test_a_multi_read_answers_no_more_than_its_bound(store: Store, honest: Honest) -> None:
+    """Finding 11: a frame of a few kilobytes asked for 270 MB."""
+    with contextlib.closing(store.stranger()) as stranger:
+        assert stranger.ask(op.OP_CREATE, create(b"/big", b"x" * 900_000))[0] == OK  # type: ignore[index]
+        before = store.memory_mb()
+        answer = stranger.ask(op.OP_MULTI_READ, r.encode_multi([r.MultiOp(op.OP_GET_DATA, b"/big")] * 300))
+        assert answer is not None
+        results = r.decode_multi_reply(answer[1], 0, len(answer[1]))
+        assert len(answer[1]) <= MULTI_READ_BYTES_MAX + 1_000_000
+        assert [one.err for one in results[:5]] == [OK] * 5
+        assert {one.err for one in results[5:]} == {THROTTLED_OP}
+        assert store.memory_mb() - before < 60
+    honest.is_served()
+
+
+def test_lines_of_audit_are_summed_up(store: Store, honest: Honest) -> None:
+    """Finding 18: 5,000 proofs of one session in one piece."""
+    with contextlib.closing(store.stranger()) as stranger:
+        proofs = [
+            r.encode_request_frame(op.XID_AUTH, op.OP_AUTH, r.encode_auth(b"digest", b"eve:%d" % (i % 50)))
+            for i in range(5000)
+        ]
+        stranger.sock.sendall(b"".join(proofs))
+        for _ in range(5000):
+            assert stranger.frame() is not None
+        honest.is_served()
+        eventually(lambda: "summary session=" in store.log(), what="the sum")
+        seconds = store.log().count("summary session=") + 1
+        assert store.log().count("id='eve'") <= seconds * LINES_PER_SESSION
+
+
+def test_watches_of_one_session_have_a_bound(store: Store, honest: Honest) -> None:
+    """Finding 20: the connection of a session that wants more ends."""
+    with contextlib.closing(store.stranger()) as stranger:
+        paths = [b"/w/%d" % i for i in range(WATCHES_MAX + 1)]
+        sets = r.WatchSets(1 << 60, [], paths, [], [], [])
+        answer = stranger.ask(op.OP_SET_WATCHES, r.encode_set_watches(sets, second=False))
+        assert answer is None or answer[0] != OK
+        assert stranger.is_closed()
+    honest.is_served()
+
+
+def test_one_address_cannot_take_all_sessions(store: Store, honest: Honest) -> None:
+    """Finding 17: another address gets sessions while one holds all it can get, also without its connections."""
+    taken = 0
+    for _ in range(SESSIONS_MAX):
+        with contextlib.closing(RawClient(store.address, source="127.0.0.66")) as client:
+            taken += store.opens(client)
+    assert 0 < taken <= SESSIONS_MAX // 2
+    with contextlib.closing(RawClient(store.address, source="127.0.0.67")) as other:
+        assert store.opens(other)
+    assert "127.0.0.66 has" in store.log()
+    honest.is_served()
+
+
+def test_the_digest_of_the_superuser_is_on_no_command_line(store: Store, honest: Honest) -> None:
+    """Finding 29: every user of the machine can read command lines. The superuser may do everything, others not."""
+    line = Path(f"/proc/{store.process.pid}/cmdline").read_text()
+    assert digest_of(*SUPER.split(":")) not in line
+    client = honest.client
+    client.create("/closed", b"x", acl=[make_digest_acl("somebody", "else", all=True)])
+    with pytest.raises(NoAuthError):
+        client.get("/closed")
+    client.add_auth("digest", SUPER)
+    assert client.get("/closed")[0] == b"x"
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ("server.x=127.0.0.1:1:2", "server.x: 'x' is not a server id"),
+        ("skipACL=yes", "skipACL=yes is not supported"),
+        ("clientPort=2182", "clientPort has another value"),
+        ("enforce.auth.enabled=true\nenforce.auth.schemes=ip", "would keep nobody out"),
+    ],
+)
+def test_files_that_would_open_a_door_end_the_start(tmp_path: Path, lines: str, says: str) -> None:
+    """Finding 26: one line on stderr, exit status 2, and no data directory."""
+    config = tmp_path / "zoo.cfg"
+    config.write_text(f"dataDir={tmp_path / 'data'}\nclientPort=2181\n{lines}\n")
+    ended = finished(rk("coord", "run", "--config", str(config)), 30)
+    assert ended.returncode == 2
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "data").exists()
