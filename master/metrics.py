@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from coord.metrics import RPC_REQUESTS, Definition, MetricKind, add_process
+from coord.spans import SpansByName
 from master.active import ActiveMaster
+from master.assignment.transition_times import TransitionTimes
 from master.heartbeats import HeartbeatReceiver
 from master.standby.auditor import Auditor
 from regions.diagnose.tablets import TabletWatch
 from regions.messages import MasterStatus, TabletHealth
+from regions.records.model import RegionState
 
 
 class StatusSource(Protocol):
@@ -29,17 +34,145 @@ class MetricsSource(Protocol):
     auditor: Auditor | None
     heartbeats: HeartbeatReceiver
     alarms_before: int
+    tenures: int
+    phase_times: SpansByName
+    transition_times: TransitionTimes
+    rpc_times: SpansByName
+    now_ms: Callable[[], int]
 
     @property
     def api(self) -> StatusSource: ...
 
 
+class StatusFigure(NamedTuple):
+    """A gauge of a master's status, and the function that reads it."""
+
+    definition: Definition
+    read: Callable[[MasterStatus], float]
+
+
+class ActiveFigure(NamedTuple):
+    """A figure that only the active master has, and the function that reads it."""
+
+    definition: Definition
+    read: Callable[[ActiveMaster], float]
+
+
+class HeartbeatFigure(NamedTuple):
+    """A figure of the heartbeats that reach this master, and the function that reads it."""
+
+    definition: Definition
+    read: Callable[[HeartbeatReceiver], float]
+
+
+def _gauge(name: str, text: str, *labels: str) -> Definition:
+    return Definition(f"master_{name}", MetricKind.GAUGE, text, labels)
+
+
+def _counter(name: str, text: str) -> Definition:
+    return Definition(f"master_{name}", MetricKind.COUNTER, text)
+
+
+def _history(name: str, text: str) -> Definition:
+    return Definition(f"history_{name}", MetricKind.GAUGE, text)
+
+
+STATUS: Final = (
+    StatusFigure(_gauge("active", "1 while this master is the active one."), lambda s: float(s.role == "active")),
+    StatusFigure(_gauge("epoch", "Fencing epoch of this active master, 0 on a standby."), lambda s: s.epoch),
+    StatusFigure(_gauge("masters", "Live masters, as this master knows them."), lambda s: s.masters),
+    StatusFigure(_gauge("servers", "Live region servers, on the active master."), lambda s: s.servers),
+    StatusFigure(_gauge("tables", "Tables, on the active master."), lambda s: s.tables),
+    StatusFigure(_gauge("replicas", "Region replicas, on the active master."), lambda s: s.replicas),
+    StatusFigure(_gauge("replicas_open", "Replicas at rest on a live server."), lambda s: s.open),
+    StatusFigure(_gauge("replicas_in_transition", "Replicas with a transition znode."), lambda s: s.rit),
+    StatusFigure(_gauge("replicas_parked", "Replicas that failed to open too often."), lambda s: s.parked),
+    StatusFigure(
+        _gauge("replicas_unavailable", "Replicas of shared regions that should be open and are not, parked ones too."),
+        lambda s: 0 if s.unserved is None else s.unserved.count,
+    ),
+    StatusFigure(_gauge("problems", "Problems that need an operator, at most 20."), lambda s: len(s.problems)),
+    StatusFigure(_gauge("uptime_seconds", "Time since the start of this process."), lambda s: s.uptime_ms / 1000),
+)
+HEARTBEATS: Final = (
+    HeartbeatFigure(
+        _gauge("servers_heard", "Servers with recent heartbeats."), lambda h: len(h.roster) - h.silent_count()
+    ),
+    HeartbeatFigure(_gauge("servers_silent", "Servers whose heartbeats have stopped."), lambda h: h.silent_count()),
+    HeartbeatFigure(_counter("heartbeats", "Heartbeats accepted."), lambda h: h.roster.beats),
+    HeartbeatFigure(
+        _counter("heartbeats_stale", "Heartbeats ignored because of an old sequence number."), lambda h: h.roster.stale
+    ),
+    HeartbeatFigure(
+        _counter("heartbeats_refused", "Heartbeats rejected: of another cluster, or for another master."),
+        lambda h: h.refused,
+    ),
+)
+_SINCE: Final = " since this master became active."
+ACTIVE: Final = (
+    ActiveFigure(
+        _gauge("orphans", "Replicas that servers serve and no table has."), lambda a: len(a.reports.orphans)
+    ),
+    ActiveFigure(_counter("reports", f"Heartbeats with a report{_SINCE}"), lambda a: a.reports.count),
+    ActiveFigure(_counter("reports_full", f"Full reports{_SINCE}"), lambda a: a.reports.full_count),
+    ActiveFigure(_counter("reported_replicas", f"Replicas reported{_SINCE}"), lambda a: a.reports.replica_count),
+    ActiveFigure(
+        _counter("reviews", f"Misplaced replicas that servers were ordered to check{_SINCE}"),
+        lambda a: a.misplaced.reviews,
+    ),
+    ActiveFigure(_counter("multis", f"Multis of transitions sent{_SINCE}"), lambda a: a.multis),
+    ActiveFigure(
+        _counter("multis_refused", f"Multis of transitions refused after a lost race{_SINCE}"),
+        lambda a: a.multis_refused,
+    ),
+    ActiveFigure(_counter("reads", f"Batched reads of transitions{_SINCE}"), lambda a: a.reads),
+    ActiveFigure(_history("steps", "Steps in the history."), lambda a: a.history_writer.steps),
+    ActiveFigure(_history("bytes", "Bytes of the history in the store."), lambda a: a.history_writer.size),
+    ActiveFigure(_history("segments", "Znodes of the history."), lambda a: a.history_writer.segments),
+)  # fmt: skip
+TENURES: Final = _counter("tenures", "Times that this process has become the active master.")
+PHASES: Final = _gauge("phase_seconds", "Last duration of each phase of an activation.", "phase")
+PHASE_TIMES: Final = Definition(
+    "master_activation_phase_seconds",
+    MetricKind.HISTOGRAM,
+    "Durations of the phases of startups and failovers, since this process started.",
+    ("phase",),
+)
+STATE_TIMES: Final = Definition(
+    "master_transition_state_seconds", MetricKind.HISTOGRAM, "Time of transitions in each state.", ("state",)
+)
+CAUSE_TIMES: Final = Definition(
+    "master_transition_seconds",
+    MetricKind.HISTOGRAM,
+    "Time of whole transitions, by the cause of their first step.",
+    ("cause",),
+)
+BY_STATE: Final = _gauge("transitions", "Transitions of shared regions, by state.", "state")
+OLDEST: Final = _gauge(
+    "oldest_transition_seconds",
+    "Age of the oldest transition of a shared region that is not parked, since its first step; 0 without one.",
+)
+ALARMS: Final = Definition("audit_alarms", MetricKind.COUNTER, "Alarms raised by this master's auditor.")
+STEPS: Final = Definition(
+    "audit_steps", MetricKind.COUNTER, "Steps of transitions that the auditor checked in this session."
+)
+TABLETS: Final = _gauge("tablets", "Tablets by health.", "health")
+TABLETS_LED: Final = _gauge("tablets_led", "Tablets whose leader reports to this master.")
+TABLET_ORPHANS: Final = _gauge("tablet_orphans", "Replicas of tablets that the store does not know.")
+DEFINITIONS: Final = (
+    *(one.definition for one in (*STATUS, *HEARTBEATS, *ACTIVE)),
+    *(TENURES, PHASES, PHASE_TIMES, STATE_TIMES, CAUSE_TIMES, BY_STATE, OLDEST, ALARMS, STEPS),
+    *(TABLETS, TABLETS_LED, TABLET_ORPHANS, RPC_REQUESTS),
+)
+
+
 class MasterMetrics(Collector):
-    """Collector that registers itself and does nothing between scrapes."""
+    """Collector that registers itself and the metrics of the process, and does nothing between scrapes."""
 
     def __init__(self, master: MetricsSource, registry: CollectorRegistry) -> None:
         self._master = master
         registry.register(self)
+        add_process(registry, "master")
 
     def describe(self) -> list[Metric]:
         """Return nothing: the service may still be starting when the collector is registered."""
@@ -47,92 +180,46 @@ class MasterMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        status = self._master.api.status()
-        gauges = {
-            "active": (1.0 if status.role == "active" else 0.0, "1 while this master is the active one"),
-            "epoch": (status.epoch, "fencing epoch of this active master, 0 on a standby"),
-            "servers": (status.servers, "live region servers"),
-            "tables": (status.tables, "tables"),
-            "replicas": (status.replicas, "region replicas"),
-            "replicas_open": (status.open, "replicas at rest on a live server"),
-            "replicas_in_transition": (status.rit, "replicas with a transition znode"),
-            "replicas_parked": (status.parked, "replicas that failed to open too often"),
-        }
-        for name, (value, text) in gauges.items():
-            yield GaugeMetricFamily(f"regionkeeper_master_{name}", text, value=value)
-        phases = GaugeMetricFamily("regionkeeper_master_phase_seconds", "last duration of each phase", labels=["phase"])
-        for phase in status.phases:
-            phases.add_metric([phase.name], phase.seconds)
-        yield phases
-        yield from self._of_heartbeats()
-        auditor = self._master.auditor
-        yield CounterMetricFamily(
-            "regionkeeper_audit_alarms",
-            "alarms raised by this master's auditor",
-            value=self._master.alarms_before + (0 if auditor is None else auditor.alarms),
-        )
-        yield CounterMetricFamily(
-            "regionkeeper_audit_steps",
-            "steps of transitions that the auditor checked in this session",
-            value=0 if auditor is None else auditor.audit.steps,
-        )
-        active_master = self._master.active_master
+        master = self._master
+        status = master.api.status()
+        for figure in STATUS:
+            yield figure.definition.family(figure.read(status))
+        for beats in HEARTBEATS:
+            yield beats.definition.family(beats.read(master.heartbeats))
+        yield TENURES.family(master.tenures)
+        yield PHASES.labeled({(phase.name,): phase.seconds for phase in status.phases})
+        yield PHASE_TIMES.histogram_by_name(master.phase_times.by_name)
+        yield STATE_TIMES.histogram_by_name(master.transition_times.states.by_name)
+        yield CAUSE_TIMES.histogram_by_name(master.transition_times.causes.by_name)
+        yield RPC_REQUESTS.histogram_by_name(master.rpc_times.by_name)
+        auditor = master.auditor
+        yield ALARMS.family(master.alarms_before + (0 if auditor is None else auditor.alarms))
+        yield STEPS.family(0 if auditor is None else auditor.audit.steps)
+        active_master = master.active_master
         if active_master is not None:
             yield from of_tablets(active_master.keeper.watch)
-            for name, held, text in (
-                ("steps", active_master.history_writer.steps, "steps in the history"),
-                ("bytes", active_master.history_writer.size, "bytes of the history in the store"),
-                ("segments", active_master.history_writer.segments, "znodes of the history"),
-            ):
-                yield GaugeMetricFamily(f"regionkeeper_history_{name}", text, value=held)
-            for name, counted, text in (
-                ("multis", active_master.multis, "multis of transitions sent since this master became active"),
-                ("multis_refused", active_master.multis_refused, "multis of transitions refused after a lost race"),
-                ("reads", active_master.reads, "batched reads of transitions since this master became active"),
-            ):
-                yield CounterMetricFamily(f"regionkeeper_master_{name}", text, value=counted)
+            for held in ACTIVE:
+                yield held.definition.family(held.read(active_master))
+            yield from self._of_transitions(active_master)
 
-    def _of_heartbeats(self) -> Iterator[Metric]:
-        """Yield the metrics of heartbeats, and on the active master those of reports."""
-        receiver = self._master.heartbeats
-        active_master = self._master.active_master
-        gauges = [
-            ("servers_heard", len(receiver.roster) - receiver.silent_count(), "servers with recent heartbeats"),
-            ("servers_silent", receiver.silent_count(), "servers whose heartbeats have stopped"),
-        ]
-        counters = [
-            ("heartbeats", receiver.roster.beats, "heartbeats accepted"),
-            ("heartbeats_stale", receiver.roster.stale, "heartbeats ignored because of an old sequence number"),
-            ("heartbeats_refused", receiver.refused, "heartbeats rejected: of another cluster, or for another master"),
-        ]
-        if active_master is not None:
-            reports = active_master.reports
-            gauges.append(("orphans", len(reports.orphans), "replicas that servers serve and no table has"))
-            counters += [
-                ("reports", reports.count, "heartbeats with a report since this master became active"),
-                ("reports_full", reports.full_count, "full reports since this master became active"),
-                ("reported_replicas", reports.replica_count, "replicas reported since this master became active"),
-                (
-                    "reviews",
-                    active_master.misplaced.reviews,
-                    "misplaced replicas that servers were ordered to check since this master became active",
-                ),
-            ]
-        for name, value, text in gauges:
-            yield GaugeMetricFamily(f"regionkeeper_master_{name}", text, value=value)
-        for name, value, text in counters:
-            yield CounterMetricFamily(f"regionkeeper_master_{name}", text, value=value)
+    def _of_transitions(self, active_master: ActiveMaster) -> Iterator[Metric]:
+        """Yield the transitions by state, and the age of the oldest."""
+        states: Counter[RegionState] = Counter()
+        oldest_ms = now_ms = self._master.now_ms()
+        for replica in active_master.world.rit():
+            transition = replica.transition
+            if transition is None:
+                continue
+            states[transition.state] += 1
+            if not transition.parked:
+                since_ms = self._master.transition_times.since_ms(replica.key)
+                oldest_ms = min(oldest_ms, transition.since_ms if since_ms is None else since_ms)
+        yield BY_STATE.labeled({(state.value,): states[state] for state in RegionState})
+        yield OLDEST.family((now_ms - oldest_ms) / 1000)
 
 
 def of_tablets(watch: TabletWatch) -> Iterator[Metric]:
     """Yield the numbers of tablets by health, and of those with a leader."""
-    tablets = GaugeMetricFamily("regionkeeper_master_tablets", "tablets by health", labels=["health"])
-    for health in TabletHealth:
-        tablets.add_metric([health.value], watch.counts[health])
-    yield tablets
-    leaders = watch.leaders.total()
-    yield GaugeMetricFamily(
-        "regionkeeper_master_tablets_led", "tablets whose leader reports to this master", value=leaders
-    )
-    text = "replicas of tablets that the store does not know"
-    yield GaugeMetricFamily("regionkeeper_master_tablet_orphans", text, value=len(watch.keeper.orphans))
+    yield TABLETS.labeled({(health.value,): watch.counts[health] for health in TabletHealth})
+    yield TABLETS_LED.family(watch.leaders.total())
+    yield TABLET_ORPHANS.family(len(watch.keeper.orphans))

@@ -15,9 +15,11 @@ Seconds = Callable[[], float]
 class Phases:
     """Consecutive named phases. Beginning a phase ends the previous one."""
 
-    def __init__(self, seconds: Seconds) -> None:
+    def __init__(self, seconds: Seconds, ended: Callable[[str, float], None] = lambda _name, _seconds: None) -> None:
+        """`ended` is called with the name and the duration of each finished phase."""
         #: The clock, in seconds.
         self.seconds = seconds
+        self.ended = ended
         self._done: list[StartupPhase] = []
         self._name = ""
         self._detail = ""
@@ -26,6 +28,7 @@ class Phases:
     def add(self, name: str, seconds: float, detail: str = "") -> None:
         """Add a finished phase that was measured elsewhere."""
         self._done.append(StartupPhase(name, round(seconds, 4), True, detail))
+        self.ended(name, seconds)
 
     def begin(self, name: str) -> None:
         """End the current phase and begin another."""

@@ -37,8 +37,10 @@ from coord.http import AdminHttp
 from coord.rpc.server import RpcServer
 from coord.security import process
 from coord.security.principal import MASTER, Principal
+from coord.spans import LONG_BOUNDS_S, SpansByName
 from master.active import ActiveMaster
 from master.api.requests import MasterApi
+from master.assignment.transition_times import TransitionTimes
 from master.catalog import store
 from master.health import MasterHealth
 from master.heartbeats import HeartbeatReceiver
@@ -114,7 +116,12 @@ class MasterService:
         )
         self.election: Election | None = None
         self.active_master: ActiveMaster | None = None
-        self.phases = Phases(lambda: clock.monotonic_ms() / 1000)
+        #: Times for the metrics: phases of activations, transitions.
+        self.phase_times = SpansByName(LONG_BOUNDS_S)
+        self.transition_times = TransitionTimes()
+        #: Times that this process has become the active master.
+        self.tenures = 0
+        self.phases = Phases(lambda: clock.monotonic_ms() / 1000, self.phase_times.add)
         #: Live masters, sorted by address.
         self.registered: list[MasterRecord] = []
         self._planner = planner or Planner(
@@ -149,6 +156,7 @@ class MasterService:
             receiver=lambda: f"master {self.uuid} at {self.address}",
             check=lambda request: check_cluster(request.cluster, self.cluster_id, "master"),
         )
+        self.rpc_times = self._rpc.times
         self._registry = CollectorRegistry()
         MasterMetrics(self, self._registry)
         self._admin_port: Any = None
@@ -337,6 +345,9 @@ class MasterService:
         self.active_master.has_heard = self.heartbeats.has_heard
         self._active_since_ms = now()
         self.active_master.start(self._history)
+        self.tenures += 1
+        self.transition_times.new_tenure()
+        self.active_master.assigner.history.listener = self.transition_times.step
 
     def _begin_session(self) -> None:
         """Start the watcher and the auditor of a new session, in every role."""
@@ -413,7 +424,7 @@ class MasterService:
 
     def _election_begins(self) -> None:
         """Start the phase "election": `/active` is free."""
-        self.phases = Phases(self.phases.seconds)
+        self.phases = Phases(self.phases.seconds, self.phase_times.add)
         self.phases.begin("election")
 
     def _election_ended(self, result: Any) -> None:

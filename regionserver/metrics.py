@@ -1,12 +1,16 @@
-"""Metrics of a region server for Prometheus. Names begin with `regionkeeper_server_`."""
+"""Metrics of a region server for Prometheus. Names begin with `regionkeeper_server_`; others are in `coord.metrics`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.registry import Collector
+
+from coord.metrics import RPC_REQUESTS, TURNS, add_process
+from coord.peers.reactor import TurnReactor
+from coord.spans import SpansByName
 
 _PREFIX: Final = "regionkeeper_server_"
 _OPEN_BUCKETS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120)
@@ -24,6 +28,24 @@ class _Refresh(Collector):
         return ()
 
 
+class _Times(Collector):
+    """Durations that RPC and the reactor have counted."""
+
+    def __init__(self, rpc: SpansByName, reactor: object) -> None:
+        self._rpc = rpc
+        self._reactor = reactor
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the histograms."""
+        yield RPC_REQUESTS.histogram_by_name(self._rpc.by_name)
+        if isinstance(self._reactor, TurnReactor):
+            yield TURNS.histogram({(): self._reactor.turns})
+
+
 class Metrics:
     """The metrics of a process."""
 
@@ -32,8 +54,7 @@ class Metrics:
         #: Updates the gauges; called at the beginning of every scrape.
         self.refresh: Callable[[], object] = lambda: None
         self.registry.register(_Refresh(self))
-        ProcessCollector(registry=self.registry)
-        PlatformCollector(registry=self.registry)
+        add_process(self.registry, "server")
         self.replicas = Gauge(
             f"{_PREFIX}replicas", "Replicas on this server by phase.", ["phase"], registry=self.registry
         )
@@ -65,3 +86,8 @@ class Metrics:
         self.close_s = Histogram(
             f"{_PREFIX}close_seconds", "Time in the region closer.", buckets=_OPEN_BUCKETS_S, registry=self.registry
         )
+
+    def read(self, refresh: Callable[[], object], rpc: SpansByName, reactor: object) -> None:
+        """Read the figures of a running server at every scrape: call `refresh`, take the times of RPC and reactor."""
+        self.refresh = refresh
+        self.registry.register(_Times(rpc, reactor))

@@ -159,7 +159,7 @@ class RegionServer:
         #: The highest epoch that the store has confirmed.
         self._epoch = -1
         self._epochs = Epochs(reactor, self._read_epoch, self._epoch_begun)
-        self._metrics.refresh = self.status
+        self._metrics.read(self.status, self._rpc.times, reactor)
         self._began_s = self._boot_s()
         self._closing_since_s: float | None = None
         check = (lambda: None) if opener.shared is None else opener.shared.check

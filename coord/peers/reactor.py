@@ -24,6 +24,8 @@ from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.main import installReactor
 from twisted.logger import Logger
 
+from coord.spans import Spans
+
 log = Logger()
 
 READABLE: Final = EPOLLIN | EPOLLERR | EPOLLHUP
@@ -51,6 +53,9 @@ class TurnReactor(EPollReactor):
 
     def __init__(self) -> None:
         self._functions: dict[int, Watcher] = {}
+        #: Times that this thread was busy between two polls, counted.
+        self.turns = Spans()
+        self._busy_since = 0.0
         #: True if this turn brought at most one event: other work is unlikely at the moment.
         self.is_calm = True
         self._turn_end: Callable[[], bool] = _no_work
@@ -119,12 +124,15 @@ class TurnReactor(EPollReactor):
         # The end of a turn may plan calls that are due before `timeout` has passed: the sending of replies, for one.
         if self._turn_end() or self._newTimedCalls:
             timeout = 0
+        if self._busy_since:
+            self.turns.add(time.monotonic() - self._busy_since)
         try:
             ready = self._poll(-1 if timeout is None else timeout, EVENTS_MAX)
         except OSError as error:
             if error.errno == errno.EINTR:
                 return True
             raise
+        self._busy_since = time.monotonic()
         self.is_calm = len(ready) <= 1
         if len(ready) > 1 and self._preferred:
             preferred = [one for one in ready if one[0] in self._preferred]

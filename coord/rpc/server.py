@@ -48,6 +48,7 @@ from coord.rpc.wire import (
 from coord.security import process
 from coord.security.credentials import Credentials
 from coord.security.principal import NOBODY, Principal
+from coord.spans import SpansByName
 
 __all__ = ["FRAME_BYTES_MAX", "Code", "RpcError", "RpcServer"]
 
@@ -79,7 +80,8 @@ class _ServerConnection(Frames):
         self._server = server
         self._budgets = budgets
         self.address = address
-        self._in_progress: set[int] = set()
+        #: Time of each request that is not answered yet.
+        self._in_progress: dict[int, float] = {}
         #: Received requests wait for a later turn.
         self._is_parked = False
         #: The caller does not read its replies.
@@ -196,7 +198,7 @@ class _ServerConnection(Frames):
         except RpcError as error:
             self._fail(request_id, error)
             return
-        self._in_progress.add(request_id)
+        self._in_progress[request_id] = self._reactor.seconds()
         try:
             self._server.calling, self._server.calling_principal = self.transport, self.peer
             self._server.authorize(self.peer, request)
@@ -205,7 +207,7 @@ class _ServerConnection(Frames):
             self._failed(request_id, request, Failure())  # type: ignore[no-untyped-call]
             return
         if isinstance(reply, msgspec.Struct):
-            self._reply(request_id, reply)
+            self._reply(request_id, request, reply)
             return
         # A Deferred that is awaited costs a coroutine, and as much time as the rest of a small request.
         answer: Deferred[Any] = reply if isinstance(reply, Deferred) else ensureDeferred(_awaited(request, reply))
@@ -214,20 +216,24 @@ class _ServerConnection(Frames):
 
     def _answered(self, reply: object, request_id: int, request: object) -> None:
         assert isinstance(reply, msgspec.Struct), f"dispatch of {type(request).__name__} returned {reply!r}"
-        self._reply(request_id, reply)
+        self._reply(request_id, request, reply)
 
     def _answer_failed(self, failure: Failure, request_id: int, request: object) -> None:
         self._failed(request_id, request, failure)
 
-    def _reply(self, request_id: int, reply: msgspec.Struct) -> None:
-        self._in_progress.discard(request_id)
+    def _ended(self, request_id: int, request: object) -> None:
+        began = self._in_progress.pop(request_id)
+        self._server.times.add(type(request).__name__, self._reactor.seconds() - began)
+
+    def _reply(self, request_id: int, request: object, reply: msgspec.Struct) -> None:
+        self._ended(request_id, request)
         try:
             self.send(encode_frame(Reply(request_id, encode_body(reply))))
         except RpcError as error:
             self._fail(request_id, error)
 
     def _failed(self, request_id: int, request: object, failure: Failure) -> None:
-        self._in_progress.discard(request_id)
+        self._ended(request_id, request)
         if isinstance(failure.value, RpcError):
             self._fail(request_id, failure.value)
             return
@@ -263,6 +269,8 @@ class RpcServer:
         self.authorize = authorize
         #: What callers are proved to, by default the credentials of this process; None: this server is open.
         self.credentials = credentials or process.own()
+        #: Times from requests to their replies, by kind.
+        self.times = SpansByName()
         self.connections: set[_ServerConnection] = set()
         #: Connection of the request that is being dispatched, or was dispatched last.
         self.calling: ITransport | None = None

@@ -358,7 +358,16 @@ class Service:
         from coord.server.admin.http import admin_site
 
         try:
-            site = admin_site(self.settings, self.node, self.links, words, backups, self._readiness)
+            site = admin_site(
+                self.settings,
+                self.node,
+                self.links,
+                words,
+                backups,
+                self._readiness,
+                self._writer.spans,
+                self.reactor.turns,
+            )
             self._admin = site.listen(self.reactor, *address)
             backups.admit(address)
             if self.settings.drill_links:

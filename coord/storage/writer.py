@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
+from coord.spans import Spans
 from coord.storage.segments import FULL_ERRORS
 
 FULL_RETRY_S: Final = 0.5
@@ -98,6 +99,8 @@ class InlineWriter(Generic[B]):
 
     def __init__(self, log: SyncedLog[B]) -> None:
         self._log = log
+        #: Times of all writes, counted.
+        self.spans = Spans()
         self._waiting: list[B] = []
         self._submitted = 0
         self._is_full = False
@@ -120,6 +123,7 @@ class InlineWriter(Generic[B]):
             return
         events = self._events
         assert events is not None, "writer was not started"
+        began = time.monotonic()
         try:
             self._log.write(self._waiting)
         except OSError as error:
@@ -132,6 +136,7 @@ class InlineWriter(Generic[B]):
         except Exception as error:  # SyncFailed or a violated invariant: the node stops on either
             self._fail(events, error)
             return
+        self.spans.add(time.monotonic() - began)
         self._waiting = []
         if self._is_full:
             self._is_full = False
@@ -167,6 +172,8 @@ class ThreadWriter(Generic[B]):
         self._fast = FAST_IN_A_ROW
         #: Seconds that each of the last writes took, sync included.
         self.times_s: deque[float] = deque(maxlen=TIMES_KEPT)
+        #: Times of all writes, counted.
+        self.spans = Spans()
         self._done = 0
         self._has_failed = False
         self._queue: deque[B] = deque()
@@ -298,6 +305,7 @@ class ThreadWriter(Generic[B]):
         self._log.write(batches)
         took = time.monotonic() - began
         self.times_s.append(took)
+        self.spans.add(took)
         # A slightly slow write must not shorten the penalty of a much slower one before it.
         self._fast = self._fast + 1 if took <= FAST_S else min(self._fast, -int(took / FAST_S))
         self._done += len(batches)

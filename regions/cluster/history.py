@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -209,6 +209,19 @@ class StepLog(deque[SeenStep]):
     def __init__(self, maxlen: int) -> None:
         super().__init__(maxlen=maxlen)
         self.unsaved: deque[HistoryEntry] = deque(maxlen=maxlen)
+        #: Called with each step.
+        self.listener: Callable[[SeenStep], None] | None = None
+
+    def append(self, step: SeenStep, /) -> None:
+        """Add a step."""
+        super().append(step)
+        if self.listener is not None:
+            self.listener(step)
+
+    def extend(self, steps: Iterable[SeenStep], /) -> None:
+        """Add steps."""
+        for step in steps:
+            self.append(step)
 
     def take_unsaved(self, most: int = ENTRIES_MAX) -> list[HistoryEntry]:
         """Remove and return up to `most` of the oldest unsaved entries."""

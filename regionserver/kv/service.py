@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from prometheus_client import Counter, Histogram
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -45,6 +44,7 @@ from regionserver.kv.messages import (
     check_request,
     check_schema,
 )
+from regionserver.kv.metrics import KvMetrics
 from regionserver.kv.request_queue import Answer, RequestQueue
 from regionserver.kv.snapshot import RowSnapshot
 from regionserver.opener import Opening
@@ -69,7 +69,6 @@ class HeldReading(msgspec.Struct):
 
 #: Requests of the read queue.
 Reading = KvRead | KvScan | KvVerify | HeldReading
-_PREFIX: Final = "regionkeeper_kv_"
 
 
 class KvRegions(DirectoryOpener):
@@ -95,11 +94,7 @@ class KvRegions(DirectoryOpener):
         self._serving = serving
         self._workers = serving.workers(serving.reactor, THREADS, lambda: None, _log_fault)
         self._snapshots = HeldSnapshots(serving.reactor)
-        registry = serving.registry
-        self._asked = Counter(f"{_PREFIX}requests", "Requests for regions.", ["kind"], registry=registry)
-        self._refused = Counter(f"{_PREFIX}refused", "Requests rejected.", ["code"], registry=registry)
-        self._commits = Histogram(f"{_PREFIX}commit_seconds", "Time of a durable commit.", registry=registry)
-        self._changes = Counter(f"{_PREFIX}changes", "Keys put or deleted.", registry=registry)
+        self._metrics = KvMetrics(serving.registry)
 
     def open(self, opening: Opening) -> None:
         """Lock the directory and check the region's file. Raise OwnerHeld, RegionError or OSError."""
@@ -142,11 +137,11 @@ class KvRegions(DirectoryOpener):
     def answer(self, request: msgspec.Struct) -> Deferred[msgspec.Struct]:
         """Answer one of `requests`. Raise RpcError."""
         assert isinstance(request, self.requests), f"unexpected request {request!r}"
-        self._asked.labels(type(request).__name__).inc()
+        self._metrics.requests.labels(type(request).__name__).inc()
         try:
             answer = self._accept(request)
         except RpcError as error:
-            self._refused.labels(error.code).inc()
+            self._metrics.refused.labels(error.code).inc()
             raise
         return answer.addErrback(self._count_rejection)
 
@@ -216,7 +211,7 @@ class KvRegions(DirectoryOpener):
 
     def _count_rejection(self, failure: Failure) -> Failure:
         if isinstance(failure.value, RpcError):
-            self._refused.labels(failure.value.code).inc()
+            self._metrics.refused.labels(failure.value.code).inc()
         return failure
 
     # --- on the workers ---
@@ -242,8 +237,8 @@ class KvRegions(DirectoryOpener):
             if error.code != REGION_FULL or len(requests) == 1:
                 raise
             return [self._write_alone(file, request) for request in requests]
-        self._commits.observe(time.perf_counter() - began_s)
-        self._changes.inc(len(changes))
+        self._metrics.commits.observe(time.perf_counter() - began_s)
+        self._metrics.changes.inc(len(changes))
         return [KvWritten(len(request.changes)) for request in requests]
 
     def _write_alone(self, file: RegionFile, request: KvWrite) -> Answer:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from regions.messages.heartbeat import ReplicaState
 from regions.messages.server import TabletFigures
 from regionserver.tablets.copying.jobs import ENDED
 
 _PREFIX: Final = "regionkeeper_server_tablet"
+
+
+class RequestMetrics:
+    """Counters of the requests for tablets."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(f"{_PREFIX}_requests", "Requests for tablets.", ["kind"], registry=registry)
+        self.refused = Counter(f"{_PREFIX}_refused", "Requests rejected.", ["code"], registry=registry)
 
 
 class TabletMetrics:

@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from prometheus_client import CollectorRegistry
-from prometheus_client import Counter as CounterMetric
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
@@ -51,11 +50,11 @@ from regionserver.tablets.messages import (
     check_request,
     check_tablets,
 )
+from regionserver.tablets.metrics import RequestMetrics
 
 #: A replica that has applied this entry may read on in a held snapshot: every replica that has rows.
 _ANY_ENTRY: Final = 1
 
-_PREFIX: Final = "regionkeeper_server_tablet_"
 
 #: Error code and message of each fate that is an error.
 REFUSALS: Final[dict[Fate, tuple[str, str]]] = {
@@ -128,10 +127,9 @@ class TabletService:
         self._schemas: dict[str, int] = {}
         self._rates: dict[Key, float] = {}
         self._since_s = seconds()
-        self._asked = CounterMetric(f"{_PREFIX}requests", "Requests for tablets.", ["kind"], registry=registry)
+        self._metrics = RequestMetrics(registry)
         #: Looked up once: each request counts.
-        self._counts = {kind: self._asked.labels(kind.__name__) for kind in self.requests}
-        self._refused = CounterMetric(f"{_PREFIX}refused", "Requests rejected.", ["code"], registry=registry)
+        self._counts = {kind: self._metrics.requests.labels(kind.__name__) for kind in self.requests}
 
     def answer(self, request: TabletRequest) -> Deferred[msgspec.Struct] | msgspec.Struct:
         """Answer one of `requests`. Raise RpcError."""
@@ -139,7 +137,7 @@ class TabletService:
         try:
             answer = self._accept(request)
         except RpcError as error:
-            self._refused.labels(error.code).inc()
+            self._metrics.refused.labels(error.code).inc()
             raise
         return answer.addErrback(self._count) if isinstance(answer, Deferred) else answer
 
@@ -211,7 +209,7 @@ class TabletService:
 
     def _turned_back(self, answer: TabletAnswer, groups: TabletGroups) -> LeaderElsewhere:
         if answer.fate is Fate.NOT_LEADER:
-            self._refused.labels("not_leader").inc()
+            self._metrics.refused.labels("not_leader").inc()
             return LeaderElsewhere(self._view(groups, answer.tablet), groups.time_ms(answer.tablet))
         raise refusal(answer.fate, answer.tablet)
 
@@ -224,7 +222,7 @@ class TabletService:
 
     def _count(self, failure: Failure) -> Failure:
         if isinstance(failure.value, RpcError):
-            self._refused.labels(failure.value.code).inc()
+            self._metrics.refused.labels(failure.value.code).inc()
         return failure
 
     # --- load ---

@@ -274,7 +274,7 @@ def test_monitors_read_words_and_admin_pages(cluster: Cluster) -> None:
     assert "zk_server_state\tleader" in cluster.word(leader, b"mntr")
     assert "not in the whitelist" in cluster.word(1, b"dump")
     with urllib.request.urlopen(f"http://127.0.0.1:{cluster.admin_ports[1]}/metrics", timeout=30) as page:
-        assert b"rk_coord_applied_index" in page.read()
+        assert b"regionkeeper_store_applied_index" in page.read()
     with urllib.request.urlopen(f"http://127.0.0.1:{cluster.admin_ports[1]}/ready", timeout=30) as page:
         assert page.status == 200
 

@@ -7,7 +7,7 @@ module `pipeline` acts on it.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
 
 from mypy_extensions import mypyc_attr
 
@@ -15,6 +15,9 @@ from coord.tree.sessions import Session
 from coord.wire.codec import encode_reply_frame
 from coord.wire.sasl import SaslServer
 from coord.wire.values import NO_PASSWD
+
+#: Bounds of the counted times of requests; the node's clock has a resolution of a millisecond.
+REQUEST_BOUNDS_MS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
 
 
 class Limits:
@@ -151,6 +154,27 @@ class Connection:
         if err:
             body = b""
         self.output.append(encode_reply_frame(xid, zxid, err, body))
+
+
+class RequestTimes:
+    """Counts of requests through the log by opcode and time, for a histogram. They are never reset."""
+
+    def __init__(self) -> None:
+        #: Opcode -> counts by REQUEST_BOUNDS_MS, the count beyond these bounds, and the sum in ms.
+        self.counts: dict[int, list[int]] = {}
+
+    def add(self, opcode: int, span_ms: int) -> None:
+        """Count a request that took `span_ms`."""
+        counts = self.counts.get(opcode)
+        if counts is None:
+            counts = self.counts[opcode] = [0] * (len(REQUEST_BOUNDS_MS) + 2)
+        place = 0
+        for bound in REQUEST_BOUNDS_MS:
+            if span_ms <= bound:
+                break
+            place += 1
+        counts[place] += 1
+        counts[-1] += span_ms
 
 
 class Latency:

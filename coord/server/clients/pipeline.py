@@ -438,7 +438,9 @@ class Pipeline:
                 waiting.closes = True
             elif waiting.opcode == op.OP_SASL:
                 body = waiting.body
-        self.clients.latency.add(self.clients.now_ms - sent.since_ms)
+        span_ms = self.clients.now_ms - sent.since_ms
+        self.clients.latency.add(span_ms)
+        self.clients.times.add(outcome.opcode, span_ms)
         waiting.reply = encode_reply_frame(waiting.xid, outcome.zxid, outcome.err, body)
         if outcome.err == SESSION_EXPIRED or outcome.err == SESSION_MOVED:
             waiting.closes = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coord.server.clients.connection import ClientTransport, Connection, Latency
+from coord.server.clients.connection import ClientTransport, Connection, Latency, RequestTimes
 from coord.tree.watches import WatchTable
 
 
@@ -27,6 +27,8 @@ class ClientTable:
         self.received = 0
         self.events_sent = 0
         self.latency = Latency()
+        #: The same requests in full, since the start.
+        self.times = RequestTimes()
         #: Monotonic time of the current turn.
         self.now_ms = 0
         self._connection_count = 0

@@ -1,0 +1,64 @@
+"""Times of transitions for the metrics, from the steps that the active master takes and sees.
+
+A time is the difference of two steps' times; the clock of a server may differ from the master's, so a negative one
+counts as 0. A transition whose first step another master has taken counts from the first step that this master sees.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from coord.spans import LONG_BOUNDS_S, SpansByName
+from regions.cluster.history import SeenStep
+
+#: Cause of transitions that had begun before this master became active.
+EARLIER: Final = "before this master"
+
+
+class _Begun(NamedTuple):
+    cause: str
+    since_ms: int
+    state_since_ms: int
+
+
+class TransitionTimes:
+    """Counted times of transitions, for all tenures of this process."""
+
+    def __init__(self) -> None:
+        #: By state: how long a transition was in it.
+        self.states = SpansByName(LONG_BOUNDS_S)
+        #: By the cause of the first step: how long the whole transition took.
+        self.causes = SpansByName(LONG_BOUNDS_S)
+        self._begun: dict[str, _Begun] = {}
+
+    def step(self, step: SeenStep) -> None:
+        """Count the state and the transition that a step has ended."""
+        key, at_ms = step.key, step.at_ms
+        if step.before is None:
+            if step.after is not None:
+                self._begun[key] = _Begun("" if step.cause is None else step.cause.value, at_ms, at_ms)
+            return
+        known = self._begun.get(key)
+        if known is not None:
+            self.states.add(step.before.value, _seconds(at_ms - known.state_since_ms))
+        if step.after is None:
+            self._begun.pop(key, None)
+            if known is not None:
+                self.causes.add(known.cause, _seconds(at_ms - known.since_ms))
+        elif known is None:
+            self._begun[key] = _Begun(EARLIER, at_ms, at_ms)
+        else:
+            self._begun[key] = known._replace(state_since_ms=at_ms)
+
+    def since_ms(self, key: str) -> int | None:
+        """Return the time of the first step of a replica's transition that this master has seen."""
+        known = self._begun.get(key)
+        return None if known is None else known.since_ms
+
+    def new_tenure(self) -> None:
+        """Forget what has begun: another master may have taken the next steps."""
+        self._begun.clear()
+
+
+def _seconds(ms: int) -> float:
+    return max(0, ms) / 1000
