@@ -1,4 +1,7 @@
-"""A directory on which a server refuses to start gets a new identity (TC-18), and a start makes it."""
+"""A directory on which a server refuses to start gets a new identity (TC-18), and a start makes it.
+
+Without `_RECORD` in `identity.PARTS` the old uuid comes back, and three of these tests fail.
+"""
 
 from __future__ import annotations
 
