@@ -44,6 +44,13 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
     metavar="TIME",
     help="Keep the rows of deleted tables for this time: 90s, 10m, 1h.",
 )
+@click.option(
+    "--forget-after",
+    default="168h",
+    show_default=True,
+    metavar="TIME",
+    help="Then keep the records of a deleted table without rows for this time. Its id is never used again.",
+)
 @click.option("--min-servers", default=1, show_default=True, help="Region servers that a cluster startup waits for.")
 @click.option(
     "--mirror/--no-mirror",
@@ -107,6 +114,7 @@ def run(
     root: str,
     session_timeout_ms: int,
     purge_after: str,
+    forget_after: str,
     min_servers: int,
     mirror: bool,
     plan_engine: str,
@@ -142,6 +150,7 @@ def run(
             session_timeout_ms=session_timeout_ms,
             min_servers=min_servers,
             purge_after_s=duration_ms(purge_after, "--purge-after") / 1000,
+            forget_after_s=duration_ms(forget_after, "--forget-after") / 1000,
             mirror=mirror,
             plan_engine=plan_engine,
             plan_deadline_s=plan_deadline_s,

@@ -49,6 +49,7 @@ from master.assignment.transitions import (
 from master.assignment.waiters import Waiters, wait_within
 from master.catalog import store
 from master.catalog.ddl import TableOperations
+from master.catalog.forgetting import Forgetting
 from master.catalog.formats import Formats
 from master.catalog.janitor import Janitor
 from master.catalog.purging import Purging
@@ -172,7 +173,8 @@ class ActiveMaster:
         self.operations = TableOperations(self, now_ms, token, int(settings.purge_after_s * 1000))
         self.purging = Purging(self, self.operations.locks, now_ms, int(settings.purge_after_s * 1000))
         self.operations.undelete = Undelete(self, self.operations.locks, self.purging.forget).perform
-        self.janitor = Janitor(self, self.operations, now_ms, self.purging.finished)
+        forgetting = Forgetting(self, self.operations.locks, now_ms, int(settings.forget_after_s * 1000))
+        self.janitor = Janitor(self, self.operations, now_ms, forgetting, self.purging.finished)
         self.formats = Formats(fence, now_ms)
         self._ticking: IDelayedCall | None = None
         self._stop_listening: Callable[[], None] | None = None
@@ -477,7 +479,7 @@ class ActiveMaster:
             self.purging.tick()
             self.history_writer.tick()
             if self.janitor.prune_is_due():
-                self.persist(self.janitor.prune_requests)
+                self.persist(self.janitor.prune)
             if self.formats.is_due():
                 self.persist(self.formats.look)
             if self._writer.is_idle:

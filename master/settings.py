@@ -77,6 +77,8 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     min_servers: int = 1
     #: How long the rows of a deleted table are kept. Until then `rk table undelete` restores the table.
     purge_after_s: float = 3_600.0
+    #: How long the records of a deleted table are kept after its rows were removed.
+    forget_after_s: float = 7 * 86_400.0
     #: With min_servers 1, a startup waits until no server has registered for this long.
     registration_pause_ms: int = 500
     #: Keep a mirror of the catalog on a standby, to take over without loading the store and to answer reads.

@@ -32,6 +32,7 @@ from twisted.logger import Logger
 from coord.errors import BadVersion, MultiFailed
 from coord.rpc.server import RpcError
 from master.catalog import store, tables, tablet_progress
+from master.catalog.forgetting import forgotten_ms
 from master.catalog.locks import Lock, LockTable, Rank
 from master.catalog.lookup import find_table, summary
 from master.catalog.servers_for import kind_for, missing_group, storage_of, tablet_hosts
@@ -181,7 +182,7 @@ class TableOperations:
             if request.name in world.names:
                 raise RpcError(ms.ALREADY_EXISTS, f"table {request.name!r} already exists")
             table, regions = new_table(
-                request, schema, specs, tables.new_table_id(self._token), self._now_ms(), TableState.PREPARING, kind
+                request, schema, specs, await self._fresh_id(), self._now_ms(), TableState.PREPARING, kind
             )
             if storage is Storage.TABLET:
                 table = msgspec.structs.replace(table, storage=storage)
@@ -195,6 +196,13 @@ class TableOperations:
                 del self.preparing[table.table_id]
             self._active_master.observe(ev.TableSeen(written, 0, [(region, 0) for region in regions]))
         return written
+
+    async def _fresh_id(self) -> str:
+        """Return an id that no table has had (MD-06). The store itself refuses the id of a table that has a record."""
+        while True:
+            table_id = tables.new_table_id(self._token)
+            if not await forgotten_ms(self._active_master.fence, table_id):
+                return table_id
 
     async def _sites(self, request: ddl.CreateTable, kind: str) -> list[Server]:
         """Return the servers that may host a new table's tablets. Raise RpcError if the table cannot be created."""

@@ -3,7 +3,7 @@
 - replace regions that could not be created
 - mark deleted tables whose regions are all closed
 - remove the remains of unfinished table creations
-- delete the results of old requests
+- delete the results of old requests, and the records of tables that were deleted long ago
 
 All of this work depends only on records and may be repeated, so the next active master completes what this one has
 left.
@@ -21,6 +21,7 @@ from coord.client.ops import Delete, WriteOp
 from coord.errors import MultiFailed
 from master.catalog import store, tables
 from master.catalog.ddl import TableOperations
+from master.catalog.forgetting import Forgetting
 from master.catalog.locks import Lock, Rank
 from master.context import ActiveContext
 from master.leadership.fence import in_batches
@@ -35,7 +36,7 @@ log = Logger()
 #: Age and number of the request results that are kept. Clients retry a request within minutes.
 REQUESTS_KEPT_MS: Final = 24 * 3600 * 1000
 REQUESTS_KEPT_MAX: Final = 10_000
-#: Delay of the first removal of old results, so that a new active master first completes its takeover; and its period.
+#: Delay of the first removal of old records, so that a new active master first completes its takeover; and its period.
 PRUNE_FIRST_MS: Final = 60 * 1000
 PRUNE_EVERY_MS: Final = 10 * 60 * 1000
 
@@ -53,6 +54,7 @@ class Janitor:
         active_master: ActiveContext,
         operations: TableOperations,
         now_ms: Callable[[], int],
+        forgetting: Forgetting,
         finished: Callable[[TableRecord], None] = lambda _: None,
     ) -> None:
         """`finished` is called for each deleted table whose regions are all closed."""
@@ -60,6 +62,7 @@ class Janitor:
         self._active_master = active_master
         self._operations = operations
         self._now_ms = now_ms
+        self._forgetting = forgetting
         self._prune_at_ms = now_ms() + PRUNE_FIRST_MS
 
     async def finish_table(self, effect: fx.FinishTable) -> None:
@@ -146,14 +149,19 @@ class Janitor:
                 await tables.remove_orphan(self._active_master.fence, table_id, name_path)
 
     def prune_is_due(self) -> bool:
-        """Return True if it is time to delete old request results."""
+        """Return True if it is time to delete old records."""
         now_ms = self._now_ms()
         if now_ms < self._prune_at_ms:
             return False
         self._prune_at_ms = now_ms + PRUNE_EVERY_MS
         return True
 
-    async def prune_requests(self) -> None:
+    async def prune(self) -> None:
+        """Delete what is older than it need be. May be repeated."""
+        await self._prune_requests()
+        await self._forgetting.run()
+
+    async def _prune_requests(self) -> None:
         """Delete request results that are too old or too many, the oldest first. May be repeated."""
         fence = self._active_master.fence
         found = await store.read_all(fence.client, await store.list_all(fence.client, [fence.layout.requests]))

@@ -25,6 +25,7 @@ from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master.assignment.dispatch import Dispatcher
 from master.assignment.transitions import OPENING_UNREAD_MS, TransitionReader, TransitionWriter, Write, event_of_write
 from master.catalog import store
+from master.catalog.forgetting import forgotten_ms
 from master.catalog.tablet_progress import CountProgress
 from master.causes import acting
 from master.context import EffectContext
@@ -59,6 +60,7 @@ from regions.replication.keeper import Keeper
 from regions.replication.policy.intents import objection_to_new_count
 from regions.replication.siting import has_room
 from regions.replication.tablet import MemberWork, Tablet, TabletTable
+from regions.transitions.purging import remains
 from regions.transitions.states import Cause
 
 if TYPE_CHECKING:
@@ -413,7 +415,19 @@ class TabletKeeping:
         path = self._layout.region(table_id, region_id)
         for region, version in store.decoded(await store.read_all(client, [path]), decode_region):
             self.keeper.region_seen(region, version)
+        if table_id not in self.keeper.tables:
+            await self._load_forgotten(table_id, region_id)
         self._active_master.schedule()
+
+    async def _load_forgotten(self, table_id: str, region_id: str) -> None:
+        """Have replicas of a deleted table deleted even if its records are removed (MD-06)."""
+        purged_ms = await forgotten_ms(self._active_master.fence, table_id)
+        reports = [view.report for view in self.keeper.orphans.values()]
+        configs = [one.config_id for one in reports if one.region_id == region_id]
+        if purged_ms and configs:
+            table, region = remains(table_id, region_id, purged_ms, max(configs))
+            self.keeper.table_seen(table, 0)
+            self.keeper.region_seen(region, 0)
 
     # --- tables -----------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from regions.records import model
 from regions.records.acts.drills import DrillRecord
 from regions.records.acts.undo import UndoRecord
 from regions.records.alarms import Alarm
+from regions.records.forgotten import ForgottenTables
 from regions.records.intents import TabletIntents
 
 
@@ -46,7 +47,11 @@ ZNODES: Final[tuple[ZnodeRow, ...]] = (
           "active master, together with deleting the registration; deleted when the lease is over"),
     ZnodeRow("/barred/<uuid>", "bar", False, model.BarRecord, "a server that was fenced and gets no regions",
           "active master, with the fence; deleted by `rk server unfence` or when its time is over"),
-    ZnodeRow("/tables/<table_id>", "table", False, model.TableRecord, "a table", "active master; never deleted"),
+    ZnodeRow("/tables/<table_id>", "table", False, model.TableRecord, "a table",
+          "active master; deleted some time after the rows of a deleted table"),
+    ZnodeRow("/forgotten/<xx>", "forgotten_ids", False, ForgottenTables,
+          "ids of deleted tables whose records have been removed",
+          "active master, in the multi that deletes the table's record; the oldest ids are dropped"),
     ZnodeRow("/names/<name>", "name", False, None, "the table's id: makes the name unique",
           "active master, in one multi with the table"),
     ZnodeRow("/regions/<table_id>", "table_regions", False, None, "nothing: the directory of a table's regions",

@@ -6,8 +6,8 @@ children becomes long. `regions/records/znode_table.py` lists all znodes.
 
 An operation on a table is one write (OC-01). Create writes the name, the directory, the regions and last the table's
 record, which makes the table exist. Alter and rename write the record and names. Delete sets the record to REMOVED and
-removes the name. The records of deleted tables and replaced regions are never removed (MD-06). The same write adds
-`/requests/<id>`, the result for a client that repeats the request.
+removes the name. The same write adds `/requests/<id>`, the result for a client that repeats the request. The records of
+replaced regions are never removed, and those of deleted tables some time after their rows (MD-06).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import msgspec
 from regions.records.acts.drills import DrillRecord
 from regions.records.acts.undo import UndoRecord
 from regions.records.alarms import Alarm
+from regions.records.forgotten import ForgottenTables
 from regions.records.formats import UNANNOUNCED
 from regions.records.intents import TabletIntents
 from regions.records.model import (
@@ -78,6 +79,7 @@ _bar = msgspec.json.Decoder(BarRecord)
 _request = msgspec.json.Decoder(RequestRecord)
 _directory = msgspec.json.Decoder(DirectoryRecord)
 _intents = msgspec.json.Decoder(TabletIntents)
+_forgotten = msgspec.json.Decoder(ForgottenTables)
 
 
 class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
@@ -208,6 +210,11 @@ def decode_intents(data: bytes, path: str = "/intents") -> TabletIntents:
     return _decode(_intents, data, path)
 
 
+def decode_forgotten(data: bytes, path: str = "/forgotten") -> ForgottenTables:
+    """Value of /forgotten/<xx>."""
+    return _decode(_forgotten, data, path)
+
+
 def decode_fence(data: bytes, path: str = "/fenced") -> FenceRecord:
     """Value of /fenced/<uuid>."""
     return _decode(_fence, data, path)
@@ -285,6 +292,7 @@ class Layout:
         self.shared = f"{root}/shared"
         self.drills = f"{root}/drills"
         self.undo = f"{root}/undo"
+        self.forgotten = f"{root}/forgotten"
 
     def parents(self) -> list[str]:
         """Return the directories that must exist before anything else, in creation order; all are persistent and
@@ -309,7 +317,7 @@ class Layout:
     def records(self) -> list[str]:
         """Return the directories added by later versions: the next master creates them in an older cluster."""
         first = [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests, self.barred]
-        return [*first, self.intents, self.drills, self.undo]
+        return [*first, self.intents, self.drills, self.undo, self.forgotten]
 
     def shard_paths(self) -> list[str]:
         """Return the directories that hold the transitions."""
@@ -342,6 +350,10 @@ class Layout:
     def region(self, table_id: str, region_id: str) -> str:
         """A region's record."""
         return f"{self.regions}/{table_id}/{region_id}"
+
+    def forgotten_ids(self, table_id: str) -> str:
+        """Ids of deleted tables whose records are removed, among them this one's if its records are."""
+        return f"{self.forgotten}/{shard(table_id)}"
 
     def transition(self, region_id: str, replica: int) -> str:
         """A replica's transition."""

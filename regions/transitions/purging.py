@@ -5,6 +5,7 @@ A deleted table's record has the time of the deletion and the time from which it
     REMOVED, closed          `undelete` restores the table; the rows are untouched
     REMOVED, purging_ms set  servers remove the rows; the table cannot be restored
     REMOVED, purged_ms set   the rows are removed
+    no record                the table's id is among the forgotten ones, and is never used again
 
 Both `purging_ms` and an undelete are written by compare-and-set, so only one of the two happens. No master ever clears
 `purging_ms`: a server that has read a record with it, even an old copy, may remove the rows.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import msgspec
 
+from regions.records.members import ConfigId, Storage
 from regions.records.model import RegionRecord, TableRecord, TableState, TabletState
 from regions.transitions.table_states import table_after
 
@@ -44,6 +46,23 @@ def undeleted_region(former: RegionRecord) -> RegionRecord:
 def is_awaiting_purge(table: TableRecord) -> bool:
     """Return True for a deleted table whose regions are closed and whose rows have not been removed."""
     return table.state is TableState.REMOVED and table.finished_ms > 0 and not table.purged_ms
+
+
+def is_forgettable(table: TableRecord) -> bool:
+    """Return True for a deleted table that nothing can restore: its rows have been removed."""
+    return table.state is TableState.REMOVED and table.purged_ms > 0
+
+
+def remains(table_id: str, region_id: str, purged_ms: int, config_id: ConfigId) -> tuple[TableRecord, RegionRecord]:
+    """Return what is known of a tablet whose table was deleted, purged and forgotten; `config_id` is as reported."""
+    table = TableRecord(
+        table_id, table_id, state=TableState.REMOVED, finished_ms=purged_ms, purging_ms=purged_ms, purged_ms=purged_ms,
+        storage=Storage.TABLET,
+    )  # fmt: skip
+    region = RegionRecord(
+        table_id, region_id, state=TabletState.DELETED, config_term=config_id.term, config_index=config_id.index
+    )
+    return table, region
 
 
 def objection_to_undelete(table: TableRecord) -> str:

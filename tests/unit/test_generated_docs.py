@@ -21,7 +21,7 @@ _OTHERS: Final = frozenset({"--deploy-mode", "--executor-memory", "--py-files"})
 _DIRECTORIES: Final = {
     "root", "parents", "records", "shard_paths", "parse_transition",
     "masters", "servers", "draining", "tables", "names", "regions", "unassigned", "plans", "history", "alarms", "runs",
-    "moves", "intents", "fenced", "barred", "requests", "shared", "drills", "undo",
+    "moves", "intents", "fenced", "barred", "requests", "shared", "drills", "undo", "forgotten",
 }  # fmt: skip
 
 

@@ -99,7 +99,8 @@ def test_each_operation_is_one_fenced_multi(bench: Bench, what: str) -> None:
 def test_a_table_in_creation_is_invisible_and_holds_its_name(bench: Bench) -> None:
     """OC-10, DD-01: only its creator sees a PREPARING table."""
     assert bench.ask(CREATE, answered=False) is None
-    bench.store.answer(1)  # the id was looked up
+    bench.store.answer(1)  # the id of the request was looked up
+    bench.store.answer(1)  # the id of the table, among the forgotten ones
     assert bench.active_master is not None
     assert [one.state for one in bench.active_master.operations.preparing.values()] == [TableState.PREPARING]
     assert bench.ask(ms.DescribeTable("new"), answered=False) == ms.NOT_FOUND

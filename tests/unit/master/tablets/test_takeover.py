@@ -10,7 +10,9 @@ from twisted.internet.defer import ensureDeferred
 from master.standby.watcher import StoreWatcher, Warm
 from regions import messages as ms
 from regions.messages.ddl import CreateTable
+from regions.records.forgotten import ForgottenTables
 from regions.records.model import RegionRecord
+from regions.records.znodes import encode
 from tests.unit.master.active_fixture import LAYOUT
 from tests.unit.master.tablets.fixture import TabletBench
 
@@ -180,6 +182,16 @@ def test_an_orphaned_tablet_is_reported_and_not_touched(world: TabletBench) -> N
     assert "zz.0000" in server.disk
     problems = world.active_master.problems(20)
     assert any("orphan: server s1 has tablet zz.0000-" in line for line in problems), problems
+
+
+def test_a_replica_of_a_forgotten_table_is_deleted(world: TabletBench) -> None:
+    """MD-06: its server was away when the rows were removed, and comes back when the records are removed, too."""
+    server = world.servers.servers["s1"]
+    (local, *_) = server.disk.values()
+    server.disk["zz.0000"] = local
+    world.store.put(LAYOUT.forgotten_ids("zz"), encode(ForgottenTables({"zz": 1})))
+    world.turn(10, 1.0)
+    assert "zz.0000" not in server.disk
 
 
 def test_the_assigner_has_no_replicas_of_tablets(world: TabletBench) -> None:
