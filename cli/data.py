@@ -25,6 +25,7 @@ from cli.common import output
 from cli.common.connect import open_cluster
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, global_options
+from cli.common.waiting import takes_timeout, waiting
 from cli.rows import show
 from cli.rows.files import read_rows, read_typed_rows
 from cli.shell import complete
@@ -51,10 +52,7 @@ T = TypeVar("T")
 #: Concurrent requests of `rk load`.
 LOAD_THREADS: Final = 8
 _SCAN_DEFAULT: Final = 100
-
-_timeout = click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0.001), default=10.0, show_default=True, help="Seconds to wait."
-)
+_TIMEOUT_S: Final = 10.0
 
 
 _words = click.argument("words", nargs=-1, required=True, metavar="KEY")
@@ -111,7 +109,7 @@ def one_key(table: str, words: tuple[str, ...]) -> str:
 @click.command()
 @click.argument("table", shell_complete=complete.tables)
 @_words
-@_timeout
+@takes_timeout(_TIMEOUT_S)
 @global_options
 @click.pass_obj
 def get(given: Globals, table: str, words: tuple[str, ...], timeout_s: float) -> int:
@@ -119,7 +117,7 @@ def get(given: Globals, table: str, words: tuple[str, ...], timeout_s: float) ->
 
     In a table with columns KEY is the value of the key column, or COLUMN=VALUE for each of them.
     """
-    with open_regions(given, timeout_s) as client:
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
         columns = client.columns(table)
         if columns is not None:
             return _get_row(given, client, table, words)
@@ -170,7 +168,7 @@ def _print_value(value: bytes) -> None:
 @click.option("--null", "nulls", multiple=True, metavar="COLUMN", help="Put null into this column; repeatable.")
 @_if_value
 @click.option("--if-absent", is_flag=True, help="Put only if there is no row; else status 1. For tables with replicas.")
-@_timeout
+@takes_timeout(_TIMEOUT_S)
 @global_options
 @click.pass_obj
 def put(
@@ -193,7 +191,7 @@ def put(
     """
     if if_absent and if_value is not None:
         raise UsageFaultError("--if-value and --if-absent exclude each other")
-    with open_regions(given, timeout_s) as client:
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
         columns = client.columns(table)
         if columns is not None:
             refuse_if_value(table, if_value)
@@ -215,7 +213,7 @@ def put(
     done = f"put {len(data)} bytes at {key}"
     if if_absent or if_value is not None:
         return _compare_and_set(given, table, key, if_value, data, done, timeout_s)
-    with open_regions(given, timeout_s) as client:
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
         client.put(table, key, data)
     _done(given, table, key, done)
     return 0
@@ -231,7 +229,7 @@ def refuse_if_value(table: str, if_value: str | None) -> None:
 @click.argument("table", shell_complete=complete.tables)
 @_words
 @_if_value
-@_timeout
+@takes_timeout(_TIMEOUT_S)
 @global_options
 @click.pass_obj
 def delete(given: Globals, table: str, words: tuple[str, ...], if_value: str | None, timeout_s: float) -> int:
@@ -239,7 +237,7 @@ def delete(given: Globals, table: str, words: tuple[str, ...], if_value: str | N
 
     In a table with columns KEY is the value of the key column, or COLUMN=VALUE for each of them.
     """
-    with open_regions(given, timeout_s) as client:
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
         columns = client.columns(table)
         if columns is not None:
             refuse_if_value(table, if_value)
@@ -261,7 +259,7 @@ def _compare_and_set(
 ) -> int:
     """Change a row if its value is `expected` (None: if there is no row); return the exit status."""
     wanted = None if expected is None else expected.encode()
-    with open_regions(given, timeout_s) as client:
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
         is_done = _has_condition(table, lambda: client.compare_and_set(table, key, wanted, value))
     if is_done:
         _done(given, table, key, done)
@@ -307,7 +305,7 @@ def _done(given: Globals, table: str, key: str, text: str) -> None:
 @click.option("--count", is_flag=True, help="Only count the rows (all, unless --limit is given).")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
 @_null_text
-@_timeout
+@takes_timeout(_TIMEOUT_S)
 @global_options
 @click.pass_context
 def scan(
@@ -417,7 +415,7 @@ class ScanPart:
 @click.option(
     "--threads", type=click.IntRange(1, 64), default=LOAD_THREADS, show_default=True, help="Requests at once."
 )
-@_timeout
+@takes_timeout(_TIMEOUT_S)
 @global_options
 @click.pass_obj
 def load(

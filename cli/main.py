@@ -22,6 +22,7 @@ from click.core import ParameterSource
 
 from cli.common.errors import MEANINGS, CliError, ExitStatus
 from cli.common.options import JSON_VARIABLE, Globals, global_options
+from cli.common.waiting import start_over
 from coord.compiled import form, is_switched_on
 from coord.security import process
 from coord.security.credentials import Credentials
@@ -243,6 +244,7 @@ def _with_daemons(commands: Mapping[str, Any], given: Mapping[str, object]) -> d
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status; expected failures are printed as one clear line."""
+    start_over()
     try:
         result = rk.main(
             args=None if arguments is None else list(arguments),

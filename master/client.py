@@ -107,6 +107,11 @@ class MasterClient:
                 raise NoLeader(self._search.story())
             time.sleep(PAUSE_S)
 
+    def story(self) -> str:
+        """Return the masters that are asked, each with its last error if it has one, for people."""
+        errors = self._search.errors
+        return "; ".join(f"{one} {errors[one]}" if one in errors else one for one in self._search.addresses)
+
     def _ask_one(
         self, address: str, message: msgspec.Struct, expect: type[T], deadline: float, patience: float
     ) -> T | None:

@@ -21,6 +21,7 @@ from cli.common import output
 from cli.common.connect import open_cluster
 from cli.common.errors import CliError, ExitStatus, UsageFaultError
 from cli.common.options import Globals, global_options, json_option
+from cli.common.waiting import takes_timeout
 from cli.data import open_regions
 from cli.store.backup import admin_accesses
 from coord.admin_token import ADMIN_FILE
@@ -29,16 +30,14 @@ from regions.records.znodes import check_table_name
 THREADS_MAX: Final = 64
 THREADS_DEFAULT: Final = 4
 _SHOWN_REGIONS: Final = 20
+#: Default of --timeout: a page of many rows may take long on a busy server.
+_TIMEOUT_S: Final = 60.0
 _NEW: Final = click.Path(path_type=Path)
 _FOLDER: Final = click.Path(path_type=Path, exists=True, file_okay=False)
 _tables = click.option("--table", "names", multiple=True, metavar="T", help="Only this table; repeatable.")
 _threads = click.option(
     "--threads", type=click.IntRange(1, THREADS_MAX), default=THREADS_DEFAULT, show_default=True,
     help="Regions, or writes, at once.",
-)  # fmt: skip
-_timeout = click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(1), default=60.0, show_default=True,
-    help="Seconds for which a region may be out of reach.",
 )  # fmt: skip
 
 
@@ -91,7 +90,7 @@ def progress_bar(given: Globals, words: str) -> Iterator[Callable[[int, int], ob
     help=f"The {ADMIN_FILE} of that node's data directory, or a copy of it.",
 )
 @_threads
-@_timeout
+@takes_timeout(_TIMEOUT_S)
 @global_options
 @click.pass_obj
 def create(
@@ -308,7 +307,7 @@ def _show_table(table: TableBackup, limit: int) -> None:
     "--continue", "continues", is_flag=True, help="Put the rows into tables that exist with the same regions."
 )
 @_threads
-@_timeout
+@takes_timeout(_TIMEOUT_S)
 @global_options
 @click.pass_obj
 def restore(

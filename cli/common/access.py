@@ -14,7 +14,9 @@ import logging
 import os
 import socket
 import ssl
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ from kazoo.security import ACL, Id
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
 from cli.common.local import CERTS_DIR, FIRST_USER, read_cluster, read_super
 from cli.common.options import SETTINGS, Globals, variable_of
+from cli.common.waiting import limit_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess, parse_readers
 from coord.errors import ConfigError
 from coord.security.credentials import Credentials, read_user
@@ -36,6 +39,8 @@ PROBE_S: Final = 1.0
 #: Time limit for a store that accepts connections to open a session.
 CONNECT_TIMEOUT_S: Final = 10.0
 SESSION_TIMEOUT_S: Final = 10.0
+#: Time limit for the end of a session.
+CLOSE_S: Final = 1.0
 #: Time without a session after which the command looks for the reason.
 _FIRST_LOOK_S: Final = 1.5
 #: kazoo's reconnection to a store that was down, in seconds; by default its pauses double up to a minute.
@@ -273,17 +278,18 @@ def four_letter(address: str, word: str, timeout_s: float = PROBE_S, access: Sto
 
 
 @contextlib.contextmanager
-def open_store(
-    hosts: str, timeout_s: float = CONNECT_TIMEOUT_S, access: StoreAccess = OPEN_ACCESS
-) -> Iterator[KazooClient]:
-    """Yield a kazoo session with the store, closed on exit.
+def open_store(hosts: str, timeout_s: float | None = None, access: StoreAccess = OPEN_ACCESS) -> Iterator[KazooClient]:
+    """Yield a kazoo session with the store, closed on exit. `timeout_s`: by default that of --timeout.
 
     Raise UnreachableError if no address accepts a connection or opens a session in time, CliError if `access` does not
     match the store.
     """
+    timeout_s = limit_s(CONNECT_TIMEOUT_S) if timeout_s is None else timeout_s
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # hides retries; this function raises what matters
     addresses = [part for part in hosts.partition("/")[0].split(",") if part]
-    if not any(is_answering(address) for address in addresses):
+    with waiting(f"the store at {hosts} to accept a connection"):
+        is_there = any(is_answering(address, min(PROBE_S, timeout_s)) for address in addresses)
+    if not is_there:
         for address in addresses:
             _check_name(address)
         raise UnreachableError(
@@ -296,12 +302,24 @@ def open_store(
     except ConfigError as error:
         raise UsageFaultError(str(error), "Check the --store-tls options or their variables.") from error
     try:
-        _begin_session(client, hosts, addresses, timeout_s, access)
+        with waiting(f"the store at {hosts} to open a session; a majority of its nodes must run"):
+            _begin_session(client, hosts, addresses, timeout_s, access)
         yield client
     finally:
+        _close(client)
+
+
+def _close(client: KazooClient) -> None:
+    """End the session. A store that does not answer must not hold up the command: it ends the session by itself."""
+
+    def close() -> None:
         with contextlib.suppress(KazooException):
             client.stop()
             client.close()
+
+    closing = threading.Thread(target=close, daemon=True)
+    closing.start()
+    closing.join(CLOSE_S)
 
 
 def _check_name(address: str) -> None:
@@ -311,6 +329,12 @@ def _check_name(address: str) -> None:
         socket.getaddrinfo(host, port)
     except OSError as error:
         raise UnreachableError(f"cannot resolve the host {host!r}: {error.strerror}", "Check its name.") from error
+
+
+def _misfits(addresses: list[str], access: StoreAccess) -> list[tuple[str, str]]:
+    """Return `misfit` of each address. All are asked at once: a silent one takes the whole limit of a probe."""
+    with ThreadPoolExecutor(len(addresses)) as pool:
+        return list(pool.map(lambda one: misfit(split_address(one), access), addresses))
 
 
 def _begin_session(
@@ -329,8 +353,7 @@ def _begin_session(
         started = client.start_async()
         started.wait(min(timeout_s, _FIRST_LOOK_S))
         if not client.connected and not refused:
-            for address in addresses:
-                what, hint = misfit(split_address(address), access)
+            for what, hint in _misfits(addresses, access):
                 if what:
                     raise CliError(what, hint)
             started.wait(max(0.0, timeout_s - _FIRST_LOOK_S))
@@ -343,7 +366,7 @@ def _begin_session(
         if not client.connected:
             raise UnreachableError(
                 f"the store at {hosts} accepts connections but gave no session within {timeout_s:g} s",
-                "It probably has no leader: `rk status` shows its nodes, their logs contain the reason.",
+                "It probably has no leader: `rk health` asks each node, their logs contain the reason.",
             )
     except AuthFailedError as error:
         raise CliError(

@@ -32,6 +32,7 @@ from cli.common.access import PROBE_S, open_store, store_access
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.local import LocalCluster, local_cluster_id, read_cluster, read_super, require_cluster
 from cli.common.options import DEFAULT_ROOT, Globals
+from cli.common.waiting import is_limited, limit_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
@@ -56,6 +57,8 @@ Answer = TypeVar("Answer")
 
 #: Time limit for a master to become active and to answer.
 MASTER_TIMEOUT_S: Final = 15.0
+#: Time limit of one answer of the store. kazoo itself gives up when the session is lost.
+READ_TIMEOUT_S: Final = 15.0
 #: Age limit of a list of servers that is used for names only.
 _FOR_NAMES: Final = Bound(max_ms=60_000)
 #: Servers that one command asks at the same time.
@@ -144,7 +147,8 @@ class Cluster:
     def get(self, path: str) -> bytes | None:
         """Return a znode's value, or None if the znode does not exist."""
         try:
-            data: bytes = self.client.get(path)[0]
+            with self._reading():
+                data: bytes = self.client.get(path)[0]
         except NoNodeError:
             return None
         return data
@@ -152,7 +156,8 @@ class Cluster:
     def children(self, path: str) -> list[str]:
         """Return the names below a znode, sorted; [] if the znode does not exist."""
         try:
-            return sorted(self.client.get_children(path))
+            with self._reading():
+                return sorted(self.client.get_children(path))
         except NoNodeError:
             return []
 
@@ -162,35 +167,39 @@ class Cluster:
 
     def get_many(self, paths: dict[str, str]) -> dict[str, bytes]:
         """Return the values of the znodes at `paths`, under the same keys; missing ones are skipped."""
-        waiting = [(key, self.client.get_async(path)) for key, path in paths.items()]
+        asked = [(key, self.client.get_async(path)) for key, path in paths.items()]
         found = {}
-        for key, answer in waiting:
-            with contextlib.suppress(NoNodeError):
+        for key, answer in asked:
+            with contextlib.suppress(NoNodeError), self._reading():
                 found[key] = answer.get()[0]
         return found
 
     def get_stats(self, paths: dict[str, str]) -> dict[str, tuple[bytes, ZnodeStat]]:
         """Return value and stat of the znodes at `paths`, under the same keys; missing ones are skipped."""
-        waiting = [(key, self.client.get_async(path)) for key, path in paths.items()]
+        asked = [(key, self.client.get_async(path)) for key, path in paths.items()]
         found = {}
-        for key, answer in waiting:
-            with contextlib.suppress(NoNodeError):
+        for key, answer in asked:
+            with contextlib.suppress(NoNodeError), self._reading():
                 found[key] = answer.get()
         return found
 
     def get_versions(self, paths: Sequence[str]) -> list[tuple[str, bytes, int]]:
         """Return path, value and version of the znodes at `paths`; missing ones are skipped."""
-        waiting = [(path, self.client.get_async(path)) for path in paths]
+        asked = [(path, self.client.get_async(path)) for path in paths]
         found = []
-        for path, answer in waiting:
-            with contextlib.suppress(NoNodeError):
+        for path, answer in asked:
+            with contextlib.suppress(NoNodeError), self._reading():
                 data, stat = answer.get()
                 found.append((path, data, stat.version))
         return found
 
     def exists(self) -> bool:
         """Return True if a RegionKeeper cluster has ever run below this root."""
-        return self.client.exists(self.layout.epoch) is not None
+        with self._reading():
+            return self.client.exists(self.layout.epoch) is not None
+
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        return waiting(f"the store at {self.hosts} to answer", limit_s(READ_TIMEOUT_S))
 
     def require(self) -> None:
         """Raise NotFoundError unless `exists`."""
@@ -270,10 +279,10 @@ class Cluster:
     def transitions_left(self) -> list[str]:
         """Return the paths of all transitions."""
         shards = self.layout.shard_paths()
-        waiting = [(path, self.client.get_children_async(path)) for path in shards]
+        asked = [(path, self.client.get_children_async(path)) for path in shards]
         found = []
-        for path, answer in waiting:
-            with contextlib.suppress(NoNodeError):
+        for path, answer in asked:
+            with contextlib.suppress(NoNodeError), self._reading():
                 found += [f"{path}/{name}" for name in answer.get()]
         return sorted(found)
 
@@ -288,24 +297,32 @@ class Cluster:
     def ask_master(self, message: msgspec.Struct, expect: type[T], timeout_s: float = MASTER_TIMEOUT_S) -> T:
         """Send a request to the active master; wait for one to become active (a failover takes seconds).
 
+        --timeout takes the place of `timeout_s`; the time that the request itself may wait is added.
         A read with a `bound` may go to any master. A request with an unknown outcome is repeated only if masters
         recognize the repetition. Raise CliError with the master's reason, UnreachableError if none is active in time.
         """
         if not self.bound.is_none and "bound" in message.__struct_fields__:
             message = msgspec.structs.replace(message, bound=self.bound)
+        if is_limited():
+            timeout_s = limit_s(timeout_s) + getattr(message, "wait_ms", 0) / 1000
         try:
-            reply = self._masters.ask(message, expect, timeout_s)
+            with waiting(self._awaited(message)):
+                reply = self._masters.ask(message, expect, timeout_s)
         except RpcError as error:
             raise refusal(error, message) from error
         except NoLeader as error:
             raise UnreachableError(
                 f"no master is active after {timeout_s:g} s: {error}",
-                "`rk status` shows the masters; their logs contain the reason.",
+                "`rk health` asks every master; their logs contain the reason.",
             ) from error
         as_of: AsOf | None = getattr(reply, "as_of", None)
         if as_of is not None and (self.as_of is None or as_of.stale_ms >= self.as_of.stale_ms):
             self.as_of = as_of
         return reply
+
+    def _awaited(self, message: msgspec.Struct) -> Callable[[], str]:
+        """Return the words for a wait for an answer: the request, and what the masters have said so far."""
+        return lambda: f"the active master to answer {type(message).__name__}: {self._masters.story() or 'none known'}"
 
 
 class _NoStore:
@@ -474,9 +491,11 @@ def ask_active(cluster: Cluster, message: msgspec.Struct, expect: type[T], timeo
     active = cluster.active()
     if active is None:
         raise UnreachableError("no master is active")
+    timeout_s = limit_s(timeout_s)
     try:
         address, mine = (active.host, active.port), cluster.cluster_id()
-        return call_blocking(address, message, timeout_s, expect=expect, cluster=mine)
+        with waiting(f"the active master at {address[0]}:{address[1]}"):
+            return call_blocking(address, message, timeout_s, expect=expect, cluster=mine)
     except RpcError as error:
         if error.code in (Code.UNREACHABLE, Code.TIMEOUT, messages.NOT_LEADER, messages.BUSY, messages.NOT_FOUND):
             raise UnreachableError(f"the active master does not answer: {error.message or error.code}") from error
@@ -494,7 +513,8 @@ def is_alive(server: ServerRecord, timeout_s: float = 1.5) -> bool:
 
 def ask_server(server: ServerRecord, message: msgspec.Struct, expect: type[T], timeout_s: float = 5.0) -> T:
     """Send one request to one region server. Raise RpcError."""
-    return call_blocking((server.host, server.port), message, timeout_s, expect=expect)
+    with waiting(f"the region server at {server.host}:{server.port}"):
+        return call_blocking((server.host, server.port), message, timeout_s, expect=expect)
 
 
 def new_request_id() -> str:
@@ -511,5 +531,5 @@ def ask_servers(servers: Iterable[ServerRecord], ask: Callable[[ServerRecord], A
             return ask(server)
         return None
 
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+    with waiting(f"answers of {len(asked)} region servers"), ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         return dict(zip([one.uuid for one in asked], pool.map(answer, asked), strict=True))

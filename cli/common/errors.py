@@ -58,7 +58,9 @@ MEANINGS_OF_COMMANDS: Final[dict[str, dict[ExitStatus, str]]] = {
     "simulate": {ExitStatus.REFUSED: "a run broke an invariant, or a replay differs from its file"},
     "status": {ExitStatus.REFUSED: f"with --check: {_CHECK}", ExitStatus.USAGE: f"with --check: {_REFUSING}"},
     "health": {ExitStatus.REFUSED: _CHECK, ExitStatus.USAGE: _REFUSING},
-    "secure": {ExitStatus.REFUSED: "some access lists could not be changed, or a daemon without the credential hinders it"},
+    "secure": {
+        ExitStatus.REFUSED: "some access lists could not be changed, or a daemon without the credential hinders it"
+    },
     "fsck": {ExitStatus.REFUSED: "something is unavailable or inconsistent, or a step of --fix failed"},
     "audit": {ExitStatus.REFUSED: "there are alarms"},
     "debug tablet": {ExitStatus.REFUSED: "a file is damaged, or the server runs"},

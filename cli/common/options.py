@@ -30,6 +30,7 @@ from click.shell_completion import CompletionItem
 
 from cli.common.configuration import CLUSTER_KEYS, ConfigFile, read_configuration
 from cli.common.errors import CliError, UsageFaultError
+from cli.common.waiting import TIMEOUT_MIN_S, remember_timeout
 
 STORE_VARIABLE: Final = "RK_STORE"
 CONTEXT_VARIABLE: Final = "RK_CONTEXT"
@@ -323,6 +324,15 @@ def global_options(command: _Command) -> _Command:
     return masters(cluster(context(own_masters_options(command))))
 
 
+def timeout_option(command: _Command) -> _Command:
+    """Add --timeout, the limit of every wait for an answer; `cli.common.waiting.limit_s` returns it."""
+    decorate = click.option("--timeout", type=click.FloatRange(TIMEOUT_MIN_S), metavar="SECONDS", expose_value=False,
+                            callback=remember_timeout,
+                            help="Give up if store, master or server have not answered after so long. Default: 10 to"
+                                 " 15, and 2 for status and health.")  # fmt: skip
+    return decorate(command)
+
+
 def given_before(context: click.Context, parameter: click.Parameter, value: object) -> object:
     """Return the value of a daemon's option that was given before the subcommand, else `value`.
 
@@ -381,6 +391,7 @@ def own_masters_options(command: _Command) -> _Command:
                      help=f"Directory of a local cluster. Default: RK_DATA_DIR, or {DEFAULT_DATA_DIR}."),
         click.option("--root", metavar="PATH", expose_value=False, callback=_remember, allow_from_autoenv=False,
                      help=f"Znode below which the cluster lives. Default: RK_ROOT, or {DEFAULT_ROOT}."),
+        timeout_option,
         json_option,
     )  # fmt: skip
     return apply_options(command, decorators)

@@ -24,6 +24,7 @@ from cli.common.errors import CliError
 from cli.common.local import Daemon, LocalCluster, read_cluster
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.common.waiting import takes_timeout, waiting
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
 from regions import messages
@@ -65,9 +66,7 @@ class HealthReport(msgspec.Struct):
 
 
 @click.command()
-@click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0.2, 60), default=TIMEOUT_S, show_default=True, metavar="SECONDS"
-)
+@takes_timeout(TIMEOUT_S)
 @global_options
 @click.pass_obj
 def health(given: Globals, timeout_s: float) -> int:
@@ -77,7 +76,8 @@ def health(given: Globals, timeout_s: float) -> int:
     refused. The command asks every process directly, and ends within about --timeout whatever is down.
     """
     began_s = time.monotonic()
-    found, names = find(given, timeout_s)[:2]
+    with waiting("store nodes, masters and region servers, all at once"):
+        found, names = find(given, timeout_s)[:2]
     verdict = judge(found)
     took_ms = int((time.monotonic() - began_s) * 1000)
     if given.json:

@@ -11,6 +11,7 @@ import click
 from cli.common import output
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.options import DEFAULT_DATA_DIR, Globals, apply_options, global_options
+from cli.common.waiting import say_nothing
 from cli.drill.records.history import list_drills, show_drill
 from cli.shell import complete
 
@@ -453,6 +454,7 @@ def _conduct(
     if bool(kill_with) != bool(start_with):
         raise UsageFaultError("--kill-with and --start-with belong together", "Give both, or use a cluster of `rk up`.")
     first = secrets.randbelow(_SEEDS) if seed is None else seed
+    say_nothing()  # silent processes are the purpose of a drill
     console = output.console(stderr=given.json)
     reports: list[DrillReport] = []
     drill_id = trouble = ""

@@ -16,10 +16,10 @@ import click
 
 from cli.common import output
 from cli.common.connect import Cluster, open_cluster
-from cli.common.display import Display
 from cli.common.errors import CliError, ExitStatus, NotFoundError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.common.views.display import Display
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan.make import display_on_stderr
 from cli.shell import complete

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cli.common import output
-from cli.common.display import Display, LiveDisplay, PlainDisplay
+from cli.common.views.display import Display, LiveDisplay, PlainDisplay
 from regions.plan import Params, Plan, PlanError, PlanVerdict, Snapshot, plan, verify
 from regions.plan.artifact.files import COLUMNS as TABLES
 from regions.plan.artifact.files import (

@@ -23,6 +23,7 @@ from cli.common.connect import rights_of, store_errors, store_hosts
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, global_options
 from cli.common.output import console, print_json, print_json_line, seconds, table
+from cli.common.waiting import limit_s, waiting
 from coord.errors import NO_AUTH
 from coord.server.config.addresses import parse_host_port, shown
 from coord.wire.opcodes import OP_MEMBERSHIP
@@ -192,10 +193,11 @@ class _Store:
         return answer
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
-        with store_errors(self.hosts) if request["do"] == "list" else contextlib.nullcontext():
+        errors = store_errors(self.hosts) if request["do"] == "list" else contextlib.nullcontext()
+        with errors, waiting(f"the store at {self.hosts} to answer {request['do']!r}"):
             result = self._client.handler.async_result()
             self._client._call(_MembershipRequest(json.dumps(request).encode()), result)
-            answer: dict[str, Any] = result.get(timeout=_CHANGE_S)
+            answer: dict[str, Any] = result.get(timeout=limit_s(_CHANGE_S))
             return answer
 
 

@@ -25,6 +25,7 @@ from cli.common.connect import store_hosts
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.local import read_cluster
 from cli.common.options import Globals, global_options
+from cli.common.waiting import takes_timeout, waiting
 from coord.client.access import StoreAccess
 
 TIMEOUT_S: Final = 2.0
@@ -55,9 +56,7 @@ class NodeStatus(msgspec.Struct):
 @click.option(
     "--admin", metavar="HOST:PORT,…", help="Admin addresses of the nodes, in the order of --store, where they differ."
 )
-@click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0.2, 60), default=TIMEOUT_S, show_default=True, metavar="SECONDS"
-)
+@takes_timeout(TIMEOUT_S)
 @global_options
 @click.pass_obj
 def status(given: Globals, admin: str | None, timeout_s: float) -> int:
@@ -77,7 +76,8 @@ def status(given: Globals, admin: str | None, timeout_s: float) -> int:
                 f"--admin names {len(named)} addresses, the store has {len(hosts)}: {','.join(hosts)}"
             )
         admins = dict(zip(hosts, named, strict=True))
-    nodes = ask_nodes(given, hosts, admins, timeout_s)
+    with waiting(f"the nodes at {', '.join(hosts)}"):
+        nodes = ask_nodes(given, hosts, admins, timeout_s)
     if given.json:
         output.print_json({"nodes": nodes})
     else:

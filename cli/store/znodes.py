@@ -15,9 +15,10 @@ from kazoo.exceptions import NoNodeError
 
 from cli.common import output
 from cli.common.access import open_store
-from cli.common.connect import rights_of, store_errors, store_hosts
+from cli.common.connect import READ_TIMEOUT_S, rights_of, store_errors, store_hosts
 from cli.common.errors import NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options
+from cli.common.waiting import limit_s, waiting
 
 #: Fields of a stat, by kazoo's names and in ZooKeeper's order, with those that are times.
 _FIELDS: Final = (
@@ -36,7 +37,8 @@ def _looking(given: Globals, path: str) -> Iterator[KazooClient]:
     hosts = store_hosts(given)
     with store_errors(hosts), open_store(hosts, access=rights_of(given)) as client:
         try:
-            yield client
+            with waiting(f"the store at {hosts} to answer", limit_s(READ_TIMEOUT_S)):
+                yield client
         except NoNodeError as error:
             parent = path.rpartition("/")[0] or "/"
             raise NotFoundError(f"there is no znode {path}", f"`rk coord ls {parent}` lists its neighbors.") from error

@@ -30,9 +30,9 @@ from cli.common.connect import (
     refusal,
     split_address,
 )
-from cli.common.display import Display
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_id
+from cli.common.views.display import Display
 from cli.tables import storage_words
 from cli.up.progress import cluster_status
 from cli.up.supervisor import Ended, News, NotStarted, Restarted, Supervisor, last_lines

@@ -24,7 +24,6 @@ import msgspec
 from cli.common import output
 from cli.common.access import as_variables, store_access
 from cli.common.connect import Cluster, store_errors
-from cli.common.display import Display, choose
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import (
     CLUSTER_FILE,
@@ -43,6 +42,8 @@ from cli.common.local import (
 )
 from cli.common.options import DEFAULT_DATA_DIR, Globals, own_masters_options, parse_hosts, spark_options, variable_of
 from cli.common.staleness import duration_ms
+from cli.common.views.display import Display, choose
+from cli.common.waiting import say_nothing
 from cli.splits import specs_of_csv, usage_faults
 from cli.up.bringup import Assigned, BringUp, UpTable
 from cli.up.cluster_file import ClusterFile
@@ -161,6 +162,7 @@ def up(
     every region on its former server. With --store zk://host:port,… the cluster uses that store, for example an Apache
     ZooKeeper, instead of its own nodes.
     """
+    say_nothing()
     given.uses_remote_context = False
     data_dir = given.data_path
     before = read_cluster(data_dir)

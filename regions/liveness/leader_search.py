@@ -107,6 +107,11 @@ class Search:
             self._left = [hint, *(one for one in self._left if one != hint)]
         return Next.ASK
 
+    @property
+    def addresses(self) -> list[str]:
+        """Return the addresses that this round asks."""
+        return list(self._masters)
+
     def story(self) -> str:
         """Return the masters that were tried, each with its last error."""
         if not self.errors:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.common.display import PlainDisplay
 from cli.common.output import console
+from cli.common.views.display import PlainDisplay
 from cli.plan.make import PlanRequest, make
 from regions.plan import Params, plan, verify
 from regions.plan.artifact.files import Origin, read_plan

@@ -219,6 +219,7 @@ def shared_options() -> set[str]:
         "root",
         "json",
         "context",
+        "timeout",
         "help",
         *(_parameter(one[0]) for one in SETTINGS),
     }
@@ -253,7 +254,7 @@ def commands_page() -> str:
         "",
     ]
     shared = [param for param in rk.params if isinstance(param, click.Option) and not param.hidden]
-    options = [*CLUSTER_KEYS, "context", "json", "config-file", *(one[0] for one in SETTINGS)]
+    options = [*CLUSTER_KEYS, "context", "timeout", "json", "config-file", *(one[0] for one in SETTINGS)]
     variables = {_parameter(one): variable_of(one) for one in options}
     rows = [
         [_names(p), p.metavar or "", f"`{variables[p.name]}`" if p.name in variables else "", _text(p)] for p in shared

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from cli.common import output
-from cli.common.display import JsonDisplay, PlainDisplay, output_may_fail
 from cli.common.errors import CliError
+from cli.common.views.display import JsonDisplay, PlainDisplay, output_may_fail
 from regions.messages import Tables, TableSummary
 from regions.records.model import Incarnation, TableIntent, TableRecord, TableState
 

@@ -14,10 +14,10 @@ from kazoo.exceptions import ConnectionLoss, SessionExpiredError
 from rich.console import Console
 
 from cli.common import output
-from cli.common.display import PlainDisplay
 from cli.common.errors import CliError, ExitStatus, UnreachableError, UsageFaultError
 from cli.common.local import HOST, Shape, command_line, design
 from cli.common.options import Globals
+from cli.common.views.display import PlainDisplay
 from cli.main import run
 from cli.up.bringup import BringUp, _settled, _stage
 from cli.up.command import _check_ports, _hold, _shape, suggestions, with_dead_s

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.common.display import output_may_fail
 from cli.common.local import CLUSTER_FILE, Shape, design, read_cluster
+from cli.common.views.display import output_may_fail
 from cli.up import cluster_file
 from cli.up.cluster_file import RETRY_S, ClusterFile
 

@@ -1,0 +1,1 @@
+"""What a terminal shows besides tables: the progress of a start, and lists that are filtered, sorted and cut."""
