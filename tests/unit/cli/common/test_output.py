@@ -81,7 +81,7 @@ def test_other_errors_of_the_output_are_raised(monkeypatch: Any) -> None:
 def test_a_process_whose_reader_has_gone_ends_well() -> None:
     """The interpreter prints no error about buffered output at exit, and the exit status does not change."""
     program = (
-        "from cli.common import output, display\n"
+        "from cli.common import output\nfrom cli.common.views import display\n"
         "output.keep_going('it goes on')\n"
         "shown = display.PlainDisplay(output.console())\n"
         "for number in range(20_000): shown.say(f'line {number}')\n"
