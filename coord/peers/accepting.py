@@ -41,7 +41,13 @@ class AcceptedPeer(Stream):
         self._frames = framing.PeerFrames()
         self._frame_bytes_max = frame_bytes_max
         self.tls = guard.engine(is_server=True) if guard is not None else None
-        self._handshake = guard.handshake() if guard is not None else None
+        self._handshake = guard.accepting() if guard is not None else None
+
+    def check_source(self, source: str) -> None:
+        """Raise RemoteProtocolError if the hello names another peer than the dialer has proved to be."""
+        why = self._handshake.objection(source) if self._handshake is not None else ""
+        if why:
+            raise RemoteProtocolError(why)
 
     def first_frame(self, kind: int, body: bytes) -> None:
         """Handle the first frame of an authenticated connection. Raise RemoteProtocolError to close it."""

@@ -22,7 +22,7 @@ from coord.env import Rng
 from coord.errors import RemoteProtocolError
 from coord.peers import framing
 from coord.peers.framing import HELLO_TIMEOUT_S
-from coord.peers.guard import PeerGuard
+from coord.peers.guard import Handshake, PeerGuard, PeerNames
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import GIVE_UP_MS, Address, Stream, family_of, is_numeric, tune
 
@@ -49,7 +49,12 @@ class DialedPeer(Stream):
         self.is_up = False
         self._frames = framing.PeerFrames()
         self.tls = guard.engine(is_server=False, host=host) if guard is not None else None
-        self._handshake = guard.handshake() if guard is not None else None
+        self._guard = guard
+        self._handshake: Handshake | None = None
+
+    def names(self) -> PeerNames:
+        """Return who dials whom, for the proof."""
+        raise NotImplementedError
 
     def hello(self) -> bytes:
         """Return this process's hello as a frame."""
@@ -64,6 +69,7 @@ class DialedPeer(Stream):
 
     def begin(self) -> None:
         """Send the hello, or first the challenge if there is a shared secret."""
+        self._handshake = self._guard.dialing(self.names()) if self._guard is not None else None
         if self._handshake is None:
             self._send_hello()
         else:

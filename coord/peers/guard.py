@@ -7,12 +7,18 @@ certificate of one node is of no use to another.
 Both ends prove a shared secret before the hello. The secret itself is never sent:
 
     dialer                                       listener
-    CHALLENGE(n1)            ---------------->
-                             <----------------   COUNTER(n2, HMAC-SHA-256(secret, "listener" n1 n2))
-    PROOF(HMAC(secret, "dialler" n1 n2)), hello ->
+    CHALLENGE(n1, names)     ---------------->
+                             <----------------   COUNTER(n2, HMAC-SHA-256(secret, "listener 2" n1 n2 names))
+    PROOF(HMAC(secret, "dialer 2" n1 n2 names)), hello ->
 
-n1 and n2 are new for every connection. The secret authenticates peers. It neither encrypts the frames nor protects them
-from modification: use TLS for that. The spelling "dialler" is part of the protocol.
+n1 and n2 are new for every connection. `names` are the cluster, the dialer and the peer that it looks for. The listener
+rejects a challenge that looks for another peer, and then a hello of another peer than the challenge names. So nobody
+can listen at the address of one peer and pass the frames on to another one. Somebody who only asks which cluster is
+here names nobody, and cannot say hello.
+
+Earlier builds send no names. A listener still answers them, with the MACs of that time ("listener", "dialler"), so
+that their nodes can be upgraded one by one; a dialer always sends names. The secret authenticates peers. It neither
+encrypts the frames nor protects them from modification: use TLS for that.
 """
 
 from __future__ import annotations
@@ -21,6 +27,8 @@ import hmac
 import ssl
 from collections.abc import Callable
 from typing import Final
+
+import msgspec
 
 from coord.errors import RemoteProtocolError
 from coord.peers.framing import CHALLENGE, COUNTER, PROOF, frame
@@ -31,14 +39,36 @@ _MAC_BYTES: Final = 32
 NO_PROOF: Final = "does not prove that it has the peers' secret"
 _LISTENER: Final = b"listener"
 _DIALER: Final = b"dialler"
+_NAMED_LISTENER: Final = b"listener 2"
+_NAMED_DIALER: Final = b"dialer 2"
+
+
+class PeerNames(msgspec.Struct, array_like=True, frozen=True):
+    """Cluster, dialer and wanted listener of a link; all empty for somebody who only asks."""
+
+    cluster: str = ""
+    source: str = ""
+    destination: str = ""
+
+
+NO_NAMES: Final = PeerNames()
+_decoder: Final = msgspec.msgpack.Decoder(PeerNames)
 
 
 class Handshake:
     """The challenge-response for the shared secret on one connection, for either end."""
 
-    def __init__(self, secret: bytes, nonce: bytes) -> None:
-        """`nonce` has NONCE_BYTES unpredictable bytes, used for this connection only."""
+    def __init__(self, secret: bytes, nonce: bytes, names: PeerNames = NO_NAMES) -> None:
+        """`nonce` has NONCE_BYTES unpredictable bytes, used for this connection only.
+
+        `names`: at the dialer those of the link; at the listener its own cluster and, as destination, its own name.
+        """
         assert len(nonce) == NONCE_BYTES
+        self._names = names
+        #: At the listener: the dialer's names as it sent them; b"" from an earlier build.
+        self._sent_names = b""
+        #: At the listener: the peer that the dialer is, once proved; None from an earlier build.
+        self.source: str | None = None
         #: True after the other end has proved that it has the secret.
         self.is_done = False
         self._secret = secret
@@ -48,28 +78,56 @@ class Handshake:
 
     def challenge(self) -> bytes:
         """Return the dialer's first frame."""
-        return frame(CHALLENGE, self._nonce)
+        self._sent_names = msgspec.msgpack.encode(self._names)
+        return frame(CHALLENGE, self._nonce + self._sent_names)
 
     def counter(self, kind: int, body: bytes) -> bytes:
         """At the listener: return the reply frame, or b"" after the dialer's proof.
 
         Raise RemoteProtocolError for a wrong or missing proof.
         """
-        if kind == CHALLENGE and not self._dialer_nonce and len(body) == NONCE_BYTES:
-            self._dialer_nonce = body
-            return frame(COUNTER, self._nonce + self._mac(_LISTENER, body, self._nonce))
+        if kind == CHALLENGE and not self._dialer_nonce and len(body) >= NONCE_BYTES:
+            self._dialer_nonce, self._sent_names = body[:NONCE_BYTES], body[NONCE_BYTES:]
+            if self._sent_names:
+                self.source = self._checked(self._sent_names).source
+            return frame(COUNTER, self._nonce + self._mac(self._role(_LISTENER), self._dialer_nonce, self._nonce))
         if kind != PROOF or not self._dialer_nonce:
             raise RemoteProtocolError(NO_PROOF)
-        self._check(body, self._mac(_DIALER, self._dialer_nonce, self._nonce))
+        self._check(body, self._mac(self._role(_DIALER), self._dialer_nonce, self._nonce))
         return b""
+
+    def objection(self, source: str) -> str:
+        """At the listener: return why the hello of peer `source` is rejected after this proof, or ""."""
+        if self.source is None or self.source == source:
+            return ""
+        return f"proved to be peer {self.source or '(nobody)'}, not {source}"
 
     def prove(self, kind: int, body: bytes) -> bytes:
         """At the dialer: return the reply to the listener's frame. Raise RemoteProtocolError."""
         if kind != COUNTER or len(body) != NONCE_BYTES + _MAC_BYTES:
             raise RemoteProtocolError(NO_PROOF)
         nonce = body[:NONCE_BYTES]
-        self._check(body[NONCE_BYTES:], self._mac(_LISTENER, self._nonce, nonce))
-        return frame(PROOF, self._mac(_DIALER, self._nonce, nonce))
+        self._check(body[NONCE_BYTES:], self._mac(_NAMED_LISTENER, self._nonce, nonce))
+        return frame(PROOF, self._mac(_NAMED_DIALER, self._nonce, nonce))
+
+    def _checked(self, data: bytes) -> PeerNames:
+        """Return the dialer's names. Raise RemoteProtocolError if the dialer looks for another peer."""
+        try:
+            names = _decoder.decode(data)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise RemoteProtocolError(NO_PROOF) from error
+        own = self._names
+        if names != NO_NAMES and names.destination != own.destination:
+            raise RemoteProtocolError(f"looks for peer {names.destination[:64]!r}, this is {own.destination!r}")
+        if names != NO_NAMES and own.cluster and names.cluster != own.cluster:
+            raise RemoteProtocolError("belongs to another cluster")
+        return names
+
+    def _role(self, role: bytes) -> bytes:
+        """Return the role in the MACs of this listener: earlier builds have another one."""
+        if not self._sent_names:
+            return role
+        return _NAMED_LISTENER if role == _LISTENER else _NAMED_DIALER
 
     def _check(self, given: bytes, wanted: bytes) -> None:
         if not hmac.compare_digest(given, wanted):
@@ -77,7 +135,7 @@ class Handshake:
         self.is_done = True
 
     def _mac(self, role: bytes, first: bytes, second: bytes) -> bytes:
-        return hmac.digest(self._secret, role + first + second, "sha256")
+        return hmac.digest(self._secret, role + first + second + self._sent_names, "sha256")
 
 
 class PeerGuard:
@@ -90,6 +148,8 @@ class PeerGuard:
         self._server = server_context(tls) if tls is not None else None
         #: TLS context of connections that this node opens.
         self.client: ssl.SSLContext | None = client_context(tls) if tls is not None else None
+        #: Cluster and name of this peer, for proofs; set by `introduce`.
+        self._own = NO_NAMES
         #: True if a peer's certificate must name the host of the peer.
         self.verifies_host: bool = tls is not None and tls.verify_host
 
@@ -103,6 +163,14 @@ class PeerGuard:
         named = host if self.verifies_host and not is_server else ""
         return Engine(context, is_server=is_server, host=named) if context is not None else None
 
-    def handshake(self) -> Handshake | None:
-        """Return the challenge-response for a new connection, None without a secret."""
-        return Handshake(self._secret, self._token(NONCE_BYTES)) if self._secret else None
+    def introduce(self, cluster: str, name: str) -> None:
+        """Set this peer's own cluster and name, which accepted connections must look for."""
+        self._own = PeerNames(cluster, "", name)
+
+    def accepting(self) -> Handshake | None:
+        """Return the challenge-response of an accepted connection, None without a secret."""
+        return Handshake(self._secret, self._token(NONCE_BYTES), self._own) if self._secret else None
+
+    def dialing(self, names: PeerNames = NO_NAMES) -> Handshake | None:
+        """Return the challenge-response of a connection that this process opens, None without a secret."""
+        return Handshake(self._secret, self._token(NONCE_BYTES), names) if self._secret else None

@@ -105,7 +105,7 @@ def ask_peer(address: Address, guard: PeerGuard | None = None) -> DiscoveredStor
 
 def _prove(sock: socket.socket, guard: PeerGuard) -> None:
     """Authenticate both sides by the peers' shared secret, if there is one."""
-    handshake = guard.handshake()
+    handshake = guard.dialing()
     if handshake is not None:
         sock.sendall(handshake.challenge())
         answer = _read_frame(sock)

@@ -77,7 +77,9 @@ class AcceptedStream(AcceptedPeer):
         if kind == codec.WHO and members is not None and is_who(body):
             self.dismiss(members.describe())
         elif kind == framing.HELLO:
-            self._introduce(decode_hello(body))
+            hello = decode_hello(body)
+            self.check_source(str(hello.src))
+            self._introduce(hello)
         else:
             raise RemoteProtocolError(f"the first frame is of kind {kind} instead of a hello")
 

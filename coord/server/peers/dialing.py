@@ -15,6 +15,7 @@ from twisted.logger import Logger
 from coord.errors import RemoteProtocolError
 from coord.peers import framing
 from coord.peers.dialing import REDIAL_MAX_MS, REDIAL_MIN_MS, DialedPeer, PeerDialer
+from coord.peers.guard import PeerNames
 from coord.peers.stream import Address
 from coord.server.peers import codec, hello_frames
 from coord.server.peers.link_context import LinkContext
@@ -35,6 +36,10 @@ class DialedStream(DialedPeer):
         context = link.context
         super().__init__(context.reactor, sock, context.guard, link.address[0])
         self._link = link
+
+    def names(self) -> PeerNames:
+        context = self._link.context
+        return PeerNames(context.cluster.hex(), str(context.node_id), str(self._link.peer))
 
     def hello(self) -> bytes:
         return hello_frames.encode_hello(self._link.context.hello(self._link.peer, self._link.version))

@@ -30,6 +30,8 @@ class LinkContext:
         self.incarnation = incarnation
         self.rng = rng
         self.guard = guard
+        if guard is not None:
+            guard.introduce(cluster.hex(), str(node_id))
         #: Set when the links are started.
         self.node: PeerEvents
         #: None if the members never change.

@@ -48,6 +48,7 @@ class IncomingLink(AcceptedPeer):
         if kind not in (framing.HELLO, hellos.COPY):
             raise RemoteProtocolError(f"the first frame is of kind {kind} instead of a hello")
         hello = hellos.decode_hello(body)
+        self.check_source(hello.src)
         own = self._own
         if own.is_cut:
             return

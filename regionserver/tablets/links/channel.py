@@ -138,7 +138,7 @@ def dial_copy(own: OwnServer, server: str, address: Address) -> Channel:
 
 
 def _introduce(channel: Channel, own: OwnServer, server: str) -> None:
-    handshake = own.guard.handshake() if own.guard is not None else None
+    handshake = own.guard.dialing(own.names(server)) if own.guard is not None else None
     if handshake is not None:
         channel.send(framing.CHALLENGE, handshake.challenge()[HEAD.size :])
         kind, body = channel.receive()

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from coord.errors import RemoteProtocolError
 from coord.peers import framing
 from coord.peers.dialing import DialedPeer, PeerDialer
+from coord.peers.guard import PeerNames
 from coord.peers.stream import Address
 from coord.server.config.addresses import shown
 from regionserver.tablets.links import hello as hellos
@@ -49,6 +50,9 @@ class OutgoingLink(DialedPeer):
         self.address = address
         #: Start of the process at the other end; 0 until it has answered.
         self.start_code = 0
+
+    def names(self) -> PeerNames:
+        return self._link.own.names(self._link.server)
 
     def hello(self) -> bytes:
         return self._link.own.hello(self._link.server)

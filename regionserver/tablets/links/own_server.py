@@ -9,7 +9,7 @@ from typing import NamedTuple
 from twisted.logger import Logger
 
 from coord.env import Rng
-from coord.peers.guard import PeerGuard
+from coord.peers.guard import PeerGuard, PeerNames
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Address
 from coord.tls.context import Engine
@@ -51,6 +51,8 @@ class OwnServer:
         self.address = address
         self.rng = rng
         self.guard = guard
+        if guard is not None:
+            guard.introduce(cluster, server)
         #: Set by the start of the links.
         self.events: LinkEvents
         self.has_started = False
@@ -65,6 +67,10 @@ class OwnServer:
     def is_cut(self) -> bool:
         """True while a drill cuts this server off. No connection is established then."""
         return self.loses_incoming or self.loses_outgoing
+
+    def names(self, server: str) -> PeerNames:
+        """Return who dials whom, for the proof of the peers' secret."""
+        return PeerNames(self.cluster, self.server, server)
 
     def hello(self, server: str) -> bytes:
         """Return this server's hello to `server` as a frame. Raise ValueError if the names are too long."""

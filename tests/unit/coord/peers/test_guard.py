@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hmac
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coord.errors import RemoteProtocolError
 from coord.peers import framing
-from coord.peers.guard import NONCE_BYTES, Handshake, PeerGuard
+from coord.peers.guard import NONCE_BYTES, Handshake, PeerGuard, PeerNames
 from coord.server.peers import codec
 
 SECRET = b"0123456789abcdef"
@@ -35,6 +37,77 @@ def test_both_ends_prove_it() -> None:
     assert listener.counter(*parts(proof)) == b""
     assert listener.is_done
     assert all(SECRET not in frame for frame in (dialler.challenge(), counter, proof))
+
+
+NAMES = PeerNames("c", "1", "2")
+
+
+def named(names: PeerNames, letter: bytes = b"d") -> Handshake:
+    """Return one end that has names."""
+    return Handshake(SECRET, letter * NONCE_BYTES, names)
+
+
+def listening(name: str = "2", cluster: str = "c") -> Handshake:
+    """Return the end of a peer with this name."""
+    return named(PeerNames(cluster, "", name), b"l")
+
+
+def test_the_proof_names_both_peers() -> None:
+    """The listener knows who dials, and rejects the hello of anybody else."""
+    dialer, listener = named(NAMES), listening()
+    assert listener.counter(*parts(dialer.prove(*parts(listener.counter(*parts(dialer.challenge())))))) == b""
+    assert listener.is_done
+    assert listener.objection("1") == ""
+    assert listener.objection("3") == "proved to be peer 1, not 3"
+
+
+@pytest.mark.parametrize(
+    ("listener", "why"),
+    [(listening("3"), "looks for peer '2', this is '3'"), (listening(cluster="d"), "belongs to another cluster")],
+    ids=["another peer", "another cluster"],
+)
+def test_a_challenge_cannot_be_passed_on(listener: Handshake, why: str) -> None:
+    """Somebody listens at the address of a dead peer and relays to a live one: nothing is proved to either end."""
+    dialer = named(NAMES)
+    with pytest.raises(RemoteProtocolError, match=why):
+        listener.counter(*parts(dialer.challenge()))
+    assert not dialer.is_done
+
+
+@pytest.mark.parametrize("names", [PeerNames("c", "3", "2"), PeerNames("d", "1", "2"), PeerNames(), None], ids=str)
+def test_names_changed_on_the_way_are_noticed(names: PeerNames | None) -> None:
+    """Names, or their absence, are covered by both MACs."""
+    dialer, listener = named(NAMES), named(PeerNames("", "", "2"), b"l")
+    sent = b"" if names is None else parts(named(names).challenge())[1][NONCE_BYTES:]
+    dialer.challenge()
+    counter = listener.counter(framing.CHALLENGE, b"d" * NONCE_BYTES + sent)
+    with pytest.raises(RemoteProtocolError, match="another secret"):
+        dialer.prove(*parts(counter))
+
+
+def test_whoever_only_asks_cannot_say_hello() -> None:
+    """A node that joins does not know the members' names. Its proof is good for a question."""
+    dialer, listener = named(PeerNames()), listening()
+    assert listener.counter(*parts(dialer.prove(*parts(listener.counter(*parts(dialer.challenge())))))) == b""
+    assert listener.objection("1") == "proved to be peer (nobody), not 1"
+
+
+def test_an_earlier_build_is_answered_as_before() -> None:
+    """It sends no names and expects the MACs of its time; a relay of its frames is possible until it is upgraded."""
+    listener, first = listening(), b"d" * NONCE_BYTES
+    _, counter = parts(listener.counter(framing.CHALLENGE, first))
+    nonces = first + b"l" * NONCE_BYTES
+    assert counter[NONCE_BYTES:] == hmac.digest(SECRET, b"listener" + nonces, "sha256")
+    assert listener.counter(framing.PROOF, hmac.digest(SECRET, b"dialler" + nonces, "sha256")) == b""
+    assert listener.is_done
+    assert listener.objection("1") == ""
+
+
+@pytest.mark.parametrize("names", [b"\xc1", b"\x91\x01", b"\x80", b"names"])
+def test_names_that_are_none_are_rejected(names: bytes) -> None:
+    """A listener reads them before anything is proved."""
+    with pytest.raises(RemoteProtocolError, match="does not prove"):
+        listening().counter(framing.CHALLENGE, bytes(NONCE_BYTES) + names)
 
 
 def test_another_secret_is_refused_by_either_end() -> None:
@@ -87,6 +160,7 @@ def test_guard_without_settings_is_open() -> None:
     """Then no proof is required, and the service logs a warning."""
     guard = PeerGuard(bytes)
     assert guard.is_open()
-    assert guard.handshake() is None
+    assert guard.accepting() is None
+    assert guard.dialing() is None
     assert guard.engine(is_server=True) is None
     assert not PeerGuard(bytes, secret=SECRET).is_open()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from coord.peers import accepting, framing
-from coord.peers.guard import NONCE_BYTES, Handshake
+from coord.peers.guard import NONCE_BYTES, Handshake, PeerNames
 from regionserver.tablets.host.envelope import FRAME_BYTES_MAX
 from regionserver.tablets.links.hello import PAYLOAD, ServerHello, encode_hello
 from tests.unit.regionserver.tablets.links.servers import CLUSTER, SECRET, Machine, Server
@@ -109,7 +109,7 @@ def test_without_the_secret_nothing_is_read(machine: Machine, warnings: list[str
 def test_proof_replayed_on_another_connection_is_rejected(machine: Machine, warnings: list[str]) -> None:
     """The listener's nonce belongs to one connection."""
     a = machine.server("a")
-    ours = Handshake(SECRET, b"n" * NONCE_BYTES)
+    ours = Handshake(SECRET, b"n" * NONCE_BYTES, PeerNames(CLUSTER, "b", "a"))
     first = machine.stranger(a)
     first.sendall(ours.challenge())
     ((kind, block, at, end),) = framing.PeerFrames().feed(received(machine, first, 69))
