@@ -7,7 +7,7 @@ durable in the store before it is acknowledged (OC-08).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc.server import RpcError
 from master.active import ActiveMaster
 from master.api import balancing, members, unsticking
+from master.api.pacing import Paced
 from master.api.reads import NO_REPLICAS, READS, count_replicas
 from master.api.recording import recorded
 from master.api.staleness import age_of, by_active_master, by_mirror, stamped
@@ -43,11 +44,20 @@ PROBLEMS_MAX: Final = 20
 MOVES_PENDING_MAX: Final = 20_000
 
 
+class Walked(NamedTuple):
+    """What a walk over all regions in transition finds: how many there are, problems, replicas that are not served."""
+
+    rit: int = 0
+    problems: tuple[str, ...] = ()
+    unserved: ms.Unserved | None = None
+
+
 class MasterApi:
     """Dispatches requests for one master."""
 
     def __init__(self, master: MasterProcess) -> None:
         self._master = master
+        self._walks: Paced[Walked] = Paced()
 
     async def dispatch(self, request: ms.MasterRequest) -> msgspec.Struct:
         """Perform a request and return the reply. Raise RpcError."""
@@ -158,6 +168,7 @@ class MasterApi:
         master = self._master
         active_master = master.active_master
         is_open = active_master is not None and active_master.is_open
+        walked = Walked() if active_master is None else self._walked(active_master)
         tables = list(active_master.assigner.world.names.values()) if active_master is not None and is_open else []
         counts = NO_REPLICAS if active_master is None else count_replicas(tables, active_master.keeper)
         return ms.MasterStatus(
@@ -173,25 +184,35 @@ class MasterApi:
             regions=sum(len(table.regions) for table in tables),
             replicas=counts.replicas,
             open=counts.open,
-            rit=0
-            if active_master is None
-            else len(list(active_master.assigner.world.rit())) + len(active_master.keeper.in_transition()),
+            rit=walked.rit,
             parked=counts.parked,
             phases=master.phases.report(),
             plan=active_master.bulk_plans.latest.report()
             if active_master is not None and active_master.bulk_plans.latest is not None
             else None,
-            problems=[] if active_master is None else active_master.problems(PROBLEMS_MAX),
+            problems=list(walked.problems),
             uptime_ms=master.uptime_ms(),
             mirror=None if master.watcher is None else master.watcher.status(),
             warm=active_master is not None and active_master.is_warm,
             tablets=by_health(active_master.keeper.watch.counts) if active_master is not None and is_open else None,
             unusable=counts.unusable,
             resting=counts.resting,
-            unserved=unserved(active_master.assigner.world, master.now_ms())
-            if active_master is not None and is_open
-            else None,
+            unserved=walked.unserved if is_open else None,
         )
+
+    def _walked(self, active_master: ActiveMaster) -> Walked:
+        """Return what a walk over all regions in transition finds."""
+        world = active_master.assigner.world
+
+        def walk() -> Walked:
+            rit = sum(one.transition is not None for one in world.active.values())
+            return Walked(
+                rit + len(active_master.keeper.in_transition()),
+                tuple(active_master.problems(PROBLEMS_MAX)),
+                unserved(world, self._master.now_ms()) if active_master.is_open else None,
+            )
+
+        return self._walks.get((active_master, active_master.is_open), walk)
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
