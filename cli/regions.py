@@ -6,7 +6,7 @@ the key.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 
@@ -17,11 +17,13 @@ from cli.common.lookup import key_text
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
+from cli.common.views.lists import Key, Listing, listed
 from cli.shell import complete
 from cli.tables import every_region, regions_table, replica_state
 from cli.tablets.moving import move_member
 from regions import messages
 from regions.messages.staleness import Bound
+from regions.records.model import TableRecord
 from regions.records.partitioning import place
 
 _GRACE_S: Final = 5.0
@@ -41,20 +43,11 @@ def region() -> None:
     shell_complete=complete.servers,
     help="Only regions on this server (name, host:port or uuid).",
 )
-@click.option(
-    "--state",
-    "states",
-    multiple=True,
-    metavar="STATE",
-    help="Only regions with a replica in this state, as the list shows it: open, parked, opening; repeatable.",
-)
-@click.option("--limit", type=click.IntRange(0), default=0, help="At most this many regions of each table; 0: all.")
+@listed(("region", "keys", "rows", "size", "state", "server"), "region", states="open, parked, opening", default="keys")
 @stale_options
 @global_options
 @click.pass_obj
-def list_(
-    given: Globals, table_name: str | None, server_name: str | None, states: tuple[str, ...], limit: int, bound: Bound
-) -> None:
+def list_(given: Globals, table_name: str | None, server_name: str | None, listing: Listing, bound: Bound) -> None:
     """Show regions with their key range, size, server, and transition if any."""
     with open_cluster(given, bound=bound) as cluster:
         found = every_region(cluster, table_name)
@@ -62,32 +55,46 @@ def list_(
     if server_name is not None:
         uuid = names.find(server_name).uuid
         found = [_only_on(one, uuid) for one in found]
-    if states:
-        found = [_only_in(one, {state.upper() for state in states}) for one in found]
-    left_out = sum(max(0, len(one.regions) - limit) for one in found) if limit else 0
-    if left_out:
-        found = [messages.Regions(one.table, one.regions[:limit]) for one in found]
+    pairs = [_Row(one.table, status) for one in found for status in one.regions]
+    picked = listing.pick(pairs, _keys(names), lambda one: one.states)
     if given.json:
-        print_json([status for one in found for status in one.regions], cluster.as_of, bound, "regions")
+        print_json([one.status for one in picked.rows], cluster.as_of, bound, "regions")
         return
     console = output.console()
     for one in found:
+        shown = [row.status for row in picked.rows if row.table.table_id == one.table.table_id]
         many = output.count(len(one.regions), "region")
         console.print(f"[bold]{one.table.name}[/bold]  {many}" if one.regions else f"{one.table.name}  none")
-        if one.regions:
-            console.print(regions_table(one, names))
+        if shown:
+            console.print(regions_table(messages.Regions(one.table, shown), names))
     if not found:
         console.print("no tables yet: rk table create NAME")
-    if left_out:
-        console.print(f"{output.count(left_out, 'region')} more: --limit 0 shows all", style="dim")
+    picked.print_rest(console)
     print_age(cluster.as_of, bound)
 
 
-def _only_in(found: messages.Regions, states: set[str]) -> messages.Regions:
-    def is_in(status: messages.RegionStatus) -> bool:
-        return any(replica_state(one, status.region, found.table).upper() in states for one in status.replicas)
+class _Row(NamedTuple):
+    """A region with its table."""
 
-    return messages.Regions(found.table, [one for one in found.regions if is_in(one)])
+    table: TableRecord
+    status: messages.RegionStatus
+
+    @property
+    def states(self) -> list[str]:
+        """Return the states of its replicas, as the list shows them."""
+        return [replica_state(one, self.status.region, self.table) for one in self.status.replicas]
+
+
+def _keys(names: Names) -> dict[str, Key[_Row]]:
+    """Return what regions are sorted by, for each key of --sort."""
+    return {
+        "region": lambda one: one.status.region.region_id,
+        "keys": lambda one: (one.table.name, one.status.region.start_key),
+        "rows": lambda one: one.status.rows,
+        "size": lambda one: one.status.best_size,
+        "state": lambda one: one.states,
+        "server": lambda one: [names.of(replica.server) for replica in one.status.replicas],
+    }
 
 
 def _only_on(found: messages.Regions, uuid: str) -> messages.Regions:

@@ -18,6 +18,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, daemon_options, global_options
 from cli.common.peers import peer_options, peer_secret, peer_tls
 from cli.common.staleness import duration_ms
+from cli.common.views.lists import Key, Listing, listed
 from cli.diagnose import reach
 from cli.identity import new_identity
 from cli.shell import complete
@@ -44,10 +45,21 @@ def server() -> None:
 server.add_command(new_identity)
 
 
+#: What servers are sorted by, for each key of --sort, besides their names.
+_SORTS: Final[dict[str, Key[messages.ServerLoad]]] = {
+    "address": lambda one: (one.server.host, one.server.port),
+    "rack": lambda one: one.server.rack,
+    "open": lambda one: one.open,
+    "size": lambda one: one.bytes,
+    "leads": lambda one: one.leaders,
+}
+
+
 @server.command("list")
+@listed(("server", "state", *_SORTS), "server", states="up, draining, drained, fenced, flapping, stopping")
 @global_options
 @click.pass_obj
-def list_(given: Globals) -> None:
+def list_(given: Globals, listing: Listing) -> None:
     """Show live region servers with their load, and dead servers that are still draining or fenced."""
     with open_cluster(given) as cluster:
         answer = cluster.ask_master(messages.ListServers(), messages.Servers)
@@ -56,6 +68,13 @@ def list_(given: Globals) -> None:
         names = Names(servers, cluster.local)
         heard = reach.reaches(cluster.masters(), servers, names)
     found = sorted(found, key=lambda one: names.of_uuid(one.server.uuid))
+    by_name: Key[messages.ServerLoad] = lambda one: names.of_uuid(one.server.uuid)  # noqa: E731 (one of the keys)
+    picked = listing.pick(
+        found,
+        {"server": by_name, "state": _standing, **_SORTS},
+        lambda one: [_standing(one), _standing(one).split()[0]],
+    )
+    found = picked.rows
     if given.json:
         output.print_json(found)
         return
@@ -96,6 +115,7 @@ def list_(given: Globals) -> None:
     ]
     console = output.console()
     console.print(output.table("", columns, rows) if rows else "no region server is registered: rk server run --help")
+    picked.print_rest(console)
     for bar in answer.barred:
         console.print(f"not running, but fenced {until(bar)}: {bar.uuid}", soft_wrap=True)
 

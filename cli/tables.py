@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from cli.common.errors import UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
+from cli.common.views.lists import Key, Listing, listed
 from cli.replicas import alter_replicas, check_alone
 from cli.shell import complete
 from cli.splits import usage_faults, where_to_cut
@@ -331,26 +333,40 @@ def _change(given: Globals, request: messages.MasterRequest, wait_ms: int, words
         click.echo(words.format(made))
 
 
+#: What tables are sorted by, for each key of --sort.
+_SORTS: Final[dict[str, Key[messages.TableSummary]]] = {
+    "table": lambda one: one.table.name,
+    "state": lambda one: one.table.state,
+    "regions": lambda one: one.regions,
+    "rows": lambda one: one.rows,
+    "size": lambda one: one.size_bytes,
+}
+
+
 @table.command("list")
 @click.option("--deleted", is_flag=True, help="Deleted tables whose rows are still there, and for how long.")
+@listed(list(_SORTS), "table", states="running, altering, enabled, disabled")
 @stale_options
 @global_options
 @click.pass_obj
-def list_(given: Globals, deleted: bool, bound: Bound) -> None:
+def list_(given: Globals, deleted: bool, listing: Listing, bound: Bound) -> None:
     """List all tables: regions, and how many of them are open, in transition, or parked."""
     if deleted:
         list_deleted(given)
         return
     with open_cluster(given, bound=bound) as cluster:
         found = cluster.ask_master(messages.ListTables(), messages.Tables)
+    picked = listing.pick(found.tables, _SORTS, lambda one: [one.table.state, one.table.intent])
     if given.json:
-        print_json(found.tables, cluster.as_of, bound, "tables")
+        print_json(picked.rows, cluster.as_of, bound, "tables")
         return
-    output.console().print(summary(found) if found.tables else "no tables yet: rk table create NAME")
+    console = output.console()
+    console.print(summary(picked.rows) if found.tables else "no tables yet: rk table create NAME")
+    picked.print_rest(console)
     print_age(cluster.as_of, bound)
 
 
-def summary(found: messages.Tables) -> Group:
+def summary(found: Iterable[messages.TableSummary]) -> Group:
     """Return the printed list of tables."""
     rows = [
         (
@@ -369,7 +385,7 @@ def summary(found: messages.Tables) -> Group:
             one.table.replication,
             one.table.table_id,
         )
-        for one in found.tables
+        for one in found
     ]
     counts = ["#regions", "#running", "#open", "#in transition", "#parked", "#rows", "#size"]
     columns = ["table", "state", "intent", *counts, "kind", "storage", "#replicas", "id"]

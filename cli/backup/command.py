@@ -21,6 +21,7 @@ from cli.common import output
 from cli.common.connect import open_cluster
 from cli.common.errors import CliError, ExitStatus, UsageFaultError
 from cli.common.options import Globals, global_options, json_option
+from cli.common.views.lists import Listing, listed
 from cli.common.waiting import takes_timeout
 from cli.data import open_regions
 from cli.store.backup import admin_accesses
@@ -203,9 +204,10 @@ def verify_command(given: Globals, folder: Path) -> int:
 
 @backup.command("list")
 @click.argument("folder", metavar="DIR", type=_FOLDER)
+@listed(("began", "backup"), "backup", states="whole, unfinished")
 @json_option
 @click.pass_obj
-def list_(given: Globals, folder: Path) -> None:
+def list_(given: Globals, folder: Path, listing: Listing) -> None:
     """List the backups whose directories lie in DIR, the oldest first; unfinished and damaged ones as well."""
     found: list[tuple[int, str, Manifest | None, str]] = []
     with file_errors():
@@ -218,6 +220,9 @@ def list_(given: Globals, folder: Path) -> None:
             except CliError as error:
                 found.append((0, path.name, None, error.message))
     found.sort(key=lambda one: one[:2])
+    keys = {"began": lambda one: one[0], "backup": lambda one: one[1]}
+    picked = listing.pick(found, keys, lambda one: ["unfinished" if one[2] is None else "whole"])
+    found = picked.rows
     if given.json:
         output.print_json(
             [
@@ -238,6 +243,7 @@ def list_(given: Globals, folder: Path) -> None:
     ]  # fmt: skip
     columns = ["backup", "began", "#tables", "#regions", "#rows", "#size", "note"]
     output.console().print(output.table("", columns, rows))
+    picked.print_rest(output.console())
 
 
 def _base_words(manifest: Manifest) -> str:

@@ -312,7 +312,7 @@ def show(found: Status, names: Names, console: Console) -> None:
     if found.servers:
         console.print(_servers_table(found.servers))
     if found.tables:
-        console.print(summary(messages.Tables(found.tables)))
+        console.print(summary(found.tables))
     if found.rit:
         what = "replica" if any(one.table.is_tablet for one in found.tables) else "region"
         console.print(f"[yellow]{output.count(found.rit, what)} in transition[/yellow], oldest first:")

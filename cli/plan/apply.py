@@ -20,6 +20,7 @@ from cli.common.errors import CliError, ExitStatus, NotFoundError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.views.display import Display
+from cli.common.views.lists import EVERYTHING, Key, Listing, listed
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan.make import display_on_stderr
 from cli.shell import complete
@@ -322,15 +323,34 @@ def _records(given: Globals) -> Iterator[list[PlanRecord]]:
         yield sorted(found.values(), key=lambda one: -one.created_ms)
 
 
-def list_plans(given: Globals) -> None:
-    """Print all plans that the cluster remembers, the latest first."""
+@click.command("list")
+@listed(("created", "plan", "state"), "plan", states="applying, done, aborted", default="-created")
+@global_options
+@click.pass_obj
+def list_command(given: Globals, listing: Listing) -> None:
+    """List the plans that the cluster remembers, with their progress."""
+    list_plans(given, listing)
+
+
+#: What plans are sorted by, for each key of --sort.
+_SORTS: Final[dict[str, Key[PlanRecord]]] = {
+    "created": lambda one: one.created_ms,
+    "plan": lambda one: one.plan_id,
+    "state": lambda one: one.state.value,
+}
+
+
+def list_plans(given: Globals, listing: Listing = EVERYTHING) -> None:
+    """Print the plans that the cluster remembers, by default the latest first."""
     with _records(given) as found:
+        picked = listing.pick(found, _SORTS, lambda one: [one.state.value])
         if given.json:
-            output.print_json(found)
+            output.print_json(picked.rows)
         elif not found:
             click.echo("the cluster has applied no plan yet: rk plan create")
         else:
-            output.console().print(_table(found))
+            output.console().print(_table(picked.rows))
+            picked.print_rest(output.console())
 
 
 def show_plan(given: Globals, plan_id: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from cli.common import output
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options, spark_options
-from cli.plan.apply import Now, abort, apply, census_now, list_plans, resume, show_plan
+from cli.plan.apply import Now, abort, apply, census_now, list_command, list_plans, resume, show_plan
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan.make import PlanRequest, display_on_stderr, located, make
 from cli.plan.page import page, shortcomings
@@ -365,5 +365,5 @@ def _show_reason(found: Artefact, reason: RegionReason) -> None:
             click.echo(f"  and {len(one.alternatives) - _ALTERNATIVES} more servers (--json shows all)")
 
 
-for _command in (apply, abort, resume, revert):
+for _command in (list_command, apply, abort, resume, revert):
     plan.add_command(_command)

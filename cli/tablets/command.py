@@ -8,6 +8,8 @@ reported is shown as `?`.
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from cli.common import output
@@ -15,6 +17,7 @@ from cli.common.connect import open_cluster
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.common.views.lists import Key, Listing, listed
 from cli.shell import complete
 from cli.tablets.copies import cancel, copy, jobs
 from cli.tablets.display import leaders_line, orphan_lines, show_tablet, tablets_table
@@ -26,7 +29,7 @@ from cli.tablets.upkeep.quarantine import purge
 from cli.tablets.upkeep.rescue import unsafe_change_config
 from cli.tablets.upkeep.verify import verify
 from regions import messages
-from regions.messages import TabletHealth
+from regions.messages import TabletHealth, TabletList, TabletStatus
 
 
 @click.group()
@@ -56,6 +59,15 @@ for _command in (
     tablet.add_command(_command)
 
 
+#: What tablets are sorted by, for each key of --sort.
+_SORTS: Final[dict[str, Key[TabletStatus]]] = {
+    "keys": lambda one: (one.table, one.start_key),
+    "tablet": lambda one: one.region_id,
+    "health": lambda one: one.health.value,
+    "for": lambda one: one.for_ms,
+}
+
+
 @tablet.command("list")
 @click.option(
     "--table",
@@ -75,20 +87,26 @@ for _command in (
 )
 @click.option(
     "--health",
+    "--state",
     multiple=True,
     type=click.Choice([one.value for one in TabletHealth], case_sensitive=False),
     help="Only tablets of this health; repeatable.",
 )
-@click.option("--limit", type=click.IntRange(1), help="Show only that many tablets.  [default: all]")
+@listed(("keys", "tablet", "health", "for"), "tablet")
 @global_options
 @click.pass_obj
-def list_(given: Globals, table_name: str, server_name: str, health: tuple[str, ...], limit: int | None) -> None:
+def list_(given: Globals, table_name: str, server_name: str, health: tuple[str, ...], listing: Listing) -> None:
     """List tablets with their health, leader and members, and the problem of each tablet that is not HEALTHY."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         server = uuid_of(cluster, server_name, names) if server_name else ""
         wanted = [TabletHealth(one.upper()) for one in health]
-        found = all_tablets(cluster, messages.ListTablets(table_name, server, wanted), limit)
+        # An order needs every tablet; without one, the master is asked for no more than are shown.
+        most = None if listing.sort else listing.limit or None
+        found = all_tablets(cluster, messages.ListTablets(table_name, server, wanted), most)
+        picked = listing.pick(found.tablets, _SORTS)
+        left_out = picked.left_out or bool(found.next)
+        found = TabletList(picked.rows, found.next, found.counts, found.orphans)
         if not given.json:
             name_former(cluster, names, servers_of(found))
     if given.json:
@@ -101,10 +119,10 @@ def list_(given: Globals, table_name: str, server_name: str, health: tuple[str, 
         console.print("no tablet fits")
     else:
         console.print("no tablets: rk table create NAME --replicas 3 makes a table of tablets")
-    if found.tablets and not limit:
+    if found.tablets and not left_out:
         console.print(leaders_line(found.tablets, names), soft_wrap=True, markup=False)
-    if found.next:
-        console.print(f"only the first {len(found.tablets)} are shown: --limit", style="yellow")
+    if left_out:
+        console.print(f"only the first {len(found.tablets)} are shown: --limit 0 shows all", style="yellow")
     for line in orphan_lines(found.orphans, names):
         console.print(line, style="red", soft_wrap=True)
 

@@ -16,6 +16,7 @@ from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import point_ms
+from cli.common.views.lists import Listing, listed
 from cli.diagnose.history import HistoryView, lines, read_past
 from cli.diagnose.past.replay import owners, range_of, replay, show_owners, show_replay
 from cli.diagnose.past.state import present
@@ -32,7 +33,7 @@ _SORTS: Final[dict[str, Callable[[HistoryEntry], bool]]] = {
 
 @click.command()
 @click.argument("target", metavar="[REGION|TABLE|SERVER]", shell_complete=complete.anything, default="")
-@click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Number of latest steps; 0: all.")
+@listed(("time",), "step", limit=50)
 @click.option("--since", metavar="TIME", help="Only from then on: 90s, 15m, 2h or 3d ago; 2026-11-22T13:00; 13:00.")
 @click.option("--until", metavar="TIME", help="Only up to then.")
 @click.option("--cause", "cause_id", metavar="ID", default="", help="Only effects of this cause, such as e12-3f.")
@@ -46,7 +47,7 @@ _SORTS: Final[dict[str, Callable[[HistoryEntry], bool]]] = {
 def history(
     given: Globals,
     target: str,
-    limit: int,
+    listing: Listing,
     since: str | None,
     until: str | None,
     cause_id: str,
@@ -98,14 +99,17 @@ def history(
         wanted = [one for one in wanted if from_ms <= one.at_ms <= to_ms]
     if only is not None:
         wanted = [one for one in wanted if _SORTS[only](one)]
-    left_out = max(0, len(wanted) - limit) if limit else 0
-    steps = [past.step(one, tables) for one in wanted[left_out:]]
+    left_out = max(0, len(wanted) - listing.limit) if listing.limit else 0
+    latest = wanted[left_out:]
+    if listing.sort == "-time":
+        latest.reverse()
+    steps = [past.step(one, tables) for one in latest]
     if given.json:
         output.print_json({"steps": steps, "left_out": left_out, "unreadable": past.unreadable})
         return
     console = output.console()
     if left_out:
-        console.print(f"{left_out} earlier steps are hidden: --limit 0", style="dim")
+        console.print(f"… and {left_out} earlier steps: --limit 0 shows all", style="dim")
     for text in lines(steps, zxids=zxids):
         console.print(text, soft_wrap=True)
     for problem in past.unreadable:

@@ -14,30 +14,30 @@ from cli.common import output
 from cli.common.connect import open_cluster
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.common.views.lists import Listing, listed
 from regions.records.model import RunRecord
 from regions.records.znodes import decode_run
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Number of latest events; 0: all.")
+@listed(("time", "took"), "event", states="startup, failover and the other kinds of events", limit=20, default="-time")
 @global_options
 @click.pass_obj
-def runs(given: Globals, limit: int) -> None:
+def runs(given: Globals, listing: Listing) -> None:
     """Show what each startup, failover and bulk assignment took, phase by phase; one line per event, newest first."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         found = [run for _, run in sorted(cluster.records(cluster.layout.runs, decode_run).items(), reverse=True)]
-    shown = found[:limit] if limit else found
+    picked = listing.pick(found, {"time": lambda one: one.at_ms, "took": _took_s}, lambda one: [one.kind or one.path])
     if given.json:
-        output.print_json(shown)
+        output.print_json(picked.rows)
         return
     console = output.console()
     if not found:
         console.print("no event is recorded yet")
-    for text in lines(shown, names):
+    for text in lines(picked.rows, names):
         console.print(text, soft_wrap=True)
-    if len(shown) < len(found):
-        console.print(f"{len(found) - len(shown)} earlier events are hidden: --limit 0", style="dim")
+    picked.print_rest(console)
 
 
 def lines(found: Iterable[RunRecord], names: Names) -> Iterable[Text]:
@@ -48,8 +48,11 @@ def lines(found: Iterable[RunRecord], names: Names) -> Iterable[Text]:
         text = Text(f"{output.moment(run.at_ms)}  ").append(f"{run.kind or run.path:<10}", style="bold")
         yield text.append(f"  epoch {run.epoch}  {master}")
         phases = ", ".join(f"{name} {took:.2f}" for name, took in run.phases)
-        total = sum(took for _, took in run.phases)
-        yield Text(f"    {total:.2f} s{f': {phases}' if phases else ''}; {_work(run)}", style="dim")
+        yield Text(f"    {_took_s(run):.2f} s{f': {phases}' if phases else ''}; {_work(run)}", style="dim")
+
+
+def _took_s(run: RunRecord) -> float:
+    return sum(took for _, took in run.phases)
 
 
 def _work(run: RunRecord) -> str:

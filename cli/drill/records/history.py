@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
@@ -13,25 +13,35 @@ from cli.common import output
 from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, ExitStatus, NotFoundError
 from cli.common.options import Globals, global_options
+from cli.common.views.lists import Key, Listing, listed
 from cli.drill.report import DrillReport, show
 from regions.records.acts.drills import DrillRecord, DrillVerdict
 from regions.records.znodes import decode_drill
 
 _STYLES = {DrillVerdict.HELD: "green", DrillVerdict.BROKEN: "bold red", DrillVerdict.FAILED: "red"}
+#: What drills are sorted by, for each key of --sort.
+_SORTS: Final[dict[str, Key[DrillRecord]]] = {
+    "began": lambda one: one.began_ms,
+    "drill": lambda one: one.drill,
+    "verdict": lambda one: one.verdict.value,
+    "took": lambda one: one.ended_ms - one.began_ms if one.ended_ms else None,
+}
 
 
 @click.command("list")
+@listed(("began", "drill", "verdict", "took"), "drill", states="the verdicts")
 @global_options
 @click.pass_obj
-def list_drills(given: Globals) -> int:
+def list_drills(given: Globals, listing: Listing) -> int:
     """List the latest drills on this cluster, oldest first: when, what, by whom, and the verdict.
 
     A drill without an end still runs, or its process was killed.
     """
     with open_cluster(given) as cluster:
         records = read_drills(cluster)
+    picked = listing.pick(records, _SORTS, lambda one: [one.verdict.value])
     if given.json:
-        output.print_json({"drills": [{**as_fields(one), "events": len(one.events)} for one in records]})
+        output.print_json({"drills": [{**as_fields(one), "events": len(one.events)} for one in picked.rows]})
         return ExitStatus.OK
     console = output.console()
     if not records:
@@ -39,9 +49,10 @@ def list_drills(given: Globals) -> int:
         return ExitStatus.OK
     rows = [
         (one.drill_id, output.moment(one.began_ms), one.drill, one.victim, _verdict(one.verdict), _seconds(one), one.by)
-        for one in records
+        for one in picked.rows
     ]
     console.print(output.table("", ["id", "began", "drill", "process", "verdict", "#took", "by"], rows))
+    picked.print_rest(console)
     return ExitStatus.OK
 
 

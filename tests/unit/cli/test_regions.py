@@ -88,7 +88,7 @@ def test_regions_are_listed_by_state_and_number(cluster: OneTablet, capsys: pyte
     cluster.regions = [ms.RegionStatus(msgspec.structs.replace(REGION, region_id=f"t.{n}"), MEMBERS) for n in range(3)]
     assert run(["region", "list", "--limit", "2"]) == 0
     shown = capsys.readouterr().out
-    assert ("t.1" in shown, "t.2" in shown, "1 region more: --limit 0 shows all" in shown) == (True, False, True)
+    assert ("t.1" in shown, "t.2" in shown, "… and 1 more: --limit 0 shows all" in shown) == (True, False, True)
 
 
 def test_members_of_closed_tablets_are_not_open() -> None:
