@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install installed ready lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean dist docs
+.PHONY: help up install installed ready lint tidy test test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean dist docs
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -156,6 +156,9 @@ test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## k
 
 test-spark: $(VENV)/installed-dev $(VENV)/compiled  ## bulk plans on Spark in processes of its own: standalone, spark-submit, Connect; killed workers
 	$(BIN)/python -m pytest -q tests/spark
+
+test-monitoring: $(VENV)/installed-dev $(VENV)/compiled  ## alert rules and dashboard with a real Prometheus through a crash (apt-get install prometheus)
+	$(BIN)/python -m pytest -q tests/monitoring
 
 bench: $(VENV)/installed-dev $(VENV)/compiled  ## regions: start, dead server, dead master, growth, beside HBase's times (BENCH="--full")
 	$(BIN)/python -m benchmarks.assign $(BENCH)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from regions.transitions.diagrams import transitions_page
+from tests.support.docs.dashboard import dashboard
 from tests.support.docs.diagrams import diagrams_page
 from tests.support.docs.exit_codes import exit_codes_page
 from tests.support.docs.man import man_page
@@ -23,4 +24,5 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "docs/reference/diagrams.md": diagrams_page,
     "docs/reference/metrics.md": metrics_page,
     "docs/man/rk.1": man_page,
+    "monitoring/dashboard.json": dashboard,
 }

@@ -1,0 +1,1 @@
+"""Alert rules and dashboard against Prometheus itself: `make test-monitoring`."""
