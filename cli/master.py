@@ -35,7 +35,14 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
     "--admin-address",
     metavar="HOST:PORT",
     callback=_address,
-    help="Serve /metrics, /health, /ready and /status here.",
+    help="Serve the live page, /metrics, /health, /ready and /status here.",
+)
+@click.option(
+    "--admin-name",
+    "admin_names",
+    multiple=True,
+    metavar="HOST",
+    help="A host name under which the admin port is reached, beside addresses and --address. May be repeated.",
 )
 @click.option(
     "--purge-after",
@@ -111,6 +118,7 @@ def run(
     data_dir: Path,
     address: tuple[str, int],
     admin_address: tuple[str, int] | None,
+    admin_names: tuple[str, ...],
     root: str,
     session_timeout_ms: int,
     purge_after: str,
@@ -146,6 +154,7 @@ def run(
             port=address[1],
             admin_host=admin_address[0] if admin_address else "",
             admin_port=admin_address[1] if admin_address else 0,
+            admin_names=admin_names,
             root=root,
             session_timeout_ms=session_timeout_ms,
             min_servers=min_servers,

@@ -5,8 +5,9 @@
     GET /ready     200 {"ready": true, …} while the process can serve, else 503          (readiness: route to me?)
     GET /status    JSON with the daemon's state
 
-A daemon may add actions under other paths; each action checks its caller. Pages accept only GET and HEAD. A reply never
-contains a traceback: an exception is logged and becomes a 500 with one sentence. The port has no authentication and
+A daemon may add actions under other paths; each action checks its caller. It may also have a *front* that answers `/`
+and everything below `/ui/`, with streams that stay open. Pages accept only GET and HEAD. A reply never contains a
+traceback: an exception is logged and becomes a 500 with one sentence. The port has no authentication and
 listens only on the configured address: choose an address that only trusted hosts reach.
 
 Callers that do not finish a request cannot close the port to probes: a request has a time limit, and at a bound of
@@ -17,7 +18,7 @@ stream of events) calls `begin_stream`, and counts among the streams from then o
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +32,7 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
+from coord.admin_hosts import is_known_host
 from coord.daemon import ListeningReactor
 
 __all__ = ["AdminHttp", "Check"]
@@ -60,6 +62,7 @@ Action = Callable[[Any], None]
 
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
+_STRANGE_HOST: Final = b"This port does not answer to that host name: use its address, or name it with --admin-name.\n"
 
 
 class AdminHttp:
@@ -74,10 +77,17 @@ class AdminHttp:
         status: Callable[[], object],
         actions: Mapping[bytes, Action] | None = None,
         pages: Mapping[bytes, Callable[[], object]] | None = None,
+        front: Action | None = None,
+        names: Collection[str] | None = None,
     ) -> None:
-        """`status` and the further `pages` (by path) return values that msgspec can encode. Called for every
-        request."""
+        """`status` and the further `pages` (by path) return values that msgspec can encode. Called for every request.
+
+        `front` answers `/` and the paths below `/ui/`. `names` are the host names that requests may use beside
+        addresses and loopback names; None: any.
+        """
         self.actions = dict(actions or {})
+        self.front = front
+        self._names = names
         self._pages: dict[bytes, Callable[[], Page]] = {
             b"/metrics": lambda: (200, CONTENT_TYPE_LATEST.encode("ascii"), generate_latest(registry)),
             b"/health": lambda: _verdict("healthy", health()),
@@ -103,6 +113,11 @@ class AdminHttp:
     def begin_stream(request: Any) -> bool:
         """Let an action answer this request without end. Return False if STREAMS_MAX others do: answer 503."""
         return _connection_of(request).begin_stream()
+
+    def answers_to(self, host: bytes | None) -> bool:
+        """Return True if requests may use this Host header (`coord/admin_hosts.py`)."""
+        shown = None if host is None else host.decode("ascii", "replace")
+        return self._names is None or is_known_host(shown, self._names)
 
     def page(self, path: bytes) -> Page:
         """Return (status, content type, body) of one page; never raises."""
@@ -180,7 +195,11 @@ class _Page(Resource):
         """Reply to GET and HEAD; reject other methods with 405."""
         request.setHeader(b"cache-control", b"no-store")
         request.setHeader(b"server", b"regionkeeper")
+        if not self._admin.answers_to(request.getHeader(b"host")):
+            return _reply(request, 403, _TEXT, _STRANGE_HOST)
         action = self._admin.actions.get(request.path)
+        if action is None and (request.path == b"/" or request.path.startswith(b"/ui/")):
+            action = self._admin.front
         if action is not None:
             action(request)
             return NOT_DONE_YET
@@ -189,10 +208,15 @@ class _Page(Resource):
         else:
             status, kind, body = 405, _TEXT, b"Only GET and HEAD.\n"
             request.setHeader(b"allow", b"GET, HEAD")
-        request.setResponseCode(status)
-        request.setHeader(b"content-type", kind)
-        request.setHeader(b"content-length", str(len(body)).encode("ascii"))
-        return b"" if request.method == b"HEAD" else body
+        return _reply(request, status, kind, body)
+
+
+def _reply(request: Any, status: int, kind: bytes, body: bytes) -> bytes:
+    """Set the headers of a reply and return its body."""
+    request.setResponseCode(status)
+    request.setHeader(b"content-type", kind)
+    request.setHeader(b"content-length", str(len(body)).encode("ascii"))
+    return b"" if request.method == b"HEAD" else body
 
 
 def _connection_of(request: Any) -> _AdminConnection:

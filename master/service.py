@@ -48,6 +48,7 @@ from master.leadership.election import Election
 from master.leadership.fence import Fence
 from master.leadership.identity import MasterIdentity
 from master.metrics import MasterMetrics
+from master.page.assembly import LivePage
 from master.phases import Phases
 from master.plans.planner import Planner
 from master.settings import MasterSettings
@@ -160,6 +161,7 @@ class MasterService:
         self._registry = CollectorRegistry()
         MasterMetrics(self, self._registry)
         self._admin_port: Any = None
+        self.page: LivePage | None = None
         self._is_listening = False
         self.health = MasterHealth(self.now_ms, settings.session_timeout_ms)
 
@@ -196,6 +198,11 @@ class MasterService:
         """Number of live masters."""
         return len(self.registered)
 
+    @property
+    def active_since_ms(self) -> int:
+        """Time at which this master won its latest election; 0 before the first."""
+        return self._active_since_ms
+
     def uptime_ms(self) -> int:
         """Return the milliseconds since the start of the process."""
         return self.now_ms() - self._started_ms
@@ -225,16 +232,24 @@ class MasterService:
         listen(self._rpc, self._reactor, "address", settings.host, settings.port)
         self._is_listening = True
         if settings.admin_port:
-            admin = AdminHttp(
-                registry=self._registry, health=self._health, ready=self._is_ready, status=self.api.status
-            )
             host = settings.admin_host or settings.host
+            self.page = LivePage(self._reactor, self, settings)
+            admin = AdminHttp(
+                registry=self._registry,
+                health=self._health,
+                ready=self._is_ready,
+                status=self.api.status,
+                front=self.page.site,
+                names={host, settings.host, *settings.admin_names},
+            )
             self._admin_port = listen(admin, self._reactor, "admin address", host, settings.admin_port)
 
     def start(self) -> None:
         """Listen, unless the process listens already, and connect to the store; the session starts the election."""
         if not self._is_listening:
             self.listen()
+        if self.page is not None:
+            self.page.feed.start()
         self.client.on_state(self._session_changed)
         self.client.connect().addErrback(lambda _: None)
         log.info("master {uuid} start code {code}", uuid=self.uuid, code=self._identity.start_code)
@@ -242,6 +257,8 @@ class MasterService:
     async def stop(self) -> None:
         """Stop in an orderly way, and delete `/active` so that a standby need not wait for the session to expire."""
         self._stopping = True
+        if self.page is not None:
+            self.page.feed.stop()
         if self._electing is not None:
             self._electing.cancel()
         if self.auditor is not None:

@@ -72,6 +72,8 @@ class MasterLine(msgspec.Struct):
     uuid: str = ""
     #: State of a standby's mirror.
     mirror: str = ""
+    #: Address of its live page, "" if it has none.
+    page: str = ""
 
 
 class ServerLine(msgspec.Struct):
@@ -249,7 +251,11 @@ def master_lines(
         is_active = active is not None and active.uuid == one.uuid
         epoch = active.epoch if is_active and active is not None else 0
         address = f"{one.host}:{one.port}"
-        lines.append(MasterLine(names.of_master(one), address, "active" if is_active else "standby", epoch, one.uuid))
+        role, page = (
+            "active" if is_active else "standby",
+            f"http://{one.host}:{one.admin_port}/" if one.admin_port else "",
+        )
+        lines.append(MasterLine(names.of_master(one), address, role, epoch, one.uuid, page=page))
     seen = {line.address for line in lines}
     for daemon in local.masters if local is not None else []:
         if daemon.address not in seen:
@@ -309,6 +315,9 @@ def show(found: Status, names: Names, console: Console) -> None:
     if found.masters:
         lines = [(m.name, m.address, _word(m.role), m.epoch or "", m.mirror) for m in found.masters]
         console.print(output.table("", ["master", "address", "role", "#epoch", "mirror"], lines))
+        pages = [one.page for one in sorted(found.masters, key=lambda one: one.role != "active") if one.page]
+        if pages:
+            console.print(Text(f"live page: {' or '.join(pages)}"))
     if found.servers:
         console.print(_servers_table(found.servers))
     if found.tables:

@@ -502,6 +502,8 @@ def _summary(
         rows.append((daemon.name, role, daemon.address, daemon.admin, daemon.pid, output.shown(Path(daemon.log))))
     console.print()
     console.print(output.table("", ["what", "", "address", "admin", "#pid", "log"], rows))
+    pages = [f"http://{one.admin}/" for one in sorted(local.masters, key=lambda one: one.address != active)]
+    console.print(f"\n[bold]live page:[/bold] {' or '.join(pages)}")
     console.print("\nTry, in a second terminal:")
     known = table if assigned.regions > 0 else ""
     tips = suggestions(

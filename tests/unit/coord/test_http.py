@@ -179,3 +179,17 @@ class AdminPort(SynchronousTestCase):
         self.admin.actions[b"/do"] = lambda request: (request.setResponseCode(202), request.finish())
         assert self.ask("POST /do")[0] == 202
         assert self.ask("POST /do/it")[0] == 405
+
+    def test_front_answers_the_page_alone(self) -> None:
+        """`/` and `/ui/…` belong to the front, the daemon's pages stay."""
+        self.admin.front = lambda request: (request.setResponseCode(203), request.finish())
+        assert [self.ask(f"GET {path}")[0] for path in ("/", "/ui/x", "/status", "/uix")] == [203, 203, 200, 404]
+
+    def test_a_foreign_host_learns_nothing(self) -> None:
+        """Against DNS rebinding: pages, actions and the front alike."""
+        self.admin._names = {"master1"}
+        self.admin.front = self.admin.actions[b"/do"] = lambda _request: self.fail("served")
+        for line in ("GET /status", "GET /", "POST /do", "GET /ui/stream"):
+            assert self.ask(line)[0] == 403
+        self.admin._names = {"x"}
+        assert self.ask("GET /status")[0] == 200

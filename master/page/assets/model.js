@@ -1,0 +1,120 @@
+// The rows of all regions, as the master tells them (regions/page/model.py has the format).
+export const STATES = [
+  { name: "open", color: "--s-open" },
+  { name: "closed", color: "--s-closed" },
+  { name: "not open", color: "--s-bad", bad: true },
+  { name: "offline", color: "--s-offline", bad: true, moving: true },
+  { name: "opening", color: "--s-moving", bad: true, moving: true },
+  { name: "opened", color: "--s-moving", moving: true },
+  { name: "closing", color: "--s-closing", moving: true },
+  { name: "closed, moving", color: "--s-offline", bad: true, moving: true },
+  { name: "parked", color: "--s-parked", bad: true },
+  { name: "not reported", color: "--s-unknown" },
+  { name: "impaired", color: "--s-impaired" },
+  { name: "gone", color: "--s-none" },
+];
+export const OPEN = 0, GONE = 11;
+
+export class Model {
+  constructor() {
+    this.reset([], []);
+  }
+
+  reset(tables, servers) {
+    this.tables = [...tables];
+    this.servers = [...servers];
+    this.length = 0;
+    this.isComplete = false;
+    this.numbers = new Map();
+    this.key = [];
+    this.start = [];
+    this.alloc(1024);
+    this.changed = new Set();
+    this.isReordered = true;
+    this.orders = null;
+    this.hasAstral = false;
+    this.version = (this.version || 0) + 1;
+  }
+
+  alloc(capacity) {
+    const grow = (Type, old) => { const fresh = new Type(capacity); if (old) fresh.set(old); return fresh; };
+    const keep = this.length ? this : {};
+    this.table = grow(Int32Array, keep.table);
+    this.state = grow(Uint8Array, keep.state);
+    this.server = grow(Int32Array, keep.server);
+    this.since = grow(Float64Array, keep.since);
+    this.size = grow(Float64Array, keep.size);
+    this.capacity = capacity;
+  }
+
+  part(one) {
+    for (let i = 0; i < one.n.length; i++) {
+      const n = one.n[i];
+      if (n >= this.capacity) this.alloc(Math.max(n + 1, this.capacity * 2));
+      if (n >= this.length) { this.length = n + 1; this.isReordered = true; }
+      this.key[n] = one.key[i];
+      this.start[n] = one.start[i];
+      if (/[\ud800-\udfff]/.test(one.start[i])) this.hasAstral = true;
+      this.table[n] = one.table[i];
+      this.size[n] = one.size[i];
+      this.numbers.set(one.key[i], n);
+      this.row(n, one.state[i], one.server[i], one.since[i]);
+    }
+    this.isReordered = true;
+  }
+
+  row(n, state, server, since) {
+    if (state === GONE) {
+      if (this.numbers.get(this.key[n]) === n) this.numbers.delete(this.key[n]); // its region may have come back with another number
+      this.isReordered = true;
+    }
+    this.state[n] = state;
+    this.server[n] = server;
+    this.since[n] = since;
+    this.changed.add(n);
+  }
+
+  delta(one) {
+    for (const [at, name] of one.tables || []) this.tables[at] = name;
+    for (const [at, name] of one.servers || []) this.servers[at] = name;
+    if (one.new) this.part(one.new);
+    const n = one.n || [];
+    for (let i = 0; i < n.length; i++) if (n[i] < this.length) this.row(n[i], one.state[i], one.server[i], one.since[i]);
+    for (const [at, bytes] of one.sized || []) { if (at < this.length) { this.size[at] = bytes; this.changed.add(at); } }
+  }
+
+  /** Rows of each table in key order: [{table, rows}], tables in the order in which they were first seen. */
+  ordered() {
+    if (!this.isReordered && this.orders) return this.orders;
+    const groups = new Map();
+    for (let n = 0; n < this.length; n++) {
+      if (this.state[n] === GONE || this.key[n] === undefined) continue; // a part with the row is on its way
+      let rows = groups.get(this.table[n]);
+      if (!rows) groups.set(this.table[n], (rows = []));
+      rows.push(n);
+    }
+    const { start, key } = this;
+    const compare = this.hasAstral ? byCodePoints : byUnits;
+    for (const rows of groups.values()) rows.sort((a, b) => compare(start[a], start[b]) || byUnits(key[a], key[b]));
+    this.orders = [...groups].map(([table, rows]) => ({ table, rows }));
+    this.isReordered = false;
+    return this.orders;
+  }
+
+  /** Number of rows by state. */
+  counts() {
+    const found = new Array(STATES.length).fill(0);
+    for (let n = 0; n < this.length; n++) if (this.key[n] !== undefined) found[this.state[n]]++;
+    return found;
+  }
+}
+
+function byUnits(a, b) {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
+
+function byCodePoints(a, b) {
+  const x = Array.from(a), y = Array.from(b);
+  for (let i = 0; i < x.length && i < y.length; i++) if (x[i] !== y[i]) return x[i].codePointAt(0) - y[i].codePointAt(0);
+  return x.length - y.length;
+}

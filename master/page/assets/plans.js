@@ -1,0 +1,48 @@
+// Bulk plans: what was planned, and how far it is.
+import { clock, duration, el, foot, number, replace, table, tag, visible } from "./dom.js";
+import { follow } from "./data.js";
+
+export function plans(main, state) {
+  const live = el("div"), before = el("div"), list = el("div");
+  main.append(el("h1", null, "Plans"), live, el("h2", null, "Regions by server"), before, el("h2", null, "All plans"), list, foot("rk plan list", "rk plan show ID --html FILE", "rk balance status"));
+  let first = null, rate = [];
+  const view = follow("plans", () => ({}), 1000, show, (text) => replace(live, el("p", { class: "reasons degraded" }, text)));
+  function show(found) {
+    const shown = [...found.kept.plans].reverse();
+    const running = shown.find((one) => !one.finished_ms);
+    if (running) progress(running); else { first = null; rate = []; replace(live, el("p", { class: "lead" }, "No plan is being applied.")); }
+    replace(list, table("Plans", [
+      { name: "plan", wrap: true, cell: (one) => el("code", null, visible(one.plan_id)) },
+      { name: "state", cell: (one) => tag(one.state || "PLANNING", one.finished_ms ? "" : "warn") },
+      { name: "why", wrap: true, cell: (one) => visible(one.reason || "") },
+      { name: "engine", cell: (one) => one.engine || "" },
+      { name: "done", n: true, cell: (one) => `${number(one.assigned || 0)} of ${number(one.regions || 0)}` },
+      { name: "created", keep: true, cell: (one) => clock(one.created_ms, true) },
+      { name: "took", n: true, cell: (one) => (one.finished_ms ? duration(one.finished_ms - one.created_ms) : "") },
+      { name: "note", wrap: true, cell: (one) => visible(one.note || "") },
+    ], shown, { empty: "there was no plan yet" }), found.kept.older ? el("p", { class: "sum" }, `and ${number(found.kept.older)} older ones`) : "");
+  }
+  function progress(plan) {
+    const done = plan.assigned || 0, all = plan.regions || 0, at = performance.now();
+    rate = [...rate, [at, done]].slice(-20);
+    const [t0, d0] = rate[0], per_s = at > t0 ? (done - d0) / ((at - t0) / 1000) : 0;
+    const bar = el("span", { class: "meter", role: "progressbar", "aria-label": "Progress of the plan", "aria-valuemin": 0, "aria-valuemax": all, "aria-valuenow": done }, el("i"));
+    bar.firstChild.style.width = `${all ? (done / all) * 100 : 0}%`;
+    replace(live, el("div", { class: "card" }, el("p", null, el("b", null, visible(plan.plan_id)), ` ${number(done)} of ${number(all)}, ${per_s.toFixed(1)}/s`, per_s > 0 ? `, ${duration(((all - done) / per_s) * 1000)} left` : ""), bar));
+    live.querySelector(".meter i").style.width = `${all ? (done / all) * 100 : 0}%`;
+    if (!first && state.figures) first = new Map(state.figures.servers.map((one) => [one.uuid, one.open || 0]));
+  }
+  function bars() {
+    const found = state.figures.servers.filter((one) => one.state !== "gone");
+    const most = Math.max(1, ...found.map((one) => Math.max(one.open || 0, (first && first.get(one.uuid)) || 0)));
+    replace(before, table("Regions by server", [
+      { name: "server", keep: true, cell: (one) => one.address },
+      { name: "rack", cell: (one) => visible(one.rack || "") },
+      ...(first ? [{ name: "at the begin", n: true, cell: (one) => number(first.get(one.uuid) || 0) }] : []),
+      { name: "now", n: true, cell: (one) => number(one.open || 0) },
+      { name: "coming, going", n: true, cell: (one) => `${number(one.coming || 0)}, ${number(one.going || 0)}` },
+      { name: "", cell: (one) => { const bar = el("span", { class: "meter" }, el("i")); bar.firstChild.style.width = `${((one.open || 0) / most) * 100}%`; return bar; } },
+    ], found));
+  }
+  return { figures: bars, end: view.end };
+}

@@ -1,0 +1,58 @@
+// Regions in transition, the oldest first, and the stream of steps.
+import { clock, count, duration, el, foot, replace, table, tag, visible } from "./dom.js";
+import { rename } from "./names.js";
+import { regionOf } from "./regions.js";
+
+const SHOWN = 200;
+
+export function transitions(main, state) {
+  const list = el("div"), stream = el("div");
+  let isPaused = false, wanted = "", steps = [];
+  const pause = el("button", { type: "button", "aria-pressed": "false", onclick: () => { isPaused = !isPaused; pause.setAttribute("aria-pressed", String(isPaused)); if (!isPaused) { steps = state.steps; show(); } } }, "pause");
+  const filter = el("input", { type: "search", placeholder: "region, server, cause", "aria-label": "Filter the steps", oninput: () => { wanted = filter.value.trim().toLowerCase(); show(); } });
+  const order = { column: null, down: false };
+  main.append(el("h1", null, "Transitions"), el("p", { class: "lead" }, "Every region that is on its way, by the age of its transition: not of its present state, and not of this page."),
+    list, el("h2", null, "Steps"), el("div", { class: "bar" }, filter, pause), stream, foot("rk watch", "rk why TABLE:KEY", "rk history --follow"));
+
+  const columns = [
+    { name: "region", wrap: true, sort: (one) => one.key, cell: (one) => el("a", { href: "#/region/" + encodeURIComponent(regionOf(one.key)), "data-focus": one.key }, el("code", null, one.key)) },
+    { name: "table", sort: (one) => one.table, cell: (one) => visible(one.table) },
+    { name: "state", sort: (one) => one.state, cell: (one) => tag(one.state, one.parked ? "bad" : "warn") },
+    { name: "age", n: true, sort: (one) => -one.began_ms, cell: (one) => (one.began_at_least ? "≥ " : "") + duration(state.now() - one.began_ms) },
+    { name: "in state", n: true, sort: (one) => -one.since_ms, cell: (one) => duration(state.now() - one.since_ms) },
+    { name: "deadline", n: true, sort: (one) => one.deadline_ms || 0, cell: (one) => deadline(one) },
+    { name: "attempt", n: true, sort: (one) => one.attempt || 0, cell: (one) => (one.attempt ? `${one.attempt} of ${one.attempts_max}` : "") },
+    { name: "server", sort: (one) => state.place(one.server), cell: (one) => state.place(one.server) },
+    { name: "who must act", wrap: true, cell: (one) => [one.actor ? el("b", null, one.actor) : "", one.step ? ": " + rename(visible(one.step), state) : rename(visible(one.headline || ""), state)] },
+    { name: "last error", wrap: true, cell: (one) => rename(visible(one.error || ""), state) },
+  ];
+  function deadline(one) {
+    if (!one.deadline_ms) return "";
+    const left = one.deadline_ms - state.now();
+    return el("span", { title: one.at_deadline || "" }, left >= 0 ? `in ${duration(left)}` : `${duration(-left)} ago`);
+  }
+  function draw() {
+    const found = state.figures.transitions, more = state.figures.not_listed.transitions || 0;
+    replace(list, found.length ? table("Regions in transition", columns, found, { sort: order, again: draw }) : el("p", { class: "reasons healthy" }, "No region is in transition."),
+      more ? el("p", { class: "sum" }, `and ${count(more, "younger one", "younger ones")}`) : "");
+  }
+  function show() {
+    const match = (one) => !wanted || [one[1], state.place(one[6]), one[5], one[3], one[4], one[8], one[10]].join(" ").toLowerCase().includes(wanted);
+    const found = steps.filter(match).slice(-SHOWN).reverse();
+    replace(stream, table("Steps", [
+      { name: "time", keep: true, cell: (one) => clock(one[0]) },
+      { name: "region", wrap: true, cell: (one) => el("a", { href: "#/region/" + encodeURIComponent(regionOf(one[1])), "data-focus": one[0] + one[1] + one[4] }, el("code", null, one[1])) },
+      { name: "step", keep: true, cell: (one) => `${one[3] || "at rest"} → ${one[4] || "at rest"}` },
+      { name: "by", cell: (one) => one[2] },
+      { name: "server", keep: true, cell: (one) => state.place(one[6]) },
+      { name: "cause", cell: (one) => visible(one[5]) },
+      { name: "attempt", n: true, cell: (one) => one[7] || "" },
+      { name: "error", wrap: true, cell: (one) => visible(one[8]) },
+      { name: "cause id", cell: (one) => el("code", null, one[9]) },
+    ], found, { empty: state.figures && state.figures.role !== "active" ? "only the active master knows the steps" : "no step since this page was opened" }));
+  }
+  return {
+    figures: draw,
+    steps() { if (!isPaused) { steps = state.steps; show(); } },
+  };
+}

@@ -1,0 +1,445 @@
+"""Follows the cluster state of a master, active or standby, and informs all listeners of the page.
+
+While somebody listens, the cluster state notes which replicas have changed (`ClusterState.changed`). The feed empties
+that set ten times a second into the model, and sends the model's delta, encoded once, to everybody. While nobody
+listens the set does not exist; only the curves get their values, once a second.
+
+Every piece of work is done in slices of SLICE rows, each in a turn of its own with a pause after it: the reactor that
+moves regions must not wait for browsers.
+
+A *generation* ends when the cluster state is another object: after a failover, or when a standby has to load its mirror
+again. All listeners then get a new snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from typing import Any, Final, Protocol
+
+import msgspec
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+
+from master.heartbeats import HeartbeatReceiver
+from master.page.listeners import LISTENERS_MAX, PageListener, event
+from master.process import MasterProcess
+from regions.cluster.history import SeenStep
+from regions.cluster.state import ClusterState
+from regions.liveness.roster import SILENT_MS
+from regions.messages.tablets import TabletHealth
+from regions.page.curves import SERIES, Curves
+from regions.page.model import PageModel
+from regions.page.replay import PageReplay
+from regions.page.rows import row_of, row_of_tablet
+from regions.records.model import RegionState
+
+log = Logger()
+
+#: Rows that one turn of the reactor looks at: 2 to 5 ms.
+SLICE: Final = 1_000
+#: Pause between two slices.
+PAUSE_S: Final = 0.01
+#: Period of deltas.
+DELTA_S: Final = 0.1
+#: Period of figures and curves.
+FIGURES_S: Final = 1.0
+#: Period of comments, which keep idle connections alive.
+COMMENT_S: Final = 10.0
+#: Period of looking at the sizes of all regions.
+SIZES_S: Final = 10.0
+#: How long the model is kept after the last listener has gone: a page that is loaded again resumes.
+LINGER_S: Final = 15.0
+#: Steps in one message, the latest ones.
+STEPS_MAX: Final = 200
+
+_encoder = msgspec.json.Encoder()
+
+
+class PageSource(MasterProcess, Protocol):
+    """What the feed reads of the master."""
+
+    heartbeats: HeartbeatReceiver
+
+
+class Following:
+    """One generation: a cluster state, the model of it, and the work that remains."""
+
+    def __init__(self, generation: str, world: ClusterState | None) -> None:
+        self.world = world
+        self.model = PageModel()
+        self.replay = PageReplay(generation)
+        self.work: Iterator[None] = iter(())
+        self.is_loaded = False
+        #: The latest step that was sent.
+        self.last_step: SeenStep | None = None
+        if world is not None:
+            world.changed = set()
+            self.work = self._load(world)
+        else:
+            self.is_loaded = True
+
+    def end(self) -> None:
+        """Stop observing the cluster state."""
+        if self.world is not None:
+            self.world.changed = None
+
+    def _load(self, world: ClusterState) -> Iterator[None]:
+        for at, key in enumerate(list(world.replicas)):
+            self._look(world, key)
+            if at % SLICE == SLICE - 1:
+                yield
+        self.model.mark_sent()
+        self.is_loaded = True
+
+    def _look(self, world: ClusterState, key: str) -> None:
+        replica = world.replicas.get(key)
+        if replica is None:
+            self.model.drop(key)
+            return
+        record = replica.region.record
+        self.model.put(key, record.table_id, record.start_key, row_of(replica))
+
+    def look_at_changes(self) -> bool:
+        """Look at up to SLICE changed replicas. Return True if there are more."""
+        world = self.world
+        if world is None or not world.changed:
+            return False
+        for _ in range(min(SLICE, len(world.changed))):
+            self._look(world, world.changed.pop())
+        return bool(world.changed)
+
+
+class Feed:
+    """See the module docstring. `figures` returns what is sent each second."""
+
+    def __init__(self, reactor: Any, master: PageSource, figures: Callable[[Feed], object]) -> None:
+        self._reactor = reactor
+        self._master = master
+        self._figures = figures
+        self.curves = Curves()
+        self.listeners: list[PageListener] = []
+        self.following: Following | None = None
+        self._generations = 0
+        self._timers: dict[str, IDelayedCall] = {}
+        self._latest_figures = b""
+        self._due_s = 0.0
+        self._delta_due_s = 0.0
+        self._sizes_due_s = 0.0
+        self._counted_step: SeenStep | None = None
+        self._stopped = False
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin with the curves."""
+        self._due_s = self._reactor.seconds() + FIGURES_S
+        self._later("second", FIGURES_S, self._second)
+
+    def stop(self) -> None:
+        """Stop, and end all streams."""
+        self._stopped = True
+        for timer in self._timers.values():
+            if timer.active():
+                timer.cancel()
+        for listener in list(self.listeners):
+            listener.close()
+        self._unfollow()
+
+    def _later(self, name: str, seconds: float, action: Callable[[], None]) -> None:
+        timer = self._timers.get(name)
+        if not self._stopped and (timer is None or not timer.active()):
+            self._timers[name] = self._reactor.callLater(seconds, self._guarded, name, seconds, action)
+
+    def _guarded(self, name: str, _seconds: float, action: Callable[[], None]) -> None:
+        """Run an action. An error ends the present generation, never the master's work."""
+        try:
+            action()
+        except Exception:  # boundary: the page must not disturb the master
+            log.failure("the live page: {name} failed, beginning again", name=name)
+            self._unfollow()
+            if self.listeners:
+                self._later("tick", FIGURES_S, self._tick)
+            if name == "second":
+                self._later("second", FIGURES_S, self._second)
+
+    # --- listeners ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """True if no further listener is taken."""
+        return len(self.listeners) >= LISTENERS_MAX
+
+    def attach(self, request: Any, last_id: str) -> None:
+        """Take a listener. `last_id` is the id of the last message that it has got, "" if it is new."""
+        assert not self.is_full, f"{len(self.listeners)} listeners"
+        listener = PageListener(request, self._gone)
+        self.listeners.append(listener)
+        listener.start()
+        following = self._current()
+        missed = following.replay.since(last_id) if last_id and following.is_loaded else None
+        if missed is not None:
+            listener.sent, listener.is_complete = len(following.model), True
+            for message in missed:
+                listener.send(message)
+        if not self._latest_figures:
+            self._make_figures()
+        listener.send(self._latest_figures)
+        self._later("tick", 0, self._tick)
+        self._later("comment", COMMENT_S, self._comment)
+
+    def _gone(self, listener: PageListener) -> None:
+        if listener in self.listeners:
+            self.listeners.remove(listener)
+        if not self.listeners:
+            self._later("linger", LINGER_S, self._linger_over)
+
+    def _linger_over(self) -> None:
+        if not self.listeners:
+            self._unfollow()
+
+    def _unfollow(self) -> None:
+        following, self.following = self.following, None
+        self._latest_figures = b""
+        if following is not None:
+            following.end()
+        for listener in self.listeners:
+            listener.sent, listener.is_complete = None, False
+
+    def world(self) -> ClusterState | None:
+        """Return the cluster state of this master in its present role; None while it has none."""
+        active = self._master.active_master
+        if active is not None:
+            return active.world if active.is_open else None
+        mirror = None if self._master.watcher is None else self._master.watcher.mirror
+        return mirror.world if mirror is not None and mirror.is_complete else None
+
+    def _current(self) -> Following:
+        """Return the present generation; begin one if the cluster state is another one."""
+        world, following = self.world(), self.following
+        is_over = following is not None and (following.world is not world or following.model.is_wasteful)
+        if following is None or is_over:
+            self._unfollow()
+            self._generations += 1
+            generation = f"{self._master.uuid[:8]}-{self._master.start_code:x}-{self._generations}"
+            following = self.following = Following(generation, world)
+        return following
+
+    # --- ticks --------------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Do one slice of work, and send what is due."""
+        if not self.listeners:
+            return  # the linger timer ends the generation
+        following = self._current()
+        is_busy = False
+        if next(following.work, self) is not self:
+            is_busy = True
+        if following.is_loaded:
+            is_busy |= following.look_at_changes()
+            is_busy |= self._send_parts(following)
+        now_s = self._reactor.seconds()
+        if following.is_loaded and now_s >= self._delta_due_s:
+            self._delta_due_s = now_s + DELTA_S
+            self._send_delta(following)
+        self._later("tick", PAUSE_S if is_busy else DELTA_S, self._tick)
+
+    def _send_parts(self, following: Following) -> bool:
+        """Send each listener the next part of its snapshot. Return True if there is more to send now."""
+        model = following.model
+        is_more = False
+        for listener in list(self.listeners):
+            if listener.is_complete or listener.is_paused:
+                continue
+            if listener.sent is None:
+                listener.sent = 0
+                beginning = {"tables": model.tables.names, "servers": model.servers.names, "rows": len(model)}
+                listener.send(event("begin", _encoder.encode(beginning), following.replay.latest_id))
+            if listener.sent < len(model):
+                part = model.part(listener.sent)
+                listener.sent += len(part.n)
+                listener.send(event("part", _encoder.encode(part)))
+            listener.is_complete = listener.sent >= len(model)
+            if listener.is_complete:
+                listener.send(event("end", b"{}"))
+                listener.send(event("steps", _encoder.encode(self._steps(following, is_new=True))))
+            is_more |= not listener.is_complete
+        return is_more
+
+    def _send_delta(self, following: Following) -> None:
+        delta = following.model.take()
+        if delta is not None:
+            message = event("delta", _encoder.encode(delta), following.replay.next_id())
+            following.replay.add(message)
+            self._send(message)
+        steps = self._steps(following)
+        if steps:
+            self._send(event("steps", _encoder.encode(steps)))
+
+    def _send(self, message: bytes) -> None:
+        for listener in list(self.listeners):
+            if listener.sent is not None:
+                listener.send(message)
+
+    def _steps(self, following: Following, *, is_new: bool = False) -> list[list[object]]:
+        """Return the latest steps since the last call; for a new listener all that are in memory, up to STEPS_MAX."""
+        active = self._master.active_master
+        if active is None or not active.is_open:
+            return []
+        found: list[SeenStep] = []
+        for one in reversed(active.assigner.history):
+            if len(found) == STEPS_MAX or (not is_new and one is following.last_step):
+                break
+            found.append(one)
+        if found and not is_new:
+            following.last_step = found[0]
+        return [_shown(one) for one in reversed(found)]
+
+    def _comment(self) -> None:
+        for listener in list(self.listeners):
+            listener.send(b": still here\n\n")
+        if self.listeners:
+            self._later("comment", COMMENT_S, self._comment)
+
+    # --- each second --------------------------------------------------------------------------------------------------
+
+    def _second(self) -> None:
+        now_s = self._reactor.seconds()
+        late_ms = max(0.0, (now_s - self._due_s) * 1000)
+        self._due_s = now_s + FIGURES_S
+        self._later("second", FIGURES_S, self._second)
+        self._sample(late_ms)
+        following = self.following
+        if not self.listeners or following is None:
+            return
+        self._make_figures()
+        for listener in list(self.listeners):
+            listener.send(self._latest_figures)
+        self._look_at_tablets(following)
+        if now_s >= self._sizes_due_s:
+            self._sizes_due_s = now_s + SIZES_S
+            self._work("sizes", self._look_at_sizes(following))
+
+    def _make_figures(self) -> None:
+        self._latest_figures = event("figures", _encoder.encode(self._figures(self)))
+
+    def _sample(self, late_ms: float) -> None:
+        """Add a value to each curve."""
+        world, now_ms = self.world(), self._master.now_ms()
+        heard = {one.incarnation: now_ms - one.received_ms for one in self._master.heartbeats.roster.members()}
+        values = dict.fromkeys(SERIES, float("nan"))
+        steps, opened = self._count_steps()
+        values |= {"steps": steps, "opened": opened, "turn": late_ms, "listeners": len(self.listeners)}
+        figures = [
+            one.figures.load for one in self._master.heartbeats.roster.members() if one.received_ms > now_ms - SILENT_MS
+        ]
+        values["requests"] = sum(figures)
+        if world is not None:
+            tables = [one for one in world.names.values() if not one.record.is_tablet]
+            silent = [one for one in world.servers.values() if heard.get(one.incarnation, SILENT_MS + 1) > SILENT_MS]
+            wanted = sum(one.rit + one.open_replicas for one in tables)
+            served = sum(len(one.open) for one in world.servers.values()) - sum(len(one.open) for one in silent)
+            lost, usable = self._count_tablets()
+            values |= {
+                "open": sum(one.open_replicas for one in tables) + usable,
+                "moving": sum(one.rit for one in tables),
+                "unavailable": max(0, wanted - served) + lost,
+                "parked": sum(one.parked for one in tables),
+                "servers": len(world.servers),
+                "silent": len(silent),
+                "heard": max((heard.get(one.incarnation, 0) for one in world.servers.values()), default=0),
+            }
+        self.curves.add(now_ms // 1000, [values[one] for one in SERIES])
+
+    def _count_tablets(self) -> tuple[int, int]:
+        """Return how many tablets have no leader or no majority, and how many clients can use."""
+        active = self._master.active_master
+        if active is None:
+            return 0, 0
+        counts = active.keeper.watch.counts
+        lost = counts[TabletHealth.UNAVAILABLE]
+        unusable = lost + counts[TabletHealth.UNKNOWN] + counts[TabletHealth.CREATING] + counts[TabletHealth.CLOSED]
+        return lost, counts.total() - unusable
+
+    def _count_steps(self) -> tuple[int, int]:
+        """Return how many steps this master has seen since the last call, and how many of them opened a replica."""
+        active = self._master.active_master
+        if active is None or not active.assigner.history:
+            return 0, 0
+        former, self._counted_step = self._counted_step, active.assigner.history[-1]
+        if former is None:
+            return 0, 0  # the steps before this process became active
+        fresh = list(takewhile(lambda one: one is not former, reversed(active.assigner.history)))
+        return len(fresh), sum(1 for one in fresh if one.after is RegionState.OPENED)
+
+    def _look_at_tablets(self, following: Following) -> None:
+        active, world = self._master.active_master, following.world
+        if active is not None and active.keeper.keeper.tablets:
+            self._work("tablets", self._tablets_of_active(following, active.keeper.keeper.tablets))
+        elif active is None and world is not None:
+            self._work("tablets", self._tablets_of_mirror(following, world))
+
+    def _tablets_of_active(self, following: Following, tablets: dict[str, Any]) -> Iterator[None]:
+        active = self._master.active_master
+        if active is None:
+            return
+        watch, model = active.keeper.watch, following.model
+        listed = set(watch.listed)
+        for at, region_id in enumerate(sorted(listed)):
+            tablet = tablets.get(region_id)
+            if tablet is not None and region_id in watch.listed:
+                standing = watch.standing(region_id)
+                leader = tablet.view.leader_now()
+                uuid = "" if leader is None else leader.server.uuid
+                row = row_of_tablet(standing.judgment.health, uuid, standing.since_ms)
+                model.put(region_id, tablet.record.table_id, tablet.record.start_key, row)
+            if at % SLICE == SLICE - 1:
+                yield
+        model.keep_tablets(listed)
+
+    def _tablets_of_mirror(self, following: Following, world: ClusterState) -> Iterator[None]:
+        found: set[str] = set()
+        for at, region in enumerate(list(world.regions.values())):
+            record = region.record
+            if region.table.record.is_tablet:
+                found.add(record.region_id)
+                row = row_of_tablet(TabletHealth.UNKNOWN, "", 0)
+                following.model.put(record.region_id, record.table_id, record.start_key, row)
+            if at % SLICE == SLICE - 1:
+                yield
+        following.model.keep_tablets(found)
+
+    def _look_at_sizes(self, following: Following) -> Iterator[None]:
+        active = self._master.active_master
+        if active is None:
+            return
+        for at, (key, measure) in enumerate(list(active.reports.sizes.items())):
+            following.model.size(key, measure.size_bytes)
+            if at % SLICE == SLICE - 1:
+                yield
+
+    def _work(self, name: str, work: Iterator[None]) -> None:
+        """Do a piece of work in slices, unless the last one of that name is still under way."""
+
+        def go_on() -> None:
+            if next(work, self) is not self:
+                self._later(name, PAUSE_S, go_on)
+
+        if self.following is not None and self.following.is_loaded:
+            self._later(name, 0, go_on)
+
+
+def _shown(step: SeenStep) -> list[object]:
+    return [
+        step.at_ms,
+        step.key,
+        step.actor.value,
+        "" if step.before is None else step.before.value,
+        "" if step.after is None else step.after.value,
+        "" if step.cause is None else step.cause.value,
+        step.server,
+        step.attempt,
+        step.error,
+        step.cause_id,
+        step.plan_id,
+    ]

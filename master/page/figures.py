@@ -1,0 +1,466 @@
+"""What the page's listeners are sent each second: the verdict, counts, servers, masters, transitions, store nodes.
+
+The verdict is that of `rk health`: the same function (`regions.diagnose.health.judge`) on what this master knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from heapq import nsmallest
+from typing import Final, Protocol
+
+import msgspec
+
+from master.heartbeats import HeartbeatReceiver
+from master.process import MasterProcess
+from regions.assign.placement import bar_end_text
+from regions.cluster.entities import Replica, Server
+from regions.cluster.state import ClusterState
+from regions.diagnose.explain import explain
+from regions.diagnose.health import Findings, MasterFinding, ServerFinding, StoreFinding, judge, unserved
+from regions.liveness.roster import SILENT_MS, RosterEntry
+from regions.messages import MasterStatus
+from regions.messages.plans import PlanProgress
+from regions.messages.staleness import AsOf
+from regions.page.curves import SERIES, Curves
+from regions.records.kinds import KV
+
+#: Transitions that are listed, the oldest first. The counts have all of them.
+TRANSITIONS_MAX: Final = 200
+#: Servers and tables that are listed.
+LISTED_MAX: Final = 1_000
+
+
+class StatusApi(Protocol):
+    """The API object that returns a master's status."""
+
+    def status(self) -> MasterStatus: ...
+
+
+class FiguresSource(MasterProcess, Protocol):
+    """What the figures are made from."""
+
+    heartbeats: HeartbeatReceiver
+
+    @property
+    def api(self) -> StatusApi: ...
+
+    @property
+    def active_since_ms(self) -> int:
+        """Time at which this master won its latest election."""
+
+
+class ServerFigure(msgspec.Struct, omit_defaults=True):
+    """A region server: live, or dead and not forgotten yet."""
+
+    uuid: str
+    address: str
+    #: up, draining, fenced, leaving, shunned, silent or gone.
+    state: str
+    why: str = ""
+    rack: str = ""
+    kind: str = ""
+    group: str = ""
+    open: int = 0
+    coming: int = 0
+    going: int = 0
+    tablets: int | None = None
+    leaders: int | None = None
+    load: float = 0.0
+    disk_free: int = 0
+    #: Milliseconds since the last heartbeat to this master, -1 for none.
+    heard_ms: int = -1
+    alarms: list[str] = []
+    #: Milliseconds since the last heartbeat to each other master, by address, as those masters say.
+    elsewhere: dict[str, int] = {}
+
+
+class MasterFigure(msgspec.Struct, omit_defaults=True):
+    """A live master. `page` is the address of its page, "" if it has none."""
+
+    uuid: str
+    address: str
+    role: str
+    page: str = ""
+
+
+class TransitionFigure(msgspec.Struct, omit_defaults=True):
+    """A replica in transition. Times are those of this master's clock, `now_ms` of the figures."""
+
+    key: str
+    table: str
+    state: str
+    #: When the transition began, or its present state if the begin is not known (`began_at_least`).
+    began_ms: int
+    began_at_least: bool
+    since_ms: int
+    deadline_ms: int = 0
+    at_deadline: str = ""
+    attempt: int = 0
+    attempts_max: int = 0
+    server: str = ""
+    actor: str = ""
+    step: str = ""
+    headline: str = ""
+    error: str = ""
+    parked: bool = False
+
+
+class TableFigure(msgspec.Struct, omit_defaults=True):
+    """A table with its counts."""
+
+    table_id: str
+    name: str
+    state: str
+    regions: int
+    replicas: int
+    open: int
+    rit: int
+    parked: int
+    replication: int
+    is_tablet: bool = False
+
+
+class PageFigures(msgspec.Struct, omit_defaults=True):
+    """The state of the whole at `now_ms`."""
+
+    now_ms: int
+    cluster: str
+    uuid: str
+    address: str
+    role: str
+    epoch: int
+    #: When the active master won its election; 0 on a standby.
+    active_since_ms: int
+    verdict: str
+    reasons: list[str]
+    #: Of a standby: how old its copy is at most, -1 without a proof.
+    stale_ms: int
+    counts: dict[str, int]
+    servers: list[ServerFigure]
+    masters: list[MasterFigure]
+    tables: list[TableFigure]
+    transitions: list[TransitionFigure]
+    #: Numbers of what is not listed.
+    not_listed: dict[str, int]
+    store: list[StoreNodeFigure]
+    second: int
+    curves: list[float | None]
+    problems: list[str] = []
+    plan: PlanProgress | None = None
+
+
+class StoreNodeFigure(msgspec.Struct, omit_defaults=True):
+    """A store node, as it answered to `mntr` (`master/page/store_nodes.py`)."""
+
+    address: str
+    #: leader, follower, standalone, observer; "" if it does not answer or does not serve.
+    role: str
+    trouble: str = ""
+    #: Age of the answer.
+    age_ms: int = 0
+    values: dict[str, str] = {}
+
+
+class Began:
+    """When transitions began, as far as this master has seen it. Fed with the steps in memory."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, int] = {}
+        self._latest: object = None
+
+    def update(self, master: MasterProcess, world: ClusterState) -> None:
+        """Read the steps since the last call, and forget transitions that have ended."""
+        active = master.active_master
+        if active is None:
+            self._times.clear()
+            return
+        for step in reversed(active.assigner.history):
+            if step is self._latest:
+                break
+            if step.before is None and step.key in world.active:
+                self._times[step.key] = max(step.at_ms, self._times.get(step.key, 0))
+        if active.assigner.history:
+            self._latest = active.assigner.history[-1]
+        for key in [one for one in self._times if one not in world.active]:
+            del self._times[key]
+
+    def of(self, key: str) -> int:
+        """Return the time, or 0 if it is not known."""
+        return self._times.get(key, 0)
+
+
+class FiguresMaker:
+    """Makes the figures of one master. `store` returns what store nodes said, `elsewhere` other masters' contacts."""
+
+    def __init__(
+        self,
+        master: FiguresSource,
+        store: Callable[[], list[StoreNodeFigure]],
+        elsewhere: Callable[[], Mapping[str, Mapping[str, int]]],
+    ) -> None:
+        self._master = master
+        self._store = store
+        self._elsewhere = elsewhere
+        self._began = Began()
+
+    def make(self, world: ClusterState | None, curves: Curves) -> PageFigures:
+        """Return the figures. `world` is None while this master has no cluster state."""
+        master, now_ms = self._master, self._master.now_ms()
+        status = master.api.status()
+        if status.unserved is None and world is not None:
+            status = msgspec.structs.replace(status, unserved=unserved(world, now_ms))
+        store, masters = self._store(), self._masters()
+        servers = self._servers(world, now_ms)
+        verdict = judge(_findings(store, masters, servers, status if world is not None else None))
+        transitions, more = self._transitions(world, now_ms)
+        tables = [] if world is None else self._tables(world)
+        as_of = self._as_of(now_ms)
+        return PageFigures(
+            now_ms=now_ms,
+            cluster=master.cluster_id,
+            uuid=master.uuid,
+            address=master.address,
+            role=master.role,
+            epoch=status.epoch,
+            active_since_ms=master.active_since_ms if master.active_master is not None else 0,
+            verdict=verdict.verdict.value,
+            reasons=[one.text for one in verdict.reasons],
+            stale_ms=0 if master.active_master is not None else -1 if as_of is None else as_of.stale_ms,
+            counts=_counts(status, tables),
+            servers=servers[:LISTED_MAX],
+            masters=masters,
+            tables=tables[:LISTED_MAX],
+            transitions=transitions,
+            not_listed={
+                "servers": max(0, len(servers) - LISTED_MAX),
+                "tables": max(0, len(tables) - LISTED_MAX),
+                "transitions": more,
+            },
+            store=store,
+            second=curves.latest_s,
+            curves=[one[0] for one in curves.read(1)[1]] if curves.latest_s else [None] * len(SERIES),
+            problems=status.problems,
+            plan=status.plan,
+        )
+
+    def _as_of(self, now_ms: int) -> AsOf | None:
+        watcher = self._master.watcher
+        return None if watcher is None else watcher.as_of(now_ms)
+
+    def _masters(self) -> list[MasterFigure]:
+        election = self._master.election
+        leads = "" if election is None or election.active is None else election.active.uuid
+        if self._master.active_master is not None:
+            leads = self._master.uuid
+        return [
+            MasterFigure(
+                one.uuid,
+                f"{one.host}:{one.port}",
+                "active" if one.uuid == leads else "standby",
+                f"{one.host}:{one.admin_port}" if one.admin_port else "",
+            )
+            for one in self._master.registered
+        ]
+
+    # --- servers ------------------------------------------------------------------------------------------------------
+
+    def _servers(self, world: ClusterState | None, now_ms: int) -> list[ServerFigure]:
+        roster = self._master.heartbeats.roster
+        elsewhere = self._elsewhere()
+        live = {} if world is None else world.servers
+        found = [self._server(one, roster.find(one.uuid), world, now_ms) for one in live.values()]
+        for entry in roster.members():
+            if entry.incarnation.uuid not in live and entry.record is not None and world is not None:
+                address = f"{entry.record.host}:{entry.record.port}"
+                heard_ms = now_ms - entry.received_ms
+                found.append(
+                    ServerFigure(entry.incarnation.uuid, address, "gone", rack=entry.record.rack, heard_ms=heard_ms)
+                )
+        for one in found:
+            one.elsewhere = {address: heard[one.uuid] for address, heard in elsewhere.items() if one.uuid in heard}
+        return sorted(found, key=lambda one: (one.address, one.uuid))
+
+    def _server(
+        self, server: Server, entry: RosterEntry | None, world: ClusterState | None, now_ms: int
+    ) -> ServerFigure:
+        record = server.record
+        going = sum(1 for one in server.open.values() if one.transition is not None) if len(server.open) < 5_000 else 0
+        found = ServerFigure(
+            server.uuid,
+            f"{record.host}:{record.port}",
+            "up",
+            rack=record.rack,
+            kind=record.kind or KV,
+            group=record.group,
+            open=len(server.open) - going,
+            coming=len(server.incoming),
+            going=going,
+        )
+        if entry is not None and entry.incarnation == server.incarnation:
+            found.heard_ms = now_ms - entry.received_ms
+            found.load, found.alarms = entry.figures.load, entry.figures.alarms
+            found.disk_free = entry.figures.disk_free
+        self._add_tablets(found, server)
+        found.state, found.why = _state_of(server, world, found.heard_ms, now_ms)
+        return found
+
+    def _add_tablets(self, found: ServerFigure, server: Server) -> None:
+        active = self._master.active_master
+        if active is not None and server.record.tablets:
+            watch = active.keeper.watch
+            found.tablets = watch.members[server.uuid]
+            found.leaders = watch.leaders_on(server.incarnation)
+            if found.leaders is not None:
+                found.open += watch.open[server.uuid]
+
+    # --- transitions and tables ---------------------------------------------------------------------------------------
+
+    def _transitions(self, world: ClusterState | None, now_ms: int) -> tuple[list[TransitionFigure], int]:
+        if world is None:
+            return [], 0
+        self._began.update(self._master, world)
+        moving = [one for one in world.active.values() if one.transition is not None]
+        oldest = nsmallest(TRANSITIONS_MAX, moving, key=self._begin)
+        found = [self._transition(one, world, now_ms) for one in oldest]
+        found += self._of_tablets(world)
+        return found, len(moving) - len(oldest)
+
+    def _begin(self, replica: Replica) -> int:
+        transition = replica.transition
+        return self._began.of(replica.key) or (0 if transition is None else transition.since_ms) or replica.seen_ms
+
+    def _transition(self, replica: Replica, world: ClusterState, now_ms: int) -> TransitionFigure:
+        explained = explain(replica, world, self._master.limits, now_ms)
+        transition = replica.transition
+        server = explained.server or explained.destination or explained.source
+        return TransitionFigure(
+            replica.key,
+            explained.table,
+            explained.standing,
+            self._begin(replica),
+            not self._began.of(replica.key),
+            explained.since_ms,
+            explained.deadline_ms,
+            explained.at_deadline,
+            explained.attempt,
+            explained.attempts_max,
+            "" if server is None else server.uuid,
+            explained.actor.value,
+            explained.step,
+            explained.headline,
+            explained.last_error,
+            transition is not None and transition.parked,
+        )
+
+    def _of_tablets(self, world: ClusterState) -> list[TransitionFigure]:
+        active = self._master.active_master
+        moving = [] if active is None else active.keeper.in_transition()
+        found = []
+        for seen_ms, record in sorted(moving, key=lambda one: one[0])[:TRANSITIONS_MAX]:
+            table, server = world.tables.get(record.table_id), record.destination or record.source
+            began_ms = record.since_ms or seen_ms
+            found.append(
+                TransitionFigure(
+                    record.key,
+                    "" if table is None else table.record.name,
+                    "PARKED" if record.parked else record.state.value,
+                    began_ms,
+                    True,
+                    began_ms,
+                    record.deadline_ms,
+                    attempt=record.attempt,
+                    attempts_max=self._master.limits.attempts_max,
+                    server="" if server is None else server.uuid,
+                    headline="a member of a tablet",
+                    error=record.last_error,
+                    parked=record.parked,
+                )
+            )
+        return found
+
+    def _tables(self, world: ClusterState) -> list[TableFigure]:
+        found = []
+        for name in sorted(world.names):
+            table = world.names[name]
+            record = table.record
+            one = TableFigure(
+                record.table_id,
+                record.name,
+                record.state.value,
+                len(table.regions),
+                table.replicas,
+                table.open_replicas,
+                table.rit,
+                table.parked,
+                record.replication,
+                record.is_tablet,
+            )
+            active = self._master.active_master
+            counts = None if active is None or not record.is_tablet else active.keeper.counts(record.table_id)
+            if counts is not None:
+                one.regions, one.replicas, one.open = (
+                    counts.tablets,
+                    counts.tablets * record.replication,
+                    counts.running,
+                )
+            found.append(one)
+        return found
+
+
+def _counts(status: MasterStatus, tables: list[TableFigure]) -> dict[str, int]:
+    """Return the counts of `rk status`; a standby counts in its copy."""
+    if status.role == "active":
+        found = {"regions": status.regions, "replicas": status.replicas, "open": status.open}
+        found |= {"rit": status.rit, "parked": status.parked, "tables": status.tables, "resting": status.resting}
+    else:
+        shared = [one for one in tables if not one.is_tablet]
+        found = {"regions": sum(one.regions for one in tables), "tables": len(tables)}
+        found |= {name: sum(getattr(one, name) for one in shared) for name in ("replicas", "open", "rit", "parked")}
+    return found | {"unserved": 0 if status.unserved is None else status.unserved.count}
+
+
+def _state_of(server: Server, world: ClusterState | None, heard_ms: int, now_ms: int) -> tuple[str, str]:
+    """Return the state of a live server, and why it is not simply up."""
+    if server.fencing:
+        return "fenced", f"being fenced: {server.fencing}"
+    if server.bar is not None:
+        return "fenced", f"{server.bar.reason}; gets no regions {bar_end_text(server.bar)}"
+    if heard_ms < 0 or heard_ms > SILENT_MS:
+        return "silent", "its heartbeats do not reach this master"
+    if server.record.leaving:
+        return "leaving", "it is about to stop and hands its regions over"
+    if server.marked:
+        return "draining", "drained by an operator"
+    until_ms = 0 if world is None else world.flapping.get(server.uuid, 0)
+    if until_ms > now_ms:
+        return "shunned", "it has registered too often; it gets no regions for a while"
+    return "up", ""
+
+
+def _findings(
+    store: list[StoreNodeFigure], masters: list[MasterFigure], servers: list[ServerFigure], figures: MasterStatus | None
+) -> Findings:
+    """Return what `judge` decides from. A server that this master does not hear does not answer."""
+    return Findings(
+        [
+            StoreFinding(one.address, one.address, not one.trouble or bool(one.role), one.role, one.trouble)
+            for one in store
+        ]
+        or None,
+        [MasterFinding(one.address, one.address, True, one.role) for one in masters],
+        [
+            ServerFinding(
+                one.address,
+                one.address,
+                one.state != "silent",
+                "sends no heartbeat" if one.state == "silent" else "",
+                one.open,
+                one.tablets,
+                one.state if one.state in ("draining", "fenced") else "",
+            )
+            for one in servers
+            if one.state != "gone"
+        ],
+        figures,
+    )

@@ -1,0 +1,255 @@
+"""What the page reads when one of its views is opened: regions, tables, tablets, plans, runs, drills, alarms.
+
+Views are read from the master's memory where it has them, else from the store. Answers of the store are kept for
+KEPT_S, so that many browsers cost no more than one. All answers are bounded, and say what they leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+from twisted.internet.task import deferLater
+
+from coord.client.session import ZkClient
+from coord.errors import CoordError, NoNode
+from master.api.reads import ReadView, read, table_summary
+from master.catalog import store
+from master.page.feed import Feed, PageSource
+from regions import messages as ms
+from regions.balance.sizes import NOT_MEASURED
+from regions.cluster.history import HistoryEntry, StepLog, parse_segment, unpack
+from regions.diagnose.explain import explain
+from regions.page.curves import SERIES
+from regions.records.znodes import Layout, decode_alarm, decode_drill, decode_plan, decode_run
+
+#: How long an answer of the store is kept.
+KEPT_S: Final = 1.0
+#: Records of one kind that are listed, the latest ones.
+RECORDS_MAX: Final = 100
+#: Regions of a table on one page.
+REGIONS_PAGE: Final = 200
+#: Steps of one region's life, the latest ones.
+LIFE_MAX: Final = 500
+#: Segments of the history that are searched for one region, the latest ones.
+SEGMENTS_SEARCHED_MAX: Final = 200
+#: Pause after each segment: the reactor has other work.
+SEGMENT_PAUSE_S: Final = 0.005
+
+
+class NotFound(Exception):  # noqa: N818 - the name of the status
+    """There is no such view, or no such region or table. The text is a sentence for people."""
+
+
+class Busy(CoordError):  # noqa: N818 - a state
+    """The view cannot be read now."""
+
+
+class ViewSource(PageSource, Protocol):
+    """What the views read of the master."""
+
+    @property
+    def client(self) -> ZkClient:
+        """The master's session with the store."""
+
+
+class Views:
+    """Reads views by name; see the module docstring."""
+
+    def __init__(self, reactor: Any, master: ViewSource, layout: Layout, feed: Feed) -> None:
+        self._reactor = reactor
+        self._master = master
+        self._layout = layout
+        self._feed = feed
+        self._kept: dict[str, tuple[float, object]] = {}
+        self._searching = False
+        self._views: dict[str, Callable[[Mapping[str, str]], Awaitable[object]]] = {
+            "curves": self._curves,
+            "region": self._region,
+            "life": self._life,
+            "table": self._table,
+            "tablets": self._tablets,
+            "plans": self._plans,
+            "runs": self._runs,
+            "drills": self._drills,
+            "drill": self._drill,
+            "alarms": self._alarms,
+        }
+
+    async def read(self, view: str, given: Mapping[str, str]) -> object:
+        """Return a view. Raise NotFound, or CoordError if the store or this master cannot answer now."""
+        found = self._views.get(view)
+        if found is None:
+            raise NotFound(f"There is no view {view[:40]!r}.")
+        return await found(given)
+
+    # --- from memory --------------------------------------------------------------------------------------------------
+
+    async def _curves(self, _given: Mapping[str, str]) -> object:
+        first, values = self._feed.curves.read()
+        return {"first": first, "series": dict(zip(SERIES, values, strict=True))}
+
+    def _view(self) -> ReadView:
+        world, master = self._feed.world(), self._master
+        if world is None:
+            raise Busy("This master has no cluster state yet: it is becoming active, or still reads its mirror.")
+        active = master.active_master
+        if active is None:
+            return ReadView(world, master.limits, StepLog(0), master.now_ms())
+        assigner = active.assigner
+        return ReadView(world, assigner.config, assigner.history, master.now_ms(), active.keeper, NOT_MEASURED)
+
+    async def _region(self, given: Mapping[str, str]) -> object:
+        """Return a region: its record, what each replica waits for, and its neighbors in the table."""
+        view, region_id = self._view(), given.get("id", "")
+        region = view.world.regions.get(region_id)
+        if region is None:
+            raise NotFound(f"There is no region {region_id[:80]!r}: it was replaced, or its table was deleted.")
+        ordered = sorted(region.table.regions.values(), key=lambda one: one.record.start_key)
+        at = ordered.index(region)
+        explained = [explain(one, view.world, view.config, view.now_ms) for one in region.replicas]
+        tablet = None
+        if region.record.is_tablet and self._master.active_master is not None:
+            tablet = read(view, ms.ShowTablet(region_id))
+        return {
+            "record": region.record,
+            "table": region.table.record.name,
+            "replicas": explained,
+            "before": ordered[at - 1].record.region_id if at else "",
+            "after": ordered[at + 1].record.region_id if at + 1 < len(ordered) else "",
+            "tablet": tablet,
+        }
+
+    async def _table(self, given: Mapping[str, str]) -> object:
+        """Return a table with a page of its regions, from the start key `from` on."""
+        view, name = self._view(), given.get("name", "")
+        table = view.world.names.get(name)
+        if table is None:
+            raise NotFound(f"There is no table {name[:80]!r}.")
+        regions = read(view, ms.DescribeTable(name, start_key=given.get("from", ""), limit=REGIONS_PAGE + 1))
+        assert isinstance(regions, ms.Regions), "DescribeTable is answered with regions"
+        more = regions.regions[REGIONS_PAGE:]
+        return {
+            "summary": table_summary(table, view),
+            "explained": read(view, ms.ExplainTable(name)),
+            "regions": regions.regions[:REGIONS_PAGE],
+            "next": more[0].region.start_key if more else "",
+        }
+
+    async def _tablets(self, given: Mapping[str, str]) -> object:
+        if self._master.active_master is None:
+            raise Busy("Only the active master knows members, roles and lag: a standby gets no reports of tablets.")
+        return read(self._view(), ms.ListTablets(after=given.get("after", ""), limit=REGIONS_PAGE))
+
+    # --- from the store -----------------------------------------------------------------------------------------------
+
+    async def _records(self, directory: str, decode: Callable[[bytes, str], Any]) -> tuple[list[Any], int]:
+        """Return the latest records of a directory by name, and the number of older ones."""
+        client = self._master.client
+        try:
+            names = sorted(await client.children(directory))
+        except NoNode:
+            return [], 0
+        shown = names[-RECORDS_MAX:]
+        found = store.decoded(await store.read_all(client, [f"{directory}/{one}" for one in shown]), decode)
+        return [record for record, _ in found], len(names) - len(shown)
+
+    async def _once(self, name: str, make: Callable[[], Awaitable[object]]) -> object:
+        """Return what `make` returned within the last KEPT_S, or call it."""
+        kept = self._kept.get(name)
+        if kept is None or self._reactor.seconds() - kept[0] > KEPT_S:
+            self._kept[name] = kept = (self._reactor.seconds(), await make())
+        return kept[1]
+
+    async def _plans(self, _given: Mapping[str, str]) -> object:
+        async def make() -> object:
+            plans, older = await self._records(self._layout.plans, decode_plan)
+            return {"plans": sorted(plans, key=lambda one: one.created_ms), "older": older}
+
+        active = self._master.active_master
+        latest = None if active is None else active.bulk_plans.latest
+        found = await self._once("plans", make)
+        return {"kept": found, "latest": None if latest is None else latest.report()}
+
+    async def _runs(self, _given: Mapping[str, str]) -> object:
+        async def make() -> object:
+            runs, older = await self._records(self._layout.runs, decode_run)
+            return {"runs": sorted(runs, key=lambda one: one.at_ms), "older": older}
+
+        return await self._once("runs", make)
+
+    async def _drills(self, _given: Mapping[str, str]) -> object:
+        async def make() -> object:
+            drills, older = await self._records(self._layout.drills, decode_drill)
+            brief = [msgspec.structs.replace(one, events=(), report=None) for one in drills]
+            return {"drills": sorted(brief, key=lambda one: one.began_ms), "older": older}
+
+        return await self._once("drills", make)
+
+    async def _drill(self, given: Mapping[str, str]) -> object:
+        drill_id = given.get("id", "")
+        if not drill_id or "/" in drill_id or len(drill_id) > 200:
+            raise NotFound("Name a drill by its id.")
+        found, _ = await self._records_of(self._layout.drill(drill_id))
+        if not found:
+            raise NotFound(f"There is no drill {drill_id[:80]!r}: the latest 50 are kept.")
+        return found[0]
+
+    async def _records_of(self, path: str) -> tuple[list[Any], int]:
+        found = store.decoded(await store.read_all(self._master.client, [path]), decode_drill)
+        return [record for record, _ in found], 0
+
+    async def _alarms(self, _given: Mapping[str, str]) -> object:
+        async def make() -> object:
+            alarms, older = await self._records(self._layout.alarms, decode_alarm)
+            return {"alarms": sorted(alarms, key=lambda one: one.at_ms), "older": older}
+
+        return await self._once("alarms", make)
+
+    async def _life(self, given: Mapping[str, str]) -> object:
+        """Return the latest steps of one region in the history, oldest first.
+
+        One search at a time, one segment in a turn: the newest segments first, until there are enough steps.
+        """
+        region_id = given.get("id", "")
+        if self._searching:
+            raise Busy("Another search of the history is under way: try again in a moment.")
+        self._searching = True
+        try:
+            return await self._search(region_id)
+        finally:
+            self._searching = False
+
+    async def _search(self, region_id: str) -> object:
+        client, directory = self._master.client, self._layout.history
+        names = [one for one in sorted(await client.children(directory)) if parse_segment(one) is not None]
+        found: list[HistoryEntry] = []
+        searched = 0
+        for name in reversed(names[-SEGMENTS_SEARCHED_MAX:]):
+            for _, data, _ in await store.read_all(client, [f"{directory}/{name}"]):
+                found += [one for one in reversed(unpack(data)) if one.region_id == region_id]
+            searched += 1
+            if len(found) >= LIFE_MAX:
+                break
+            await deferLater(self._reactor, SEGMENT_PAUSE_S, lambda: None)
+        found = found[:LIFE_MAX]
+        found.sort(key=lambda one: one.at_ms)
+        steps = [
+            {
+                "at_ms": one.at_ms,
+                "key": one.key,
+                "actor": one.actor,
+                "before": one.before,
+                "after": one.after,
+                "cause": one.cause,
+                "server": one.server,
+                "epoch": one.epoch,
+                "attempt": one.attempt,
+                "detail": one.detail,
+                "origin": one.origin,
+                "cause_id": one.cause_id,
+            }
+            for one in found
+        ]
+        return {"steps": steps, "is_complete": searched == len(names)}

@@ -1,0 +1,9 @@
+"""The contents of the live page that masters serve: what it knows, and what its listeners are sent. Pure.
+
+    rows.py    a replica as one row: state, server, since when
+    model.py   THE ARRAYS of all rows; changes are coalesced into deltas
+    replay.py  the latest deltas, for a listener that reconnects
+    curves.py  ring buffers of one value per second
+
+`master/page` fills the model from the cluster state and sends parts and deltas to browsers.
+"""

@@ -1,0 +1,169 @@
+"""The figures of each second: real ages, the verdict of `rk health`, and no state told as better than it is."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+from twisted.internet.task import Clock
+
+from master.page.figures import FiguresMaker, PageFigures, StoreNodeFigure
+from regions.diagnose.health import unserved
+from regions.messages import MasterStatus
+from regions.messages.heartbeat import Heartbeat, ServerFigures
+from regions.page.curves import SERIES, Curves
+from tests.unit.master.page.fake_master import FakeMaster, cluster_of
+from tests.unit.regions.model_cluster import ModelCluster, at, region, server
+
+
+class Api:
+    """The status of a master with no problems."""
+
+    def __init__(self, master: FakeMaster) -> None:
+        self._master = master
+
+    def status(self) -> MasterStatus:
+        world = self._master.cluster.assigner.world
+        is_active = self._master.active_master is not None
+        now_ms = self._master.now_ms()
+        none = {"open": 0, "rit": 0, "parked": 0, "phases": [], "plan": None, "problems": [], "uptime_ms": 0}
+        return MasterStatus(
+            uuid="m",
+            role=self._master.role,
+            epoch=1,
+            active="",
+            path="",
+            servers=2,
+            masters=1,
+            tables=1,
+            regions=len(world.regions),
+            replicas=len(world.replicas),
+            unserved=unserved(world, now_ms) if is_active else None,
+            **none,
+        )
+
+
+class Sight:
+    """The figures of one cluster."""
+
+    def __init__(self, cluster: ModelCluster, store: list[StoreNodeFigure] | None = None) -> None:
+        self.clock = Clock()
+        self.master = FakeMaster(self.clock, cluster)
+        self.master.api = Api(self.master)  # type: ignore[attr-defined]
+        self.store = store or []
+        self.maker = FiguresMaker(self.master, lambda: self.store, lambda: {"other:1": {"s1": 70}})  # type: ignore[arg-type]
+        self.sequence = 0
+
+    def beat(self, *uuids: str) -> None:
+        self.sequence += 1
+        for uuid in uuids:
+            self.master.heartbeats.roster.accept(
+                Heartbeat("c", at(uuid), self.sequence, figures=ServerFigures(load=2.5), registration=server(uuid)),
+                self.master.now_ms(),
+            )
+
+    def make(self) -> PageFigures:
+        return self.maker.make(self.master.cluster.assigner.world, Curves())
+
+
+def test_all_is_well() -> None:
+    """Both servers send heartbeats, all regions are open."""
+    sight = Sight(cluster_of(4))
+    sight.beat("s1", "s2")
+    found = sight.make()
+    assert (found.verdict, found.transitions) == ("degraded", [])
+    assert found.reasons == [
+        "no master is active: nothing is assigned, tables cannot be changed (0 of 0 masters answer)"
+    ]
+    assert [(one.address, one.state, one.open, one.load) for one in found.servers] == [
+        ("s1:1", "up", 2, 2.5),
+        ("s2:1", "up", 2, 2.5),
+    ]
+    assert found.servers[0].elsewhere == {"other:1": 70}
+    assert len(found.curves) == len(SERIES)
+    assert set(json.loads(msgspec.json.encode(found))) >= {"now_ms", "verdict", "servers", "transitions"}
+
+
+def test_a_silent_server_makes_its_regions_unavailable() -> None:
+    """Its session still lives, so its regions are still open by the store; nobody hears it."""
+    sight = Sight(cluster_of(4))
+    sight.beat("s1", "s2")
+    sight.clock.advance(6)
+    sight.beat("s2")
+    found = sight.make()
+    assert found.verdict == "unavailable"
+    assert found.reasons[0] == "region server s1:1 sends no heartbeat: 2 regions are served by nobody"
+    assert [(one.state, one.heard_ms) for one in found.servers] == [("silent", 6000), ("up", 0)]
+
+
+def test_a_dead_server_stays_in_sight() -> None:
+    """With the time of its last heartbeat, as gone."""
+    sight = Sight(cluster_of(4))
+    sight.beat("s1", "s2")
+    sight.master.cluster.kill("s1")
+    sight.clock.advance(2)
+    assert [(one.uuid, one.state, one.open) for one in sight.make().servers] == [("s1", "gone", 0), ("s2", "up", 4)]
+
+
+def test_age_is_that_of_the_transition_and_not_of_its_state() -> None:
+    """A region whose open fails again and again is as old as its first step, with attempt and error."""
+    cluster = ModelCluster()
+    cluster.failing = {"s1": "no such directory"}
+    cluster.put(region("r1"))
+    sight = Sight(cluster)
+    began_ms = cluster.now
+    cluster.start(server("s1"))
+    cluster.pass_time(20_000)
+    (found,) = sight.make().transitions
+    assert found.began_ms == began_ms
+    assert not found.began_at_least
+    assert found.since_ms > began_ms
+    assert found.attempt >= 2
+    assert found.error == "no such directory"
+    assert found.attempts_max == cluster.config.attempts_max
+
+
+def test_a_parked_region_is_listed_when_the_page_is_opened_late() -> None:
+    """A new master has no steps of it in memory: the age is then at least that of its state."""
+    cluster = ModelCluster()
+    cluster.failing = {"s1": "no such directory"}
+    cluster.put(region("r1"))
+    cluster.start(server("s1"))
+    cluster.pass_time(600_000, 5_000)
+    cluster.successor()
+    cluster.pass_time(1_000)
+    sight = Sight(cluster)
+    sight.clock.advance(60)
+    (found,) = sight.make().transitions
+    assert (found.parked, found.state, found.error) == (True, "PARKED", "no such directory")
+    assert found.actor == "operator"
+    assert found.began_at_least
+    assert sight.make().verdict == "unavailable"
+
+
+def test_a_standby_tells_of_its_copy_and_its_age() -> None:
+    """Counts are those of the copy; the age is the proof's."""
+    sight = Sight(cluster_of(4))
+    sight.master.stand_by(sight.master.cluster.assigner.world)
+    found = sight.make()
+    assert (found.role, found.stale_ms) == ("standby", 300)
+    assert {name: found.counts[name] for name in ("regions", "open", "rit")} == {"regions": 4, "open": 4, "rit": 0}
+    assert found.active_since_ms == 0
+
+
+def test_without_a_cluster_state_nothing_is_called_healthy() -> None:
+    """A master that is becoming active knows nothing yet."""
+    sight = Sight(cluster_of(4))
+    found = sight.maker.make(None, Curves())
+    assert found.verdict == "degraded"
+    assert "no active master says which regions and tablets are open" in found.reasons
+
+
+def test_a_store_without_a_leader_is_unavailable() -> None:
+    """By what its nodes say."""
+    nodes = [StoreNodeFigure("a:1", "follower"), StoreNodeFigure("b:1", "", "refuses connections")]
+    sight = Sight(cluster_of(1), nodes)
+    sight.beat("s1", "s2")
+    found = sight.make()
+    assert found.reasons[0] == "the store has no leader: 1 of 2 nodes serve"
+    assert "store node b:1 refuses connections" in found.reasons
