@@ -190,6 +190,7 @@ class Service:
             words.answer,
             may_answer=self.node.liveness.may_answer,
         )
+        words.rejected = lambda: self.clients.refused
         self._serve_admin(words, backups)
         self._begin(listening, peer_socket)
 

@@ -32,7 +32,7 @@ WORDS = (
 TICK_MS = 2000
 #: Known differences; docs/store/guarantees.md names them.
 OURS_ALONE = {
-    *("zk_packets_received", "zk_packets_sent", "zk_disk_full", "zk_snapshot_failed", "zk_p99_fsynctime"),
+    *("zk_disk_full", "zk_snapshot_failed", "zk_p99_fsynctime"),
     *("zk_raft_term", "zk_raft_commit_index", "zk_raft_applied_index"),
 }
 
@@ -105,7 +105,8 @@ def test_mntr_is_a_subset_of_zookeepers(answers: tuple[dict[bytes, str], dict[by
     """The names are those that dashboards use; the figures describe the same state, with the root counted once."""
     ours, theirs = (dict(line.split("\t")[:2] for line in each[b"mntr"].splitlines()) for each in answers)
     assert set(ours) - set(theirs) <= OURS_ALONE
-    for name in ("server_state", "watch_count", "ephemerals_count", "num_alive_connections", "outstanding_requests"):
+    same = ("server_state", "watch_count", "ephemerals_count", "num_alive_connections", "outstanding_requests")
+    for name in (*same, "connection_rejected"):
         assert ours[f"zk_{name}"] == theirs[f"zk_{name}"], name
     assert int(ours["zk_znode_count"]) == int(theirs["zk_znode_count"]) - 1
     assert abs(int(ours["zk_approximate_data_size"]) - int(theirs["zk_approximate_data_size"])) < 50

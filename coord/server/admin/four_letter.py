@@ -65,6 +65,8 @@ class FourLetterWords:
         self._settings = settings
         self._log_times_s = log_times_s
         self._node = node
+        #: Returns the number of connections that were rejected at one of the limits.
+        self.rejected: Callable[[], int] = lambda: 0
         self._answers: dict[str, Callable[[], str]] = {
             "ruok": lambda: "imok",
             "isro": lambda: "rw" if node.is_serving() else "ro",
@@ -106,6 +108,14 @@ class FourLetterWords:
         if self._node.role_name() == "leader":
             return "leader"
         return "follower" if config.is_voter(self._settings.node_id) else "observer"
+
+    def peer_state(self) -> str:
+        """Return state and phase of a member of an ensemble, in ZooKeeper's words."""
+        node = self._node
+        if not node.is_serving():
+            return "leading - discovery" if node.role_name() == "leader" else "looking - election"
+        state = {"leader": "leading", "observer": "observing"}.get(self.mode(), "following")
+        return f"{state} - broadcast"
 
     def connections(self) -> list[Connection]:
         """Return the clients' connections, at most LINES_MAX."""
@@ -161,6 +171,8 @@ class FourLetterWords:
             ("watch_count", clients.watches.watch_count()),
             ("ephemerals_count", tree.ephemeral_count),
             ("approximate_data_size", tree.data_bytes),
+            ("last_client_response_size", clients.last_response_bytes),
+            ("connection_rejected", self.rejected()),
             ("global_sessions", len(node.machine.sessions)),
             ("local_sessions", 0),
             ("open_file_descriptor_count", len(os.listdir("/proc/self/fd"))),
@@ -173,10 +185,15 @@ class FourLetterWords:
             ("raft_applied_index", node.applied_index),
         ]
         if (slow_ms := self.log_time_ms(0.99)) is not None:
+            times_s = self._log_times_s
+            mean_ms, least_ms, most_ms = (
+                round(1000 * value, 3) for value in (sum(times_s) / len(times_s), min(times_s), max(times_s))
+            )
+            figures += [("avg_fsynctime", mean_ms), ("min_fsynctime", least_ms), ("max_fsynctime", most_ms)]
             figures.append(("p99_fsynctime", slow_ms))
         config = node.core.configs.current
         if len(config.members()) > 1:
-            figures.append(("quorum_size", len(config.voters)))
+            figures += [("quorum_size", len(config.voters)), ("peer_state", self.peer_state())]
         if self.mode() == "leader":
             followers = node.followers()
             synced = [i for i, behind in followers.items() if behind == 0]

@@ -11,6 +11,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
 
 from twisted.logger import Logger
 
@@ -64,6 +65,10 @@ class ClientLimits:
         #: Connections that a turn sends to, plus the same number of those that earlier turns left over. A change
         #: watched by thousands of clients costs a system call for each; other clients must not wait for all of them.
         self.sends_per_turn = sends_per_turn
+
+
+#: Length field of a frame, which ZooKeeper does not count as part of a response.
+LENGTH_BYTES: Final = 4
 
 
 class ClientStream(Stream, ClientTransport):
@@ -171,6 +176,8 @@ class ClientStream(Stream, ClientTransport):
 
     def send(self) -> None:
         """Send this turn's output; stop reading from a client that does not read its output."""
+        if self.output:
+            self._listener.pipeline.clients.last_response_bytes = len(self.output[-1]) - LENGTH_BYTES
         self.flush()
         self._account()
         if self._rest_bytes and self._rest_bytes > self._listener.limits.pause_bytes:

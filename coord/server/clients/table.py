@@ -26,6 +26,8 @@ class ClientTable:
         #: Requests received and events sent since the start or the last reset.
         self.received = 0
         self.events_sent = 0
+        #: Size of the latest reply or event that was sent, -1 before the first.
+        self.last_response_bytes = -1
         self.latency = Latency()
         #: The same requests in full, since the start.
         self.times = RequestTimes()

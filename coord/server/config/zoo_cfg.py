@@ -203,7 +203,8 @@ class _SettingsReader:
             options["words"] = asked & parse_words("*")
             strange = asked - options["words"]
         options["super_digest"] = self._get("DigestAuthenticationProvider.superDigest", "", str)
-        jaas = self._path_of("jaasConfig")
+        # ZooKeeper gets the file as a property of its JVM; files of settings often keep that name.
+        jaas = self._path_of("jaasConfig") or self._path_of("java.security.auth.login.config")
         opened: tuple[str, ...] = ()
         if jaas is not None:
             options["sasl_users"] = read_jaas(jaas)

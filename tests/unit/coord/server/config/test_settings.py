@@ -187,6 +187,15 @@ def test_zoo_cfg_requires_identities_of_clients(tmp_path: Path, lines: str, sche
     assert (settings.required_schemes, settings.warnings) == (schemes, warn_if_open(tmp_path / "jaas.conf"))
 
 
+@pytest.mark.parametrize("key", ["jaasConfig", "java.security.auth.login.config", "zookeeper.jaasConfig"])
+def test_zoo_cfg_names_the_jaas_file_as_the_jvm_does(tmp_path: Path, key: str) -> None:
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text('Server { DigestLoginModule required user_bob="builder"; };')
+    jaas.chmod(0o600)
+    settings = read_zoo_cfg(zoo_cfg(tmp_path, f"clientPort=2181\n{key}=jaas.conf\n", None))
+    assert (settings.sasl_users, settings.warnings) == ({"bob": "builder"}, ())
+
+
 @pytest.mark.parametrize(
     ("lines", "wanted"),
     [
