@@ -7,6 +7,7 @@ Modules for the author of a service (docs/regionserver.md):
     request_gate.py       which requests may be answered: the region is open here and the lease holds
     storage/directory.py  an opener that keeps each region in a directory of its own
     client/               the client, which follows regions that move
+    testing/              a small real cluster for the tests of a service, and fixtures for pytest
 
 Modules of the server itself:
 
