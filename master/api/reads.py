@@ -6,11 +6,13 @@ functions never wait or write, and they do not check roles: `master/api/roles.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from master.api.pacing import Paced
 from master.api.retirement import list_intents, retirement
 from master.api.tablets import list_tablets, show_tablet
 from master.catalog.lookup import find_region, find_table, summary
@@ -115,10 +117,47 @@ class RecordsAlone:
         return None
 
 
+class SizeSums:
+    """Sums of the sizes of regions, by table and by server. Each visits every region, so long ones are paced."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.perf_counter) -> None:
+        """`clock_s` returns seconds."""
+        self._of_tables: Paced[dict[str, RegionSize]] = Paced(clock_s)
+        self._of_servers: Paced[dict[str, RegionSize]] = Paced(clock_s)
+
+    def of_tables(self, view: ReadView) -> dict[str, RegionSize]:
+        """Return the size of each table, by id."""
+
+        def walk() -> dict[str, RegionSize]:
+            return {
+                table.record.table_id: RegionSize.total(
+                    view.sizes.of(one) for one in table.regions.values() if one.record.state not in _WITHOUT
+                )
+                for table in view.world.names.values()
+            }
+
+        return self._of_tables.get((view.world, tuple(view.world.names)), walk)
+
+    def of_servers(self, view: ReadView) -> dict[str, RegionSize]:
+        """Return the size of what each server has open, by uuid, besides tablets."""
+        servers = view.world.servers
+
+        def walk() -> dict[str, RegionSize]:
+            return {uuid: size_on(one, view.sizes) for uuid, one in servers.items()}
+
+        return self._of_servers.get((view.world, tuple(servers)), walk)
+
+
+def size_on(server: Server, sizes: RegionSizes) -> RegionSize:
+    """Return the size of the shared regions that a server has open."""
+    return RegionSize.total(sizes.of(one.region) for one in server.open.values())
+
+
 class ReadView(NamedTuple):
     """Input of a read: cluster state, limits that explanations name, latest steps, and current time.
 
-    `tablets` is the keeper of tablets, `sizes` are the sizes that servers have reported; a standby has neither.
+    `tablets` is the keeper of tablets, `sizes` are the sizes that servers have reported; a standby has neither. `sums`
+    has the latest sums of sizes; None: they are made anew.
     """
 
     world: ClusterState
@@ -127,6 +166,7 @@ class ReadView(NamedTuple):
     now_ms: int
     tablets: TabletViews = RecordsAlone()
     sizes: RegionSizes = NOT_MEASURED
+    sums: SizeSums | None = None
 
 
 def read(view: ReadView, request: Read) -> ms.MasterReply:
@@ -135,7 +175,8 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
     match request:
         case ms.ListTables():
             tables = [world.names[name] for name in sorted(world.names)]
-            return ms.Tables([table_summary(one, view) for one in tables])
+            sizes = (view.sums or SizeSums()).of_tables(view)
+            return ms.Tables([table_summary(one, view, sizes[one.record.table_id]) for one in tables])
         case ms.DescribeTable():
             return describe_table(find_table(world, request.table), request, view)
         case ms.DescribeRegion():
@@ -154,7 +195,8 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
             watch = view.tablets.watch
             if watch is not None:
                 watch.look(view.now_ms)
-            found_loads = (server_load(servers[uuid], flapping.get(uuid, 0), view.sizes) for uuid in sorted(servers))
+            sizes = (view.sums or SizeSums()).of_servers(view)
+            found_loads = (server_load(servers[uuid], sizes[uuid], flapping.get(uuid, 0)) for uuid in sorted(servers))
             loads = [with_tablets(one, watch) for one in found_loads]
             return ms.Servers(loads, barred=[bar for uuid, bar in sorted(world.bars.items()) if uuid not in servers])
         case ms.ListRit():
@@ -212,11 +254,10 @@ def count_replicas(tables: Iterable[Table], tablets: TabletViews) -> ReplicaCoun
     )
 
 
-def table_summary(table: Table, view: ReadView) -> ms.TableSummary:
-    """Return a table's record with its counts."""
+def table_summary(table: Table, view: ReadView, size: RegionSize) -> ms.TableSummary:
+    """Return a table's record with its counts and its size."""
     table_id = table.record.table_id
     found = summary(table, view.tablets.counts(table_id))
-    size = RegionSize.total(view.sizes.of(one) for one in table.regions.values() if one.record.state not in _WITHOUT)
     found = msgspec.structs.replace(
         found, size_bytes=size.size_bytes, rows=size.rows, measured=size.is_measured or not table.regions
     )
@@ -261,10 +302,9 @@ def _member_status(record: RegionRecord, member: Member, view: ReadView) -> ms.R
     return ms.ReplicaStatus(member.number, None if server is None else server.incarnation, transition, takes_part)
 
 
-def server_load(server: Server, shunned_until_ms: int = 0, sizes: RegionSizes = NOT_MEASURED) -> ms.ServerLoad:
+def server_load(server: Server, size: RegionSize, shunned_until_ms: int = 0) -> ms.ServerLoad:
     """Return a live server with the number and size of its replicas."""
     outgoing = sum(1 for one in server.open.values() if one.transition is not None)
-    size = RegionSize.total(sizes.of(one.region) for one in server.open.values())
     return ms.ServerLoad(
         server.record,
         len(server.open) - outgoing,

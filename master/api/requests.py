@@ -16,7 +16,7 @@ from coord.rpc.server import RpcError
 from master.active import ActiveMaster
 from master.api import balancing, members, unsticking
 from master.api.pacing import Paced
-from master.api.reads import NO_REPLICAS, READS, count_replicas
+from master.api.reads import NO_REPLICAS, READS, SizeSums, count_replicas
 from master.api.recording import recorded
 from master.api.staleness import age_of, by_active_master, by_mirror, stamped
 from master.assignment import fencing
@@ -58,6 +58,7 @@ class MasterApi:
     def __init__(self, master: MasterProcess) -> None:
         self._master = master
         self._walks: Paced[Walked] = Paced()
+        self._sums = SizeSums()
 
     async def dispatch(self, request: ms.MasterRequest) -> msgspec.Struct:
         """Perform a request and return the reply. Raise RpcError."""
@@ -76,7 +77,7 @@ class MasterApi:
         active_master = self._active_master(request)
         try:
             if isinstance(request, READS):
-                return await by_active_master(active_master, self._master, request)
+                return await by_active_master(active_master, self._master, request, self._sums)
             origin = active_master.assigner.causes.begin(text_of(request, caller))
             log_begun(active_master.assigner.causes)
             with acting_for(origin), recorded(active_master.history_writer, request, origin):

@@ -18,7 +18,7 @@ import msgspec
 from coord.errors import CoordError
 from coord.rpc.server import RpcError
 from master.active import ActiveMaster
-from master.api.reads import Read, ReadView, read
+from master.api.reads import Read, ReadView, SizeSums, read
 from master.api.roles import bound_of, is_for_standby
 from master.process import MasterProcess
 from regions import messages as ms
@@ -44,7 +44,9 @@ def age_of(active_master: ActiveMaster, master: MasterProcess, asked_ms: int) ->
     return AsOf(max(0, asked_ms - confirmed_ms), client.last_zxid, "active", master.address)
 
 
-async def by_active_master(active_master: ActiveMaster, master: MasterProcess, request: Read) -> msgspec.Struct:
+async def by_active_master(
+    active_master: ActiveMaster, master: MasterProcess, request: Read, sums: SizeSums
+) -> msgspec.Struct:
     """Return the active master's reply. Raise RpcError. The caller has checked that this master is active."""
     asked_ms, bound = master.now_ms(), bound_of(request)
     as_of = age_of(active_master, master, asked_ms)
@@ -59,7 +61,7 @@ async def by_active_master(active_master: ActiveMaster, master: MasterProcess, r
             raise _too_stale(bound, as_of, "")
     assigner = active_master.assigner
     keeper, sizes = active_master.keeper, active_master.balancing.sizes()
-    view = ReadView(assigner.world, assigner.config, assigner.history, master.now_ms(), keeper, sizes)
+    view = ReadView(assigner.world, assigner.config, assigner.history, master.now_ms(), keeper, sizes, sums)
     return stamped(read(view, request), as_of)
 
 

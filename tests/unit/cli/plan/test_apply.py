@@ -20,6 +20,7 @@ from cli.tables import every_region
 from coord.rpc.server import RpcError
 from master.api.reads import ReadView, describe_table, server_load, summary
 from regions import messages as ms
+from regions.balance.sizes import RegionSize
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
 from regions.records.members import Storage
@@ -73,7 +74,7 @@ class MemoryCluster:
             case ms.GetMasterStatus():
                 return ms.MasterStatus("m", "active", 4, "", "", 3, 1, 1, 6, 6, 6, 0, 0, [], None, [], 0)
             case ms.ListServers():
-                return ms.Servers([server_load(one) for one in world.servers.values()])
+                return ms.Servers([server_load(one, RegionSize(0)) for one in world.servers.values()])
             case ms.ListTables():
                 return ms.Tables([summary(one) for one in world.tables.values()])
             case ms.DescribeTable():
