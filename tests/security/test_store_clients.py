@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
-from kazoo.protocol.states import KazooState
 from kazoo.security import make_digest_acl
 
 from coord.digests import digest_of
@@ -20,7 +17,8 @@ from coord.server.clients.audit import LINES_PER_SESSION
 from coord.tree.reads import MULTI_READ_BYTES_MAX
 from coord.wire import opcodes as op
 from coord.wire import records as r
-from tests.support.helpers import Process, daemon, eventually, finished, free_ports, rk
+from tests.security.store_node import Honest, Store, create, honest_client, running_store
+from tests.support.helpers import eventually, finished, rk
 from tests.support.rawclient import RawClient
 
 pytestmark = pytest.mark.e2e
@@ -28,57 +26,9 @@ pytestmark = pytest.mark.e2e
 SUPER = "boss:a-secret"
 SESSIONS_MAX = 40
 WATCHES_MAX = 1000
-#: The honest client's session ends if the store is silent for so long.
-HONEST_TIMEOUT_S = 4.0
-#: Znodes whose number is asked for. Counting them 900 times took far longer than HONEST_TIMEOUT_S.
+#: Znodes whose number is asked for. Counting them 900 times took far longer than the honest client waits.
 ZNODES = 20_000
 OPEN = r.OPEN_ACL
-
-
-class Store:
-    """One running node."""
-
-    def __init__(self, folder: Path, address: str, process: Process) -> None:
-        self.folder = folder
-        self.address = address
-        self.process = process
-
-    def log(self) -> str:
-        """Return what the node has written to its log."""
-        return (self.folder / "store.log").read_text()
-
-    def stranger(self, source: str = "") -> RawClient:
-        """Return a raw client with a session of one second."""
-        client = RawClient(self.address, source=source)
-        assert self.opens(client), "no session"
-        return client
-
-    @staticmethod
-    def opens(client: RawClient) -> bool:
-        """Return True if the client gets a session."""
-        answer = client.hello(r.ConnectRequest(0, 1000, 0, bytes(16)))
-        return answer is not None and answer.session_id != 0
-
-    def memory_mb(self) -> float:
-        """Return the largest resident size of the node so far."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
-
-
-class Honest:
-    """A kazoo client that must never lose its connection."""
-
-    def __init__(self, client: KazooClient) -> None:
-        self.client = client
-        self.states: list[str] = []
-        client.add_listener(self.states.append)
-
-    def is_served(self) -> None:
-        """Write and read; check that the connection was never lost."""
-        self.client.set("/honest", b"1")
-        assert self.client.get("/honest")[0] == b"1"
-        assert KazooState.SUSPENDED not in self.states
-        assert KazooState.LOST not in self.states
 
 
 @pytest.fixture(scope="module")
@@ -88,33 +38,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     digest = folder / "super"
     digest.write_text(digest_of(*SUPER.split(":")) + "\n")
     digest.chmod(0o600)
-    (port,) = free_ports(1)
-    address = f"127.0.0.1:{port}"
-    words = ["coord", "run", "--id", "1", "--data-dir", str(folder / "data"), "--client-address", f"0.0.0.0:{port}"]
-    words += ["--super-digest-file", str(digest), "--max-sessions", str(SESSIONS_MAX)]
-    words += ["--max-watches", str(WATCHES_MAX)]
-    with daemon(rk(*words), log=folder / "store.log") as process:
-        made = Store(folder, address, process)
-        eventually(lambda: "serves clients" in made.log() and "is leader" in made.log(), what="the store")
+    bounds = ("--max-sessions", str(SESSIONS_MAX), "--max-watches", str(WATCHES_MAX))
+    with running_store(folder, "--super-digest-file", str(digest), *bounds) as made:
         yield made
 
 
 @pytest.fixture
 def honest(store: Store) -> Iterator[Honest]:
     """Yield an honest client."""
-    client = KazooClient(store.address, timeout=HONEST_TIMEOUT_S)
-    client.start(30)
-    try:
-        client.ensure_path("/honest")
-        yield Honest(client)
-    finally:
-        client.stop()
-        client.close()
-
-
-def create(path: bytes, data: bytes = b"", acl: list[r.Acl] = OPEN) -> bytes:
-    """Return the record of a create."""
-    return r.encode_create(r.CreateRequest(op.OP_CREATE, path, data, acl, 0))
+    with honest_client(store) as made:
+        yield made
 
 
 def test_reads_that_count_a_large_tree_hold_nobody_up(store: Store, honest: Honest) -> None:
