@@ -4,6 +4,7 @@
       cluster.json      what runs, for other `rk` commands (written by `rk up`; kept after its end)
       certs/            credentials of daemons and of the user `admin`; mode 0700
       store-auth        super's credential for the store, created by `rk up`; mode 0600
+      store-super       the hash of that credential, for the nodes; mode 0600
       up.lock           held by the one `rk up` that may use this directory
       control.sock      requests to that `rk up` (cli/up/control.py)
       logs/NAME.log     output of each daemon
@@ -42,6 +43,7 @@ CLUSTER_FILE: Final = "cluster.json"
 LOCK_FILE: Final = "up.lock"
 CONTROL_FILE: Final = "control.sock"
 SUPER_FILE: Final = "store-auth"
+SUPER_DIGEST_FILE: Final = "store-super"
 #: Credentials of the daemons and of the first user of a secured cluster (`coord.security.credentials`).
 CERTS_DIR: Final = "certs"
 FORMAT_VERSION: Final = 1
@@ -223,7 +225,7 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         peers = ",".join(f"{node.name.rpartition('-')[2]}={node.peer}" for node in cluster.coord)
         number = daemon.name.rpartition("-")[2]
         addresses = ["--client-address", daemon.address, "--peer-address", daemon.peer, "--peers", peers]
-        rights = ["--super-digest", digest_of(make_super(Path(daemon.data_dir).parent))]
+        rights = ["--super-digest-file", str(make_super_digest(Path(daemon.data_dir).parent))]
         rights += peer_secret if cluster.secured else []
         return [*start, "coord", "run", "--id", number, *addresses, *common, *rights, "--drill-links"]
     place = ["--store", cluster.store, "--root", cluster.root, "--address", daemon.address]
@@ -280,6 +282,19 @@ def make_super(data_dir: Path) -> str:
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror}", "Give a writable --data-dir.") from error
     return made
+
+
+def make_super_digest(data_dir: Path) -> Path:
+    """Write the hash of super's credential for the nodes, as command lines are visible to all users; return its file.
+    Raise CliError."""
+    path = data_dir / SUPER_DIGEST_FILE
+    digest = digest_of(make_super(data_dir))
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+            file.write(digest + "\n")
+    except OSError as error:
+        raise CliError(f"cannot write {path}: {error.strerror}", "Give a writable --data-dir.") from error
+    return path
 
 
 def read_super(data_dir: Path) -> str:

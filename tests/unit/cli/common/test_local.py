@@ -124,6 +124,8 @@ def test_super_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     assert make_super(tmp_path / "other") != made
     local = design(shape(), tmp_path)
     words = command_line(local.daemon("store-1"), local, shape())
-    assert words[words.index("--super-digest") + 1] == digest_of(made)
+    digest = Path(words[words.index("--super-digest-file") + 1])
+    assert (digest.read_text().strip(), digest.stat().st_mode & 0o777) == (digest_of(made), 0o600)
     assert made.partition(":")[2] not in " ".join(words)
+    assert digest_of(made) not in " ".join(words), "a command line is visible to all users"
     assert digest_of("super:test") == "super:D/InIHSb7yEEbrWz8b9l71RjZJU="
