@@ -62,7 +62,9 @@ READ_TIMEOUT_S: Final = 15.0
 #: Age limit of a list of servers that is used for names only.
 _FOR_NAMES: Final = Bound(max_ms=60_000)
 #: Servers that one command asks at the same time.
-_ASKED_AT_ONCE: Final = 16
+_ASKED_AT_ONCE: Final = 32
+#: Processes that may fail to answer before a command asks no further ones: it must end soon, whatever is registered.
+_SILENT_MAX: Final = 2 * _ASKED_AT_ONCE
 
 
 def store_hosts(given: Globals) -> str:
@@ -523,12 +525,20 @@ def new_request_id() -> str:
 
 
 def ask_servers(servers: Iterable[ServerRecord], ask: Callable[[ServerRecord], Answer]) -> dict[str, Answer | None]:
-    """Return what `ask` returns for each server, by uuid; None where it raises RpcError. All are asked at once."""
+    """Return what `ask` returns for each server, by uuid; None where it raises RpcError. Many are asked at once.
+
+    Registrations may be dead or forged. After _SILENT_MAX servers that do not answer, no further one is asked.
+    """
     asked = list(servers)
+    silent: list[str] = []
 
     def answer(server: ServerRecord) -> Answer | None:
-        with contextlib.suppress(RpcError):
-            return ask(server)
+        if len(silent) < _SILENT_MAX:
+            try:
+                return ask(server)
+            except RpcError as error:
+                if error.code in (Code.UNREACHABLE, Code.TIMEOUT):
+                    silent.append(server.uuid)
         return None
 
     with waiting(f"answers of {len(asked)} region servers"), ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:

@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 #: Pause between the two reads: longer than a step takes in a healthy cluster.
 _PAUSE_S: Final = 1.0
-_SERVER_TIMEOUT_S: Final = 5.0
+_SERVER_TIMEOUT_S: Final = 2.0
 #: Findings of one problem that are printed: a dead server alone leaves one for each of its tablets.
 FINDINGS_SHOWN: Final = 20
 
@@ -187,9 +187,12 @@ def read_view(cluster: Cluster) -> ClusterView:
         view.lists[uuid] = None if found is None else found.replicas
         if found is not None and found.directory:
             view.used_directories[uuid] = found.directory
-    directories = ask_servers(view.servers, _directories_of)
+    # Who did not answer is not asked again.
+    answering = [one for one in view.servers if view.lists.get(one.uuid) is not None]
+    directories = ask_servers(answering, _directories_of)
     view.on_disk = sorted({table_id for tables in directories.values() for table_id in tables or ()})
-    view.replicas = read_replicas(view.servers)
+    silent = {one.uuid: None for one in view.servers if one.tablets and view.lists.get(one.uuid) is None}
+    view.replicas = silent | read_replicas(answering)
     return view
 
 

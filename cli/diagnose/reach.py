@@ -7,6 +7,7 @@ heartbeats would not know the server's replicas after a failover, so a broken li
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
@@ -21,6 +22,8 @@ from regions.liveness.roster import SILENT_MS
 from regions.records.model import Incarnation, MasterRecord, ServerRecord
 
 _TIMEOUT_S: Final = 1.0
+#: Masters that are asked, all at once. A cluster has a few; forged registrations must not hold a command up.
+MASTERS_ASKED_MAX: Final = 16
 
 
 class Reach(msgspec.Struct):
@@ -41,19 +44,26 @@ class Reach(msgspec.Struct):
 def reaches(masters: Sequence[MasterRecord], servers: Sequence[ServerRecord], names: Names) -> list[Reach]:
     """Return the reach of every live server to every live master."""
     found = []
-    for master in masters:
-        why, heard = "", dict[Incarnation, int]()
-        try:
-            answer = call_blocking(
-                (master.host, master.port), messages.ListContacts(), _TIMEOUT_S, expect=messages.Contacts
-            )
-            heard = {one.server: one.heard_ms for one in answer.contacts}
-        except RpcError as error:
-            why = error.message or error.code
+    with ThreadPoolExecutor(MASTERS_ASKED_MAX) as pool:
+        answers = list(pool.map(_heard, masters[:MASTERS_ASKED_MAX]))
+    answers += [({}, f"not asked: more than {MASTERS_ASKED_MAX} masters are registered")] * (
+        len(masters) - len(answers)
+    )
+    for master, (heard, why) in zip(masters, answers, strict=True):
         for server in servers:
             age = heard.get(server.incarnation, -1)
             found.append(Reach(names.of_uuid(server.uuid), names.of_master(master), age, why))
     return sorted(found, key=lambda one: (one.server, one.master))
+
+
+def _heard(master: MasterRecord) -> tuple[dict[Incarnation, int], str]:
+    """Return the age of each server's last heartbeat to this master, or why the master does not say it."""
+    address = (master.host, master.port)
+    try:
+        answer = call_blocking(address, messages.ListContacts(), _TIMEOUT_S, expect=messages.Contacts)
+    except RpcError as error:
+        return {}, error.message or error.code
+    return {one.server: one.heard_ms for one in answer.contacts}, ""
 
 
 def show(found: Sequence[Reach], console: Console) -> None:

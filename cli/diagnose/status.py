@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import click
 import msgspec
@@ -190,9 +191,14 @@ def _fill(found: Status, cluster: Cluster) -> Names:
     servers = cluster.servers()
     names = Names(servers, cluster.local)
     found.masters = master_lines(cluster.masters(), active, names, cluster.local)
-    for line in found.masters:
-        if line.role == "standby":
-            line.mirror = _mirror_of(line.address)
+    standbys = [line for line in found.masters if line.role == "standby"]
+    with ThreadPoolExecutor(reach.MASTERS_ASKED_MAX) as pool:
+        for line, mirror in zip(
+            standbys, pool.map(lambda one: _mirror_of(one.address), standbys[: reach.MASTERS_ASKED_MAX]), strict=False
+        ):
+            line.mirror = mirror
+    for line in standbys[reach.MASTERS_ASKED_MAX :]:
+        line.mirror = "not asked"
     found.servers = [
         ServerLine(
             names.of_uuid(one.uuid), f"{one.host}:{one.port}", "up", one.rack, uuid=one.uuid, kind=one.kind or KV

@@ -20,10 +20,12 @@ from typing import Final
 import msgspec
 
 from cli.common.errors import CliError, UnreachableError
-from cli.common.local import CONTROL_FILE
+from cli.common.local import CONTROL_FILE, LOCK_FILE
 
 REQUEST_BYTES_MAX: Final = 4096
 ANSWER_BYTES_MAX: Final = 1 << 20
+#: States of a suspended process in /proc.
+_STOPPED: Final = ("T", "t")
 
 
 class ControlRequest(msgspec.Struct):
@@ -98,8 +100,12 @@ def _exchange(data_dir: Path, line: bytes, timeout_s: float) -> bytes:
             connection.settimeout(timeout_s)
             connection.connect(name)
             connection.sendall(line)
+            if _holder(data_dir)[1] in _STOPPED:
+                raise TimeoutError
             with connection.makefile("rb") as reader:
                 answer = reader.readline(ANSWER_BYTES_MAX)
+    except TimeoutError as error:
+        raise UnreachableError(*_stuck(data_dir, timeout_s)) from error
     except OSError as error:
         raise UnreachableError(
             f"no `rk up` runs in {data_dir} ({error.strerror or error})",
@@ -109,3 +115,22 @@ def _exchange(data_dir: Path, line: bytes, timeout_s: float) -> bytes:
     if not answer:
         raise UnreachableError(f"the `rk up` of {data_dir} ended before it answered")
     return answer
+
+
+def _holder(data_dir: Path) -> tuple[int, str]:
+    """Return the pid of the `rk up` of this directory, and the state of the process; 0 and "" if unknown."""
+    try:
+        pid = int((data_dir / LOCK_FILE).read_text())
+        # The name of the program, in parentheses, may contain blanks.
+        return pid, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, ValueError, IndexError):
+        return 0, ""
+
+
+def _stuck(data_dir: Path, timeout_s: float) -> tuple[str, str]:
+    """Return what is known of an `rk up` that takes requests and does not answer, and what to do."""
+    pid, state = _holder(data_dir)
+    who = f"the `rk up` of {data_dir}" + (f" (pid {pid})" if pid else "")
+    if state in _STOPPED:
+        return f"{who} runs, but is suspended (Ctrl-Z or SIGSTOP)", f"Continue it: kill -CONT {pid}"
+    return f"{who} runs, but did not answer within {timeout_s:g} s", "Try again when the machine is less busy."

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from cli.common.names import Names
-from cli.diagnose.reach import Reach, reaches, show, summary
+from cli.diagnose.reach import MASTERS_ASKED_MAX, Reach, reaches, show, summary
 from regions.liveness.roster import SILENT_MS
 from regions.records.model import MasterRecord, ServerRecord
 from tests.support.helpers import free_ports
@@ -55,3 +55,13 @@ def test_a_master_that_cannot_be_asked_is_no_silence_of_the_servers() -> None:
     [found] = reaches([MasterRecord("m1", "127.0.0.1", port, 1)], servers, Names(servers, None))
     assert (found.heard_ms, found.is_well) == (-1, True)
     assert "cannot connect to" in found.unknown
+
+
+def test_forged_masters_do_not_hold_the_command_up() -> None:
+    """Anybody who may write into an open store can register any number: the first ones are asked, all at once."""
+    [port] = free_ports(1)
+    servers = [ServerRecord("s1", "127.0.0.1", 1, 7)]
+    masters = [MasterRecord(f"m{n:02}", "127.0.0.1", port, 1) for n in range(MASTERS_ASKED_MAX + 20)]
+    found = reaches(masters, servers, Names(servers, None))
+    assert sum("not asked" in one.unknown for one in found) == 20
+    assert sum("cannot connect" in one.unknown for one in found) == MASTERS_ASKED_MAX
