@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import shlex
 import sys
 import time
@@ -53,6 +54,8 @@ T = TypeVar("T")
 LOAD_THREADS: Final = 8
 _SCAN_DEFAULT: Final = 100
 _TIMEOUT_S: Final = 10.0
+#: Before a value that is no text in UTF-8.
+_BASE64: Final = "base64:"
 
 
 _words = click.argument("words", nargs=-1, required=True, metavar="KEY")
@@ -96,7 +99,19 @@ def shown(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return f"base64:{base64.b64encode(value).decode()}"
+        return _BASE64 + base64.b64encode(value).decode()
+
+
+def bytes_of(value: str, *, is_base64: bool = False) -> bytes:
+    """Return the bytes of a value on the command line. Raise UsageFaultError."""
+    if not is_base64:
+        return os.fsencode(value)
+    try:
+        return base64.b64decode(value.removeprefix(_BASE64), validate=True)
+    except ValueError as error:
+        raise UsageFaultError(
+            f"{value!r} is not base64: {error}", f"Write {_BASE64}AAEC, as `rk scan` does."
+        ) from error
 
 
 def one_key(table: str, words: tuple[str, ...]) -> str:
@@ -154,10 +169,13 @@ def _columns(client: RegionClient, table: str) -> TypedTable:
 
 
 def _print_value(value: bytes) -> None:
-    """Print the value unchanged; add a line end on a terminal."""
+    """Print the value: unchanged into a pipe or file, with a line end; as `shown` on a terminal."""
+    if sys.stdout.isatty():
+        click.echo(shown(value))
+        return
     sys.stdout.flush()
     sys.stdout.buffer.write(value)
-    if sys.stdout.isatty() or not value.endswith(b"\n"):
+    if not value.endswith(b"\n"):
         sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
 
@@ -166,6 +184,9 @@ def _print_value(value: bytes) -> None:
 @click.argument("table", shell_complete=complete.tables)
 @click.argument("words", nargs=-1, required=True, metavar="KEY VALUE|COLUMN=VALUE...")
 @click.option("--null", "nulls", multiple=True, metavar="COLUMN", help="Put null into this column; repeatable.")
+@click.option(
+    "--base64", "is_base64", is_flag=True, help="VALUE is base64, with or without the `base64:` of `rk scan`."
+)
 @_if_value
 @click.option("--if-absent", is_flag=True, help="Put only if there is no row; else status 1. For tables with replicas.")
 @takes_timeout(_TIMEOUT_S)
@@ -176,6 +197,7 @@ def put(
     table: str,
     words: tuple[str, ...],
     nulls: tuple[str, ...],
+    is_base64: bool,
     if_value: str | None,
     if_absent: bool,
     timeout_s: float,
@@ -195,6 +217,8 @@ def put(
         columns = client.columns(table)
         if columns is not None:
             refuse_if_value(table, if_value)
+            if is_base64:
+                raise UsageFaultError(f"--base64: table {table!r} has columns")
             row = parse_row(columns, words, nulls)
             key = columns.encode(row).key
             done = f"put {output.count(len(columns.columns), 'column')} at {key}"
@@ -209,7 +233,7 @@ def put(
     if len(words) != 2:
         raise UsageFaultError(f"table {table!r} has no columns: write KEY VALUE", "Put a value with blanks in quotes.")
     key, value = words
-    data = sys.stdin.buffer.read() if value == "-" else value.encode()
+    data = sys.stdin.buffer.read() if value == "-" else bytes_of(value, is_base64=is_base64)
     done = f"put {len(data)} bytes at {key}"
     if if_absent or if_value is not None:
         return _compare_and_set(given, table, key, if_value, data, done, timeout_s)
@@ -258,7 +282,7 @@ def _compare_and_set(
     given: Globals, table: str, key: str, expected: str | None, value: bytes | None, done: str, timeout_s: float
 ) -> int:
     """Change a row if its value is `expected` (None: if there is no row); return the exit status."""
-    wanted = None if expected is None else expected.encode()
+    wanted = None if expected is None else bytes_of(expected)
     with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
         is_done = _has_condition(table, lambda: client.compare_and_set(table, key, wanted, value))
     if is_done:

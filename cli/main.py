@@ -24,6 +24,7 @@ from cli.common.errors import MEANINGS, CliError, ExitStatus
 from cli.common.options import JSON_VARIABLE, Globals, global_options
 from cli.common.waiting import start_over
 from coord.compiled import form, is_switched_on
+from coord.printable import quoted
 from coord.security import process
 from coord.security.credentials import Credentials
 
@@ -245,6 +246,11 @@ def _with_daemons(commands: Mapping[str, Any], given: Mapping[str, object]) -> d
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status; expected failures are printed as one clear line."""
     start_over()
+    with quoted():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         result = rk.main(
             args=None if arguments is None else list(arguments),
@@ -266,6 +272,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ExitStatus.REFUSED
     except (click.Abort, KeyboardInterrupt):
         return ExitStatus.INTERRUPTED
+    except UnicodeEncodeError as error:
+        _trace_if_wanted()
+        _print_error(
+            f"{error.object!a} is no text in UTF-8", "Names, keys and prefixes are text. Values may be any bytes."
+        )
+        return ExitStatus.USAGE
     except BrokenPipeError:
         # The reader of the output has gone (`rk watch | head`); avoid an error message at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,6 +15,7 @@ from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, formatEvent
 from zope.interface import implementer
 
 from coord.errors import ConfigError
+from coord.printable import printable
 
 log = Logger()
 
@@ -99,5 +100,5 @@ class StderrLog:
         failure = event.get("log_failure")
         if failure is not None:
             line += failure.getTraceback()
-        sys.stderr.write(line)
+        sys.stderr.write(printable(line))
         sys.stderr.flush()

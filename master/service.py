@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final
+from typing import Any, Final, TextIO, cast
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -34,6 +34,7 @@ from coord.env import System
 from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError, NoAuth
 from coord.http import AdminHttp
+from coord.printable import QuotedStream
 from coord.rpc.server import RpcServer
 from coord.security import process
 from coord.security.principal import MASTER, Principal
@@ -513,7 +514,7 @@ def run(settings: MasterSettings) -> int:
 
     allow_many_files()
     predicate = LogLevelFilterPredicate(LogLevel.info)
-    observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [predicate])
+    observer = FilteringLogObserver(textFileLogObserver(cast(TextIO, QuotedStream(sys.stderr))), [predicate])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
 
     identity = MasterIdentity(settings.data_dir)

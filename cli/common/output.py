@@ -1,4 +1,8 @@
-"""Output: tables for people, JSON for programs, the same content in both."""
+"""Output: tables for people, JSON for programs, the same content in both.
+
+Everything is quoted in one place: standard output and standard error of a command write printable text only
+(`coord.printable.quoted`). A console sends controls of its own, so it writes past that, and quotes what it shows.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,13 @@ from typing import Any, Final, TextIO, cast
 import click
 import msgspec
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from cli.common.errors import CliError
+from coord.printable import QuotedStream, printable, unquoted
 
 #: Width if the output is not a terminal: no line is cut off or continued, so `grep` finds whole records.
 _PIPE_WIDTH: Final = 100_000
@@ -29,10 +35,19 @@ _GAP: Final = 2
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
+class _QuotedConsole(Console):
+    """A console whose texts are printable; the controls are its own."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of a text, a table or any other thing that can be shown."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return a console that adapts to the terminal, and prints wide plain text into a pipe."""
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, soft_wrap=False)
+    stream = unquoted(sys.stderr if stderr else sys.stdout)
+    return _QuotedConsole(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, soft_wrap=False)
 
 
 class KeepsGoing:
@@ -80,7 +95,9 @@ def keep_going(what: str) -> None:
         with contextlib.suppress(OSError):
             click.echo(f"rk: the reader of this output has gone; {what}", err=True)
 
-    sys.stdout = cast(TextIO, KeepsGoing(sys.stdout, closed))
+    # The quoting stays outermost, so that a console finds the stream behind it.
+    keeps_going = cast(TextIO, KeepsGoing(unquoted(sys.stdout), closed))
+    sys.stdout = cast(TextIO, QuotedStream(keeps_going)) if isinstance(sys.stdout, QuotedStream) else keeps_going
 
 
 def whole(payload: Any) -> Any:
@@ -102,8 +119,13 @@ def whole(payload: Any) -> Any:
 
 def print_json(payload: Any) -> None:
     """Print one indented JSON document with every field."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(whole(payload)), indent=2).decode() + "\n")
+    sys.stdout.write(_json_text(msgspec.json.format(msgspec.json.encode(whole(payload)), indent=2)) + "\n")
     sys.stdout.flush()
+
+
+def _json_text(document: bytes) -> str:
+    """Return a document with JSON's own escape for DEL. Standard output escapes the others as JSON would."""
+    return document.decode().replace("\x7f", "\\u007f")
 
 
 def report(payload: Any, text: str, *, as_json: bool) -> None:
@@ -116,7 +138,7 @@ def report(payload: Any, text: str, *, as_json: bool) -> None:
 
 def print_json_line(payload: Any) -> None:
     """Print one line of NDJSON and flush it, because a reader may wait for it."""
-    sys.stdout.write(msgspec.json.encode(whole(payload)).decode() + "\n")
+    sys.stdout.write(_json_text(msgspec.json.encode(whole(payload))) + "\n")
     sys.stdout.flush()
 
 
@@ -204,7 +226,8 @@ def fit(natural: Sequence[int], least: Sequence[int], is_number: Sequence[bool],
 
 
 def _one_line(cell: object) -> Text:
-    text = cell if isinstance(cell, Text) else Text(str(cell))
+    # Quoted before it is measured: an escape is wider than the character.
+    text = cell if isinstance(cell, Text) else Text(printable(str(cell)))
     return text if "\n" not in text.plain else Text(" ".join(text.plain.split("\n")), style=text.style)
 
 

@@ -29,6 +29,7 @@ import click
 from click.core import ParameterSource
 
 from cli.common.errors import UnreachableError
+from coord.printable import printable, unquoted
 
 #: Silence after which a command says what it waits for.
 FIRST_WORD_S: Final = 1.0
@@ -111,13 +112,13 @@ class _Patience:
         if sys.stderr.isatty():
             from rich.cells import cell_len, set_cell_size  # most commands never wait so long
 
-            text = f"waiting for {what}: {waited_s:.0f} s"
+            text = printable(f"waiting for {what}: {waited_s:.0f} s")
             columns = shutil.get_terminal_size().columns - 1
             _write(_CLEAR + (text if cell_len(text) <= columns else set_cell_size(text, columns)))
             self._is_shown = True
         elif what not in self._said:
             self._said.add(what)
-            _write(f"rk: waiting for {what}\n")
+            _write(printable(f"rk: waiting for {what}\n"))
 
 
 _patience = _Patience()
@@ -125,8 +126,10 @@ _patience = _Patience()
 
 def _write(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        # The texts are quoted already, and the controls of a terminal must pass.
+        stream = unquoted(sys.stderr)
+        stream.write(text)
+        stream.flush()
 
 
 def start_over() -> None:

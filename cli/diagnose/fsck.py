@@ -191,8 +191,8 @@ def read_view(cluster: Cluster) -> ClusterView:
     answering = [one for one in view.servers if view.lists.get(one.uuid) is not None]
     directories = ask_servers(answering, _directories_of)
     view.on_disk = sorted({table_id for tables in directories.values() for table_id in tables or ()})
-    silent = {one.uuid: None for one in view.servers if one.tablets and view.lists.get(one.uuid) is None}
-    view.replicas = silent | read_replicas(answering)
+    view.replicas = {one.uuid: None for one in view.servers if one.tablets and view.lists.get(one.uuid) is None}
+    view.replicas |= read_replicas(answering)
     return view
 
 

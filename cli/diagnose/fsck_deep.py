@@ -12,6 +12,7 @@ import msgspec
 
 from cli.common.connect import ask_server
 from cli.tablets.deep import ReplicaToRead, read_replica, replicas_of
+from coord.printable import printable, unquoted
 from coord.rpc.wire import RpcError
 from regions.diagnose.fsck import ClusterView, Finding, Problem
 from regions.records.model import RegionRecord, ServerRecord, TableState
@@ -152,7 +153,8 @@ def progress() -> Callable[[str], None]:
         return lambda _text: None
 
     def show(text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
+        stream = unquoted(sys.stderr)
+        stream.write(f"\r\x1b[K{printable(text)}")
+        stream.flush()
 
     return show

@@ -74,7 +74,7 @@ def ls(given: Globals, path: str, is_long: bool) -> None:
 @global_options
 @click.pass_obj
 def get(given: Globals, path: str) -> None:
-    """Print the data of the znode PATH as they are; --json prints other data than text as base64."""
+    """Print the data of the znode PATH: unchanged into a pipe, with escapes on a terminal; base64 in JSON."""
     with _looking(given, path) as client:
         data, stat = client.get(path)
     if given.json:
@@ -84,9 +84,11 @@ def get(given: Globals, path: str) -> None:
             value = {"base64": base64.b64encode(data).decode()}
         output.print_json({"path": path, **value, "stat": _as_dict(stat)})
         return
+    if sys.stdout.isatty():
+        click.echo(data.decode(errors="surrogateescape"))
+        return
+    sys.stdout.flush()
     sys.stdout.buffer.write(data)
-    if sys.stdout.isatty() and not data.endswith(b"\n"):
-        click.echo()
 
 
 @click.command()

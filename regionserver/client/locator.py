@@ -181,6 +181,9 @@ class RegionLocator:
             known = self._tables.get(name)
         if known is not None:
             return known
+        if any(part in ("", ".", "..") for part in name.split("/")):
+            return None  # no path of a znode, so no table
+        name.encode()  # raises UnicodeEncodeError here, and not in the thread of the store's client
         try:
             entry = self._layout.name(name)
             table_id = decode_name(self._store.get(entry, end_s), entry)

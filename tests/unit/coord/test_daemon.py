@@ -1,4 +1,4 @@
-"""Signals that end a daemon."""
+"""Signals that end a daemon; lines of its log."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from twisted.logger import LogLevel
+from twisted.python.failure import Failure
+
+from coord.daemon import StderrLog
+from coord.printable import printable
 
 DAEMON = """
 import os, signal, sys
@@ -43,3 +48,17 @@ def test_however_often_it_is_told_a_daemon_stops_once_and_without_a_traceback(si
         check=False,
     )
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def test_log_lines_hold_no_controls_of_strangers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither those of a name nor of an error's text in a traceback."""
+    name = "server\x1b[2J\u202e"
+    event = {"log_format": "lost {name}", "name": name, "log_level": LogLevel.warn, "log_namespace": "x", "log_time": 0}
+    try:
+        raise ValueError(name)
+    except ValueError:
+        StderrLog()({**event, "log_failure": Failure()})  # type: ignore[no-untyped-call]
+    said = capsys.readouterr().err
+    assert said.splitlines()[0].endswith("lost server\\x1b[2J\\u202e")
+    assert "ValueError: server\\x1b[2J" in said
+    assert printable(said) == said

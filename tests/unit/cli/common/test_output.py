@@ -16,6 +16,7 @@ from rich.console import Console
 from cli.common import output
 from cli.common.errors import CliError
 from cli.common.views.display import JsonDisplay, PlainDisplay, output_may_fail
+from coord.printable import QuotedStream, printable, quoted
 from regions.messages import Tables, TableSummary
 from regions.records.model import Incarnation, TableIntent, TableRecord, TableState
 
@@ -138,3 +139,35 @@ def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = sys.stdout.getvalue().splitlines()
     assert len(lines) == 3
     assert "…" not in lines[1]
+
+
+def test_a_console_quotes_texts_and_keeps_its_own_controls(monkeypatch: Any) -> None:
+    """Colors pass, names of strangers do not: in a line, with markup, and in a cell of a table."""
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdout", QuotedStream(stream))
+    monkeypatch.setenv("TERM", "xterm")
+    shown = output.console()
+    shown.width = 80
+    shown.print("evil\x1b]52;c;x\x07", style="red")
+    shown.print(output.table("t", ["name", "more"], [["a\x1b[2J", "\u202eb"], ["aaaaaaaaaaaa", "c"]]))
+    text = stream.getvalue()
+    assert "\x1b[31m" in text
+    assert "evil\\x1b]52;c;x" in text
+    assert "\x07" not in text
+    assert "\x1b[2J" not in text
+    assert "\u202e" not in text
+    lines = [line for line in text.splitlines() if "\\u202eb" in line or line.startswith("aaaaaaaaaaaa")]
+    assert len({line.index("\\u202eb" if "\\u202e" in line else "c") for line in lines}) == 1, "the columns are aligned"
+
+
+def test_json_is_escaped_by_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every character that a terminal obeys or hides; the document says the same."""
+    name = "".join(chr(code) for code in range(0x3000))
+    with quoted():
+        output.print_json({"name": name})
+        output.print_json_line({"name": name})
+    said = capsys.readouterr().out
+    assert printable(said) == said
+    lines = said.splitlines()
+    assert json.loads(lines[-1]) == json.loads("".join(lines[:-1])) == {"name": name}
