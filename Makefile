@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install installed ready lint tidy test test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean dist docs
+.PHONY: help up install installed ready lint tidy test test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean dist docs lock install-locked sbom audit
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -125,7 +125,36 @@ torture: $(VENV)/installed-dev $(VENV)/compiled  ## real ensembles under real fa
 test-upgrade: $(VENV)/installed-dev  ## an older checkout and this one work together, are upgraded and taken back (UPGRADE_FROM=commit)
 	$(BIN)/python -m pytest -q -s tests/upgrade
 
-dist: $(VENV)/installed-dev $(VENV)/compiled  ## sdist, wheel of this platform, and wheel that runs interpreted everywhere, in dist/
+# Tools that look at the dependencies, apart from what they look at.
+AUDIT := .venv-audit/bin
+.venv-audit/installed: Makefile
+	@echo "== an environment for the tools of lock, sbom and audit"
+	test -x $(AUDIT)/python || $(PYTHON) -m venv .venv-audit
+	$(AUDIT)/python -m pip --disable-pip-version-check install -q uv==0.13.9 cyclonedx-bom==7.5.0 pip-audit==2.10.1
+	@touch $@
+
+# uv reads no pip.conf: UV_DEFAULT_INDEX names an index of your own.
+lock: .venv-audit/installed  ## write constraints.lock: the pins of constraints.txt with the hashes of all their files
+	@head -2 constraints.lock > constraints.lock.new
+	@$(AUDIT)/uv pip compile -q --no-deps --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		constraints.txt >> constraints.lock.new
+	@mv constraints.lock.new constraints.lock
+
+# Everything that is pinned, and nothing else: pip checks hashes only of requirements that name them all.
+install-locked: $(BIN)/python  ## make .venv from constraints.lock; a file whose hash is another one is refused
+	$(PIP) install --require-hashes --no-deps -r constraints.lock
+	@touch $(VENV)/installed $(VENV)/installed-dev
+	@$(MAKE) --no-print-directory installed
+	@$(BIN)/rk --version
+
+sbom: .venv-audit/installed  ## write dist/regionkeeper.cdx.json: what is installed beside us, with hashes (CycloneDX)
+	@mkdir -p dist
+	$(AUDIT)/cyclonedx-py requirements constraints.lock --output-reproducible --of JSON -o dist/regionkeeper.cdx.json
+
+audit: .venv-audit/installed  ## known vulnerabilities of the pinned packages; fails if the database cannot be asked
+	$(AUDIT)/pip-audit --strict --disable-pip -r constraints.lock
+
+dist: $(VENV)/installed-dev $(VENV)/compiled sbom  ## sdist, wheel of this platform, and wheel that runs interpreted everywhere, in dist/
 	$(BIN)/python -c "from setuptools.build_meta import build_sdist; build_sdist('dist')" > /dev/null
 	$(PIP) wheel -q --no-deps --no-build-isolation -w dist .
 	RK_PURE=1 $(PIP) wheel -q --no-deps --no-build-isolation -w dist .
