@@ -10,6 +10,7 @@ from kazoo.security import ACL, Id
 
 from cli.common.connect import Cluster
 from cli.common.errors import CliError
+from cli.common.output import count
 from coord.client.access_lists import AccessLine, AccessVerdict, compare, describe
 from regions.diagnose.fsck import Finding, Fix, FixKind, Problem, make_finding
 
@@ -185,7 +186,7 @@ def check_daemons(cluster: Cluster, wanted: list[AccessLine]) -> tuple[int, int]
                 without.append(f"{what} {name} ({kind})")
     if without:
         raise CliError(
-            f"nothing was changed: {len(without)} running daemons would be locked out: {', '.join(without[:5])}",
+            f"nothing was changed, as {count(len(without), 'daemon')} would be locked out: {', '.join(without[:5])}",
             "Restart them one after the other with this credential (--store-auth or RK_STORE_AUTH), then try again.",
         )
     return counts[0], counts[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,15 @@ def test_a_flipped_bit_that_a_snapshot_covers_does_not_prevent_the_start(tmp_pat
         found = [name for name in honest.client.get_children("/") if name.startswith("n")]
         assert sorted(found) == [f"n{number:03}" for number in range(WRITES)]
         assert "damaged" in store.log()
+
+
+def test_a_store_without_its_directory_acknowledges_nothing(tmp_path: Path) -> None:
+    """Finding 19: the files of a deleted directory can be written for ever, and nobody ever reads them again. The node
+    notices, says so, and ends; until then it may have acknowledged the writes of a moment."""
+    with running_store(tmp_path) as store, honest_client(store) as honest:
+        honest.is_served()
+        shutil.rmtree(tmp_path / "data")
+        eventually(lambda: store.process.poll() is not None, what="the end of the node")
+        assert store.process.returncode != 0
+        assert "Traceback" not in store.log()
+        assert str(tmp_path / "data") in store.log()
