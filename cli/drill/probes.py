@@ -71,7 +71,7 @@ class Probes:
         where = f"{server.host}:{server.port}"
         try:
             self._socket = socket.create_connection((server.host, server.port), _CONNECT_TIMEOUT_S)
-            self._channel = prove(self._socket, time.monotonic() + _CONNECT_TIMEOUT_S)
+            self._channel = prove(self._socket, time.monotonic() + _CONNECT_TIMEOUT_S, server.host)
             self._send(PREAMBLE)
             if targets:
                 self._ask("read", targets[0], KvRead(targets[0].place, [targets[0].placed]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -10,17 +11,21 @@ from typing import Final, NamedTuple, TypeVar
 import click
 
 from cli.common import output
-from cli.common.access import certs_dir_named
+from cli.common.access import certs_dir_named, credentials_of
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import CERTS_DIR, FIRST_USER, read_cluster
 from cli.common.options import Globals, global_options
 from coord.errors import ConfigError
 from coord.security import making
-from coord.security.credentials import CLUSTER_FILE, read_private
+from coord.security import making_certificates as certificates
+from coord.security.authority import ends_at
+from coord.security.credentials import AUTHORITY_FILE, CERTIFICATE_SUFFIX, CLUSTER_FILE, read_private
 from coord.security.keys import decode_key, decode_secrets
 from coord.security.principal import USER, Principal, parse_principal
 
 _SUFFIX: Final = ".json"
+#: Days before the end of a certificate from which `list` names it as a problem.
+WARN_DAYS: Final = 30
 
 T = TypeVar("T")
 
@@ -42,15 +47,19 @@ def certs() -> None:
 
 @certs.command("init")
 @click.option("--user", default=FIRST_USER, show_default=True, metavar="NAME", help="The first user.")
+@click.option("--tls", is_flag=True, help="Also make an authority: certificates instead of keys, TLS both ways.")
 @global_options
 @click.pass_obj
-def init(given: Globals, user: str) -> None:
+def init(given: Globals, user: str, tls: bool) -> None:
     """Make the secret of a new cluster, and the key of its first user, in --certs-dir.
 
     Copy the directory to every daemon's machine, without the user's key. `rk up` needs none of this.
     """
     directory = _directory(given)
     made = _checked(lambda: making.init(directory, _user(user)))
+    if tls:
+        _checked(lambda: certificates.init_authority(directory, _now()))
+        _checked(lambda: certificates.issue(directory, _user(user), [], directory, _now()))
     if given.json:
         output.print_json({"directory": str(directory), "cluster": made.cluster, "user": user})
         return
@@ -58,17 +67,33 @@ def init(given: Globals, user: str) -> None:
 
 
 @certs.command("issue")
-@click.option("--user", required=True, metavar="NAME", help="The user who gets a key.")
-@click.option("--to", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Directory of the new key.")
+@click.option("--user", metavar="NAME", help="The user who gets a key.")
+@click.option("--daemon", metavar="KIND:NAME", help="With an authority: the node, master or server, as server:s1.")
+@click.option("--host", "hosts", multiple=True, metavar="HOST", help="A name or address of the daemon; repeatable.")
+@click.option("--to", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Directory of the new files.")
 @global_options
 @click.pass_obj
-def issue(given: Globals, user: str, to: Path) -> None:
-    """Write the key of a user into a directory of its own: all that this user needs as --certs-dir."""
-    key = _checked(lambda: making.issue_key(_directory(given), _user(user), to))
+def issue(given: Globals, user: str | None, daemon: str | None, hosts: tuple[str, ...], to: Path) -> None:
+    """Write a key, and with an authority a certificate, into a directory: all that is needed as --certs-dir."""
+    directory = _directory(given)
+    if (user is None) == (daemon is None):
+        raise UsageFaultError("name either a user or a daemon", "Give --user NAME, or --daemon KIND:NAME.")
+    principal = _checked(lambda: parse_principal(daemon) if daemon is not None else _user(user or ""))
+    is_tls = certificates.has_authority(directory)
+    if principal.is_daemon and not is_tls:
+        raise UsageFaultError(
+            f"{directory} has no authority, and without one a daemon needs no key of its own",
+            f"Copy {CLUSTER_FILE} and {making.PEERS_FILE} to its directory, or make an authority: rk certs init --tls.",
+        )
+    if is_tls:
+        _checked(lambda: certificates.issue(directory, principal, hosts, to, _now()))
+    if not principal.is_daemon:
+        _checked(lambda: making.issue_key(directory, principal, to))
     if given.json:
-        output.print_json({"directory": str(to), "cluster": key.cluster, "principal": str(key.principal)})
+        output.print_json({"directory": str(to), "principal": str(principal), "certificate": is_tls})
         return
-    click.echo(f"wrote the key of {key.principal} to {to}; it is used by --certs-dir {to} (RK_CERTS_DIR)")
+    what = "certificate" if is_tls else "key"
+    click.echo(f"wrote the {what} of {principal} to {to}; it is used by --certs-dir {to} (RK_CERTS_DIR)")
 
 
 @certs.command("rotate")
@@ -81,6 +106,9 @@ def rotate(given: Globals, finish: bool) -> None:
     First rotate in the directory of every daemon, then issue new keys to users, then finish.
     """
     directory = _directory(given)
+    if certificates.has_authority(directory):
+        change = certificates.finish_authority if finish else _rotate_authority
+        _checked(lambda: change(directory))
     removed = _checked(lambda: making.finish(directory)) if finish else []
     known = _checked(lambda: making.secrets_in(directory) if finish else making.rotate(directory))
     if given.json:
@@ -88,6 +116,20 @@ def rotate(given: Globals, finish: bool) -> None:
         return
     accepted = ", ".join(str(number) for number in sorted(known.secrets))
     click.echo(f"secret {known.current()} is used; keys by {accepted} are accepted")
+
+
+@certs.command("token")
+@global_options
+@click.pass_obj
+def token(given: Globals) -> None:
+    """Print the token that admin ports take, for Prometheus (authorization: credentials) and curl."""
+    credentials = credentials_of(given)
+    if credentials is None:
+        raise UsageFaultError("this command has no credentials", "Give --certs-dir DIR (RK_CERTS_DIR).")
+    if given.json:
+        output.print_json({"principal": str(credentials.principal), "token": credentials.token()})
+        return
+    click.echo(credentials.token())
 
 
 @certs.command("list")
@@ -106,6 +148,14 @@ def list_(given: Globals) -> None:
     output.console().print(output.table("", columns, [tuple(one) for one in found]))
 
 
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _rotate_authority(directory: Path) -> None:
+    certificates.rotate_authority(directory, _now())
+
+
 def _look(path: Path) -> ListedFile:
     """Return what a file holds."""
     try:
@@ -113,6 +163,11 @@ def _look(path: Path) -> ListedFile:
             secrets = decode_secrets(read_private(path), str(path))
             numbers = ", ".join(str(one) for one in sorted(secrets.secrets))
             return ListedFile(path.name, "secret of the cluster", secrets.cluster, numbers, "")
+        if path.suffix == CERTIFICATE_SUFFIX:
+            return _look_at_certificate(path)
+        if path.suffix == ".key":
+            read_private(path)
+            return ListedFile(path.name, "key of a certificate", "", "", "")
         if path.name == making.PEERS_FILE:
             read_private(path)
             return ListedFile(path.name, "secret of peers", "", "", "")
@@ -122,6 +177,15 @@ def _look(path: Path) -> ListedFile:
     except ConfigError as error:
         return ListedFile(path.name, "", "", "", str(error))
     return ListedFile(path.name, "unknown", "", "", "" if stat.S_ISREG(path.lstat().st_mode) else "no regular file")
+
+
+def _look_at_certificate(path: Path) -> ListedFile:
+    """Return whose certificate a file holds, and whether it is about to expire. Raise ConfigError."""
+    end = ends_at(path.read_bytes())
+    what = "authority" if path.name == AUTHORITY_FILE else "certificate"
+    days = (end - _now()).days
+    problem = "expired" if days < 0 else f"expires in {days} days" if days < WARN_DAYS else ""
+    return ListedFile(path.name, what, f"until {end:%Y-%m-%d}", "", problem)
 
 
 def _directory(given: Globals) -> Path:

@@ -69,7 +69,7 @@ def call_blocking(
         raise RpcError(Code.UNREACHABLE, f"cannot connect to {host}:{port}: {error.strerror or error}") from error
     with connection:
         try:
-            channel = prove(connection, deadline)
+            channel = prove(connection, deadline, host)
             connection.sendall(channel.send(PREAMBLE + frame) if channel is not None else PREAMBLE + frame)
             return reply_in_thread(_read_payload(connection, channel, deadline), union)
         except TimeoutError as error:
@@ -92,15 +92,16 @@ def reply_in_thread(payload: Payload, replies: Any) -> Any:
     return decode_reply(payload, replies)
 
 
-def prove(connection: socket.socket, deadline: float, wanted: str = "") -> ProofChannel | None:
+def prove(connection: socket.socket, deadline: float, host: str = "") -> ProofChannel | None:
     """Prove the identity of this process on a new connection, and have the peer prove its own.
 
-    Return the channel through which all bytes go, None if they go unchanged. Raise StreamError, OSError.
+    `host` is the dialed one. Return the channel through which all bytes go, None if they go
+    unchanged. Raise StreamError, OSError.
     """
     credentials = process.own()
     if credentials is None:
         return None
-    channel = credentials.dialer(wanted)
+    channel = credentials.dialer(host=host)
     channel.start(address_of(*connection.getsockname()[:2]), address_of(*connection.getpeername()[:2]))
     connection.sendall(channel.take())
     while not channel.is_done:

@@ -66,7 +66,7 @@ class _ClientConnection(Frames):
 
     def __init__(self, client: RpcClient, reactor: RpcReactor) -> None:
         credentials = client.credentials
-        super().__init__(reactor, None if credentials is None else credentials.dialer(client.wanted))
+        super().__init__(reactor, None if credentials is None else credentials.dialer(client.wanted, client.host))
         self._client = client
         #: Count of receive events. If it has not moved when a call times out, the connection is suspect.
         self.received = 0

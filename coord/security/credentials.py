@@ -2,6 +2,11 @@
 
     cluster-secret.json    the cluster's secret: for daemons, and for whoever issues keys
     user.NAME.json         the key of one user
+    ca.crt                 authorities whose certificates are accepted
+    KIND.NAME.crt, .key    certificate of a daemon or user, and its key
+
+With a certificate this process proves it, and accepts nothing but certificates: TLS both ways. Without one it proves
+keys (`coord.security.handshake`).
 
 Files are read again when they change: whoever rotates a secret need not restart a process. A file that other users can
 read is no secret, and is rejected.
@@ -9,7 +14,9 @@ read is no secret, and is rejected.
 
 from __future__ import annotations
 
+import hmac
 import os
+import ssl
 import stat
 from pathlib import Path
 from typing import Final
@@ -18,11 +25,18 @@ from coord.errors import ConfigError
 from coord.security.channel import DialingChannel, ListeningChannel, ProofChannel
 from coord.security.handshake import NONCE_BYTES
 from coord.security.keys import ClusterSecrets, IdentityKey, decode_key, decode_secrets, issue
-from coord.security.principal import USER, Principal
+from coord.security.principal import USER, Principal, is_valid, parse_principal
+from coord.security.tls_channel import TlsChannel
+from coord.tls.context import NEED, TlsFiles, client_context, server_context
 
 CLUSTER_FILE: Final = "cluster-secret.json"
+AUTHORITY_FILE: Final = "ca.crt"
+CERTIFICATE_SUFFIX: Final = ".crt"
+_KEY_SUFFIX: Final = ".key"
 #: Permissions that a file with secrets must not give: anything to other users, or writing to its group.
 _TOO_OPEN: Final = 0o027
+#: Longest number of a secret in a token.
+_NUMBER_DIGITS: Final = 9
 
 
 def key_file(directory: Path, principal: Principal) -> Path:
@@ -36,7 +50,11 @@ class Credentials:
     def __init__(self, directory: Path, principal: Principal) -> None:
         """Read the directory for `principal`. Raise ConfigError."""
         self.directory = directory
-        self.principal = principal
+        #: This process's certificate, None if it proves a key.
+        self.certificate = certificate_of(directory, principal)
+        self.principal = principal if self.certificate is None else _named_by(self.certificate)
+        #: TLS contexts of accepted and of opened connections.
+        self._contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
         self._seen: tuple[object, ...] = ()
         self._secrets: ClusterSecrets | None = None
         self._key: IdentityKey | None = None
@@ -53,9 +71,14 @@ class Credentials:
         """The credentials' id of the cluster."""
         return self._own_key().cluster
 
-    def dialer(self, wanted: str = "") -> ProofChannel:
-        """Return the channel of a connection that this process opens. `wanted`: see `coord.security.handshake`."""
+    def dialer(self, wanted: str = "", host: str = "") -> ProofChannel:
+        """Return the channel of a connection that this process opens to `host`.
+
+        `wanted`: see `coord.security.handshake`.
+        """
         self._refresh()
+        if self._contexts is not None:
+            return TlsChannel(self._contexts[1], is_server=False, host=host, wanted=wanted)
         key = self._own_key()
         return DialingChannel(
             self.principal, key.cluster, key.number, bytes.fromhex(key.key), os.urandom(NONCE_BYTES), wanted
@@ -64,7 +87,28 @@ class Credentials:
     def listener(self) -> ProofChannel:
         """Return the channel of a connection that this process accepts."""
         self._refresh()
+        if self._contexts is not None:
+            return TlsChannel(self._contexts[0], is_server=True)
         return ListeningChannel(self.principal, self.cluster, self._key_of, os.urandom(NONCE_BYTES))
+
+    def token(self) -> str:
+        """Return the token that this principal sends to admin ports (`coord.security.admin`), "" without a key."""
+        self._refresh()
+        key = self._key
+        if key is None:
+            return ""
+        return f"{self.principal}:{key.number}:{_token_mac(bytes.fromhex(key.key), key.cluster)}"
+
+    def principal_of(self, token: str) -> Principal | None:
+        """Return the principal whose valid token this is, else None."""
+        self._refresh()
+        kind, _, rest = token.partition(":")
+        name, number, mac = [*rest.rsplit(":", 2), "", ""][:3]
+        if not is_valid(kind, name) or not number.isascii() or not number.isdecimal() or len(number) > _NUMBER_DIGITS:
+            return None
+        key = self._key_of(Principal(kind, name), int(number))
+        wanted = _token_mac(key, self.cluster) if key is not None else ""
+        return Principal(kind, name) if wanted and hmac.compare_digest(wanted.encode(), mac.encode()) else None
 
     def _key_of(self, principal: Principal, number: int) -> bytes | None:
         return None if self._secrets is None else self._secrets.key_of(principal, number)
@@ -82,7 +126,10 @@ class Credentials:
             self._problem = str(error)
 
     def _stats(self) -> tuple[object, ...]:
-        return tuple(_version(path) for path in (self._secrets_path(), self._key_path()))
+        paths = [self._secrets_path(), self._key_path()]
+        if self.certificate is not None:
+            paths += [self.certificate, self.certificate.with_suffix(_KEY_SUFFIX), self.directory / AUTHORITY_FILE]
+        return tuple(_version(path) for path in paths)
 
     def _secrets_path(self) -> Path:
         return self.directory / CLUSTER_FILE
@@ -92,7 +139,13 @@ class Credentials:
 
     def _read(self) -> None:
         seen = self._stats()
-        if self.principal.is_daemon:
+        if self.certificate is not None:
+            self._contexts = _contexts(self.certificate, self.directory / AUTHORITY_FILE)
+        # For tokens, and in place of a certificate.
+        is_optional = self.certificate is not None
+        if is_optional and not (self._secrets_path() if self.principal.is_daemon else self._key_path()).exists():
+            self._secrets = self._key = None
+        elif self.principal.is_daemon:
             path = self._secrets_path()
             self._secrets = decode_secrets(read_private(path), str(path))
             self._key = issue(self._secrets, self.principal)
@@ -105,10 +158,15 @@ class Credentials:
         self._seen, self._problem = seen, ""
 
 
+def _token_mac(key: bytes, cluster: str) -> str:
+    return hmac.digest(key, b"regionkeeper admin 1 " + cluster.encode(), "sha256").hex()
+
+
 def read_user(directory: Path, name: str = "") -> Credentials:
     """Return the credentials of the user in `directory`; `name` chooses one of several. Raise ConfigError."""
     check_directory(directory)
-    names = [path.name[len(f"{USER}.") : -len(".json")] for path in sorted(directory.glob(f"{USER}.*.json"))]
+    files = [*directory.glob(f"{USER}.*.json"), *directory.glob(f"{USER}.*{CERTIFICATE_SUFFIX}")]
+    names = sorted({path.stem[len(f"{USER}.") :] for path in files})
     if not name and len(names) != 1:
         found = (
             f"keys of {len(names)} users: name one with RK_CERTS_USER" if names else "no key of a user (user.NAME.json)"
@@ -121,6 +179,31 @@ def read_daemon(directory: Path, principal: Principal) -> Credentials:
     """Return the credentials of a daemon. Raise ConfigError."""
     check_directory(directory)
     return Credentials(directory, principal)
+
+
+def certificate_of(directory: Path, principal: Principal) -> Path | None:
+    """Return the certificate that a process shows, None if there is none: a user's own, or that of a daemon's kind.
+
+    Raise ConfigError if the directory has those of several daemons of this kind.
+    """
+    name = "*" if principal.is_daemon else principal.name
+    found = sorted(directory.glob(f"{principal.kind}.{name}{CERTIFICATE_SUFFIX}"))
+    if len(found) > 1:
+        raise ConfigError(f"{directory} has certificates of {len(found)} daemons: give each daemon its own directory")
+    return found[0] if found else None
+
+
+def _named_by(certificate: Path) -> Principal:
+    """Return the principal in the name of a certificate's file. Raise ConfigError."""
+    return parse_principal(certificate.stem.replace(".", ":", 1))
+
+
+def _contexts(certificate: Path, authority: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return the TLS contexts of accepted and of opened connections. Raise ConfigError."""
+    key = certificate.with_suffix(_KEY_SUFFIX)
+    read_private(key)
+    files = TlsFiles(certificate, key, authority, client_auth=NEED, verify_host=True)
+    return server_context(files), client_context(files)
 
 
 def check_directory(directory: Path) -> None:

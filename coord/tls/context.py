@@ -218,6 +218,11 @@ class Engine:
         except ValueError:
             return ""
 
+    def peer_uris(self) -> list[str]:
+        """Return the URIs among the alternative names of the peer's verified certificate."""
+        certificate: Any = self._ssl.getpeercert() or {}
+        return [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
+
     def names_host(self, host: str) -> bool:
         """Return True if the peer's verified certificate has `host` as alternative name (DNS or IP address)."""
         certificate: Any = self._ssl.getpeercert() or {}

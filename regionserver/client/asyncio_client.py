@@ -129,12 +129,17 @@ class AsyncRegionClient:
 
 @contextlib.asynccontextmanager
 async def connect_asyncio(
-    store: str, root: str = DEFAULT_ROOT, *, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S
+    store: str,
+    root: str = DEFAULT_ROOT,
+    *,
+    connect_timeout_s: float = 10.0,
+    timeout_s: float = TIMEOUT_S,
+    store_auth: str = "",
 ) -> AsyncIterator[AsyncRegionClient]:
-    """Yield a client with its own store session. Raise Unavailable if the store opens no session in time."""
+    """Yield a client with its own store session, as `connect`. Raise Unavailable if the store opens none in time."""
     loop = asyncio.get_running_loop()
     threads = ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="region-client")
-    opened = connect(store, root, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s)
+    opened = connect(store, root, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s, store_auth=store_auth)
     try:
         client = await loop.run_in_executor(threads, opened.__enter__)
         try:

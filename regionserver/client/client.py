@@ -388,11 +388,20 @@ def _batches(changes: list[KvChange]) -> Iterator[list[KvChange]]:
 
 @contextlib.contextmanager
 def connect(
-    store: str, root: str = DEFAULT_ROOT, *, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S
+    store: str,
+    root: str = DEFAULT_ROOT,
+    *,
+    connect_timeout_s: float = 10.0,
+    timeout_s: float = TIMEOUT_S,
+    store_auth: str = "",
 ) -> Iterator[RegionClient]:
-    """Yield a client with its own store session. Raise Unavailable if the store opens no session in time."""
+    """Yield a client with its own store session. Raise Unavailable if the store opens no session in time.
+
+    `store_auth`: USER:PASSWORD, if the cluster's znodes are closed. What servers are proved to is the credentials of
+    this process (`coord.security.process`).
+    """
     try:
-        reader = StoreReader.open(store, connect_timeout_s)
+        reader = StoreReader.open(store, connect_timeout_s, store_auth)
     except StoreSilentError as error:
         raise Unavailable(str(error)) from error
     try:

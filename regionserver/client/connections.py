@@ -46,7 +46,7 @@ class _Connection:
         self._ids = itertools.count(1)
         self._greeting = PREAMBLE
         try:
-            self._channel = prove(self._socket, time.monotonic() + timeout_s)
+            self._channel = prove(self._socket, time.monotonic() + timeout_s, address[0])
         except StreamError as error:
             self._socket.close()
             raise RpcError(error.code, f"{address[0]}:{address[1]}: {error}") from error

@@ -44,6 +44,11 @@ RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "max_jitte
 _PASSING: Final = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 
 
+def _proof(auth: str) -> dict[str, Any]:
+    """Return kazoo's argument for a digest credential."""
+    return {"auth_data": [("digest", auth)]} if auth else {}
+
+
 class StoreSilentError(Exception):
     """Raised if the store did not reply in time; the message is one line for the user."""
 
@@ -63,11 +68,14 @@ class StoreReader:
         _fix_order(client)
 
     @classmethod
-    def open(cls, hosts: str, timeout_s: float) -> StoreReader:
-        """Open a session of the reader's own. Raise StoreSilentError if no node opens one within `timeout_s`."""
+    def open(cls, hosts: str, timeout_s: float, auth: str = "") -> StoreReader:
+        """Open a session of the reader's own, with the digest credential `auth`, USER:PASSWORD.
+
+        Raise StoreSilentError if no node opens one within `timeout_s`.
+        """
         logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # hides retries; this class raises what matters
         until_s = time.monotonic() + timeout_s
-        client = KazooClient(hosts, timeout=SESSION_TIMEOUT_S, connection_retry=RECONNECT)
+        client = KazooClient(hosts, timeout=SESSION_TIMEOUT_S, connection_retry=RECONNECT, **_proof(auth))
         reader = cls(client)
         is_connected = client.start_async()
         while not is_connected.is_set():

@@ -67,7 +67,7 @@ class NonblockingConnection:
         self._unsent: bytes | memoryview = b""
         credentials = process.own()
         #: The proof that begins this connection; None as soon as bytes pass through unchanged.
-        self._channel: ProofChannel | None = None if credentials is None else credentials.dialer()
+        self._channel: ProofChannel | None = None if credentials is None else credentials.dialer(host=address[0])
         self._greeting = PREAMBLE
         self._waits_for = 0
         self.is_connected = False

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.common.access import credentials_of
+from cli.common.access import check_exposed, credentials_of
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.local import CERTS_DIR, FIRST_USER, Shape, design, make_certs, write_cluster
 from cli.common.options import Globals
@@ -153,3 +153,26 @@ def test_the_secret_of_a_local_cluster_is_made_once(tmp_path: Path) -> None:
     before = (tmp_path / CERTS_DIR / CLUSTER_FILE).read_bytes()
     make_certs(tmp_path)
     assert (tmp_path / CERTS_DIR / CLUSTER_FILE).read_bytes() == before
+
+
+@pytest.mark.parametrize("host", ["10.1.2.3", "rk-master"])
+@pytest.mark.parametrize("kind", ["master", "server"])
+def test_an_exposed_daemon_without_credentials_does_not_start(
+    tmp_path: Path, kind: str, host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever wants that says --insecure."""
+    assert (
+        run([kind, "run", "--store", "x:1", "--data-dir", str(tmp_path), "--address", f"{host}:7051"])
+        == ExitStatus.USAGE
+    )
+    assert "without credentials this daemon serves everybody" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("host", "certs_dir", "insecure"),
+    [("127.0.0.1", None, False), ("::1", None, False), ("localhost", None, False), ("10.0.0.1", Path("c"), False),
+     ("10.0.0.1", None, True)],
+)  # fmt: skip
+def test_who_may_start(host: str, certs_dir: Path | None, insecure: bool) -> None:
+    """On loopback, with credentials, or on request."""
+    check_exposed(host, certs_dir, insecure=insecure)

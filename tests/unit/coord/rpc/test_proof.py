@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import socket
 import struct
 import threading
@@ -30,10 +31,12 @@ from coord.rpc.wire import (
     encode_body,
     encode_frame,
 )
+from coord.security import making_certificates as certificates
 from coord.security import process
 from coord.security.channel import IS_OPEN, IS_SECURED
 from coord.security.credentials import CLUSTER_FILE, Credentials, key_file, read_daemon, read_user
 from coord.security.keys import ClusterSecrets, encode_file, issue
+from coord.security.making import PEERS_FILE, write_private
 from coord.security.principal import NOBODY, Principal
 from regionserver.client.connections import Connections
 from regionserver.client.tablets.exchange import Exchange, NonblockingConnection, Pool
@@ -68,13 +71,25 @@ class Wire(StringTransport):
         self.producer = None
 
 
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+def with_certificates(folder: Path, hosts: tuple[str, ...] = ("127.0.0.1",)) -> tuple[Credentials, Credentials]:
+    """Make an authority. Return the credentials of alice and of a server, each with a directory of its own."""
+    made(folder, "11")
+    certificates.init_authority(folder, NOW)
+    certificates.issue(folder, ALICE, [], folder / "alice", NOW)
+    certificates.issue(folder, SERVER, hosts, folder / "one", NOW)
+    return read_user(folder / "alice"), read_daemon(folder / "one", Principal("server", "a uuid"))
+
+
 def made(folder: Path, secret: str) -> tuple[Credentials, Credentials]:
     """Make a directory of credentials. Return those of alice and of a server."""
     folder.mkdir(mode=0o700)
     secrets = ClusterSecrets("c", {1: secret * 32})
     for path, content in ((folder / CLUSTER_FILE, secrets), (key_file(folder, ALICE), issue(secrets, ALICE))):
-        path.write_bytes(encode_file(content))
-        path.chmod(0o600)
+        write_private(path, encode_file(content))
+    write_private(folder / PEERS_FILE, b"0123456789abcdef")
     return read_user(folder), read_daemon(folder, SERVER)
 
 
@@ -137,9 +152,9 @@ class Secured:
         return results
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> tuple[Credentials, Credentials]:
-    return made(tmp_path / "own", "11")
+@pytest.fixture(params=["keys", "certificates"])
+def own(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Credentials, Credentials]:
+    return made(tmp_path / "own", "11") if request.param == "keys" else with_certificates(tmp_path / "own")
 
 
 def test_a_handler_knows_its_caller(own: tuple[Credentials, Credentials]) -> None:
@@ -194,8 +209,59 @@ def test_a_wrong_secret_serves_nothing(own: tuple[Credentials, Credentials], tmp
     world = Secured(own[1])
     [error] = world.call(made(tmp_path / "other", "22")[0], 1)
     assert error.code == Code.UNAUTHENTICATED
-    assert "another secret" in error.message
+    assert "another secret" in error.message or "demands a certificate" in error.message
     assert world.seen == []
+
+
+def test_a_certificate_of_another_authority_serves_nothing(tmp_path: Path) -> None:
+    """Neither end accepts the other's."""
+    alice, _ = with_certificates(tmp_path / "other")
+    world = Secured(with_certificates(tmp_path / "own")[1])
+    [error] = world.call(alice, 1)
+    assert error.code == Code.UNAUTHENTICATED
+    assert "TLS: " in error.message
+    assert world.seen == []
+
+
+def test_a_certificate_copied_to_another_machine_is_noticed(tmp_path: Path) -> None:
+    """It names the hosts of its own machine, and the caller has dialed another one."""
+    alice, server = with_certificates(tmp_path / "own", ("s1.example",))
+    world = Secured(server)
+    [error] = world.call(alice, 1)
+    assert error.code == Code.UNAUTHENTICATED
+    assert world.seen == []
+
+
+def test_a_user_cannot_answer_as_a_daemon(tmp_path: Path) -> None:
+    """A user's certificate is not for servers."""
+    folder = tmp_path / "own"
+    alice, _ = with_certificates(folder)
+    certificates.issue(folder, Principal("user", "eve"), ["127.0.0.1"], folder / "eve", NOW)
+    world = Secured(read_user(folder / "eve"))
+    [error] = world.call(alice, 1)
+    assert error.code == Code.UNAUTHENTICATED
+    assert world.seen == []
+
+
+def test_the_authority_is_rotated_without_a_restart(tmp_path: Path) -> None:
+    """Both are accepted for a while; afterwards certificates of the old one are worth nothing."""
+    folder = tmp_path / "own"
+    alice, server = with_certificates(folder)
+    old = tmp_path / "old"
+    certificates.issue(folder, Principal("user", "bob"), [], old, NOW)
+    certificates.rotate_authority(folder, NOW)
+    for end in ("alice", "one"):
+        (folder / end / "ca.crt").write_bytes((folder / "ca.crt").read_bytes())
+    assert Secured(server).call(alice, 1) == [Answer(1)]
+    certificates.issue(folder, SERVER, ["127.0.0.1"], folder / "one", NOW)
+    assert Secured(server).call(alice, 1) == [Answer(1)]
+    certificates.issue(folder, ALICE, [], folder / "alice", NOW)
+    certificates.finish_authority(folder)
+    for end in ("alice", "one"):
+        (folder / end / "ca.crt").write_bytes((folder / "ca.crt").read_bytes())
+    assert Secured(server).call(alice, 1) == [Answer(1)]
+    [error] = Secured(server).call(read_user(old), 1)
+    assert error.code == Code.UNAUTHENTICATED
 
 
 def test_an_open_server_gets_no_request_of_a_secured_caller(own: tuple[Credentials, Credentials]) -> None:
@@ -265,7 +331,8 @@ class _Listening:
                 accepted.sendall(channel.take())
             for payload in payloads:
                 self.callers.append(NOBODY if channel is None else channel.peer)
-                accepted.sendall(encode_frame(Reply(payload.id, encode_body(Answer(7)))))
+                frame = encode_frame(Reply(payload.id, encode_body(Answer(7))))
+                accepted.sendall(frame if channel is None else channel.send(frame))
 
     def close(self) -> None:
         self._socket.close()

@@ -1,0 +1,47 @@
+"""Who may read an admin port: the one function that decides about a request, and the token that it takes.
+
+    GET /metrics
+    Authorization: Bearer user:alice:1:9f…       principal, number of the secret, HMAC of its key
+
+The token of a principal follows from the principal's key, so every daemon verifies it without a list, and the rotation
+of the secret ends it. `rk certs token` prints it, for Prometheus and curl. /health and /ready name nothing and are open
+to every probe.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+from coord.security.credentials import Credentials
+
+#: Pages for everybody.
+OPEN_PATHS: Final = frozenset({"/health", "/ready"})
+_BEARER: Final = "Bearer "
+
+
+def objection(credentials: Credentials | None, path: str, token: str) -> tuple[int, str] | None:
+    """Return HTTP status and sentence of a rejected request, None for one that is served.
+
+    `credentials`: those of this daemon, None if it is open. `token`: as sent, "" for none.
+    """
+    if credentials is None or path in OPEN_PATHS:
+        return None
+    if not token:
+        return 401, "This daemon is secured: send `Authorization: Bearer TOKEN`, with the token of `rk certs token`."
+    if credentials.principal_of(token) is None:
+        return 401, "The token is not valid (any more): `rk certs token` prints the present one."
+    return None
+
+
+def headers(credentials: Credentials | None) -> dict[str, str]:
+    """Return the headers of a request to an admin port."""
+    return {} if credentials is None else {"Authorization": _BEARER + credentials.token()}
+
+
+def is_loopback_address(host: str) -> bool:
+    """Return True if only this machine reaches this address of a socket."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

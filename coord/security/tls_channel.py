@@ -1,0 +1,89 @@
+"""Channels that prove principals by certificates: TLS both ways, for either end of an RPC connection."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from coord.security.channel import IS_OPEN, IS_SECURED, OPEN_GREETING, ProofChannel, Unproven
+from coord.security.handshake import GREETING, refusal, satisfies
+from coord.security.principal import NOBODY, Principal, is_valid
+from coord.tls.context import Engine, TlsError
+
+_SCHEME: Final = "regionkeeper://"
+WANTS_TLS: Final = (
+    "the daemon demands a certificate: --certs-dir (RK_CERTS_DIR) must have ca.crt and a certificate with its key, made"
+    " by `rk certs issue`"
+)
+
+
+class TlsChannel(ProofChannel):
+    """One end of a TLS connection whose both ends show certificates of the cluster's authority."""
+
+    def __init__(self, context: ssl.SSLContext, *, is_server: bool, host: str = "", wanted: str = "") -> None:
+        """`host`: the dialed host, which the listener's certificate must name. `wanted`: the listener's principal."""
+        super().__init__()
+        self._context = context
+        self._is_server = is_server
+        self._host = host
+        self._wanted = wanted
+        self._engine: Engine | None = None
+        self._first = b""
+
+    def start(self, local: str, remote: str) -> None:  # noqa: ARG002
+        """Begin the handshake at the dialing end."""
+        host = "" if self._is_server else self._host or remote.rpartition(":")[0].strip("[]")
+        self._engine = Engine(self._context, is_server=self._is_server, host=host)
+        if not self._is_server:
+            self._out = self._engine.seal([])
+
+    def receive(self, data: bytes) -> bytes:
+        """See the base."""
+        engine = self._engine
+        assert engine is not None, "start has not been called"
+        if not self.is_done and len(self._first) < len(OPEN_GREETING):
+            self._first = data = self._first + data
+            self._check_first(data)
+            if len(data) < len(OPEN_GREETING):
+                return b""
+        try:
+            plain = engine.unseal(data)
+        except TlsError as error:
+            self._out += engine.take()
+            raise Unproven(f"TLS: {error}") from error
+        self._out += engine.take()
+        if engine.is_established and not self.is_done:
+            held = self._finish(self._proved(engine))
+            self._out += engine.seal([held]) if held else b""
+        return plain
+
+    def send(self, data: bytes) -> bytes:
+        """See the base."""
+        if not self.is_done or self._engine is None:
+            return super().send(data)
+        return self._engine.seal([data])
+
+    def _check_first(self, data: bytes) -> None:
+        """Raise Unproven for another protocol than TLS."""
+        if data.startswith(OPEN_GREETING):
+            raise Unproven(IS_SECURED if self._is_server else IS_OPEN, is_open_caller=self._is_server)
+        if data.startswith(GREETING[: len(OPEN_GREETING)]):
+            self._out = refusal(WANTS_TLS) if self._is_server else b""
+            raise Unproven(WANTS_TLS if self._is_server else "the daemon speaks no TLS, but the credentials demand it")
+
+    def _proved(self, engine: Engine) -> Principal:
+        """Return the principal of the peer's verified certificate. Raise Unproven."""
+        found = next((one for uri in engine.peer_uris() if (one := principal_in(uri)) is not NOBODY), NOBODY)
+        if found is NOBODY:
+            raise Unproven("TLS: the certificate names no principal of a cluster")
+        if not self._is_server and not found.is_daemon:
+            raise Unproven(f"{found} answers, which is no daemon")
+        if not self._is_server and not satisfies(found, self._wanted):
+            raise Unproven(f"{found} answers, but {self._wanted} was expected")
+        return found
+
+
+def principal_in(uri: str) -> Principal:
+    """Return the principal that the URI of a certificate names, NOBODY for another URI."""
+    parts = uri.removeprefix(_SCHEME).split("/") if uri.startswith(_SCHEME) else []
+    return Principal(parts[1], parts[2]) if len(parts) == 3 and is_valid(parts[1], parts[2]) else NOBODY
