@@ -7,8 +7,9 @@
 
 A daemon may add actions under other paths; each action checks its caller. It may also have a *front* that answers `/`
 and everything below `/ui/`, with streams that stay open. Pages accept only GET and HEAD. A reply never contains a
-traceback: an exception is logged and becomes a 500 with one sentence. The port has no authentication and
-listens only on the configured address: choose an address that only trusted hosts reach.
+traceback: an exception is logged and becomes a 500 with one sentence. A daemon with credentials serves its front and
+all pages but /health and /ready only for a token (`coord.security.admin`); an open one serves everybody who reaches the
+configured address.
 
 Callers that do not finish a request cannot close the port to probes: a request has a time limit, and at a bound of
 connections the oldest one without a whole request gives way to the newcomer. An action that answers without end (a
@@ -34,6 +35,8 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from coord.admin_hosts import is_known_host
 from coord.daemon import ListeningReactor
+from coord.security import process
+from coord.security.admin import objection
 
 __all__ = ["AdminHttp", "Check"]
 
@@ -63,6 +66,10 @@ Action = Callable[[Any], None]
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
 _STRANGE_HOST: Final = b"This port does not answer to that host name: use its address, or name it with --admin-name.\n"
+_UNAUTHORIZED: Final = 401
+#: Where a browser keeps the token of its user, after `/?token=…`.
+_COOKIE: Final = b"rk_token"
+_BEARER: Final = "Bearer "
 
 
 class AdminHttp:
@@ -88,6 +95,7 @@ class AdminHttp:
         self.actions = dict(actions or {})
         self.front = front
         self._names = names
+        self._credentials = process.own()
         self._pages: dict[bytes, Callable[[], Page]] = {
             b"/metrics": lambda: (200, CONTENT_TYPE_LATEST.encode("ascii"), generate_latest(registry)),
             b"/health": lambda: _verdict("healthy", health()),
@@ -118,6 +126,16 @@ class AdminHttp:
         """Return True if requests may use this Host header (`coord/admin_hosts.py`)."""
         shown = None if host is None else host.decode("ascii", "replace")
         return self._names is None or is_known_host(shown, self._names)
+
+    def objection(self, request: Any) -> tuple[int, str] | None:
+        """Return status and sentence if this request may not be served. Actions check tokens of their own."""
+        if request.path in self.actions:
+            return None
+        sent, by_query = _token_of(request)
+        found = objection(self._credentials, request.path.decode("ascii", "replace"), sent)
+        if found is None and by_query and self._credentials is not None:
+            request.addCookie(_COOKIE, sent.encode(), path=b"/", httpOnly=True, sameSite="strict")
+        return found
 
     def page(self, path: bytes) -> Page:
         """Return (status, content type, body) of one page; never raises."""
@@ -197,6 +215,11 @@ class _Page(Resource):
         request.setHeader(b"server", b"regionkeeper")
         if not self._admin.answers_to(request.getHeader(b"host")):
             return _reply(request, 403, _TEXT, _STRANGE_HOST)
+        rejected = self._admin.objection(request)
+        if rejected is not None:
+            if rejected[0] == _UNAUTHORIZED:
+                request.setHeader(b"www-authenticate", b"Bearer")
+            return _reply(request, rejected[0], _TEXT, rejected[1].encode() + b"\n")
         action = self._admin.actions.get(request.path)
         if action is None and (request.path == b"/" or request.path.startswith(b"/ui/")):
             action = self._admin.front
@@ -217,6 +240,16 @@ def _reply(request: Any, status: int, kind: bytes, body: bytes) -> bytes:
     request.setHeader(b"content-type", kind)
     request.setHeader(b"content-length", str(len(body)).encode("ascii"))
     return b"" if request.method == b"HEAD" else body
+
+
+def _token_of(request: Any) -> tuple[str, bool]:
+    """Return the token of a request, "" for none, and whether the query has it: `/?token=…` in a browser."""
+    header = (request.getHeader(b"authorization") or b"").decode("ascii", "replace")
+    if header.startswith(_BEARER):
+        return header[len(_BEARER) :].strip(), False
+    query = request.args.get(b"token", [b""])[0].decode("ascii", "replace")
+    cookie = (request.getCookie(_COOKIE) or b"").decode("ascii", "replace")
+    return query or cookie, bool(query)
 
 
 def _connection_of(request: Any) -> _AdminConnection:

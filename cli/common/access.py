@@ -15,6 +15,7 @@ import os
 import socket
 import ssl
 import threading
+import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,8 @@ from cli.common.options import SETTINGS, Globals, variable_of
 from cli.common.waiting import limit_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess, parse_readers
 from coord.errors import ConfigError
+from coord.security import process
+from coord.security.admin import headers, is_loopback_address
 from coord.security.credentials import Credentials, read_user
 from coord.security.process import USER_VARIABLE
 from master.client import split_address
@@ -74,6 +77,16 @@ def read_access(given: Mapping[str, str], environment: Mapping[str, str] | None 
         raise UsageFaultError(str(error), f"See {_named('store-tls-ca')} and the options that begin alike.") from error
 
 
+def check_exposed(host: str, certs_dir: Path | None, *, insecure: bool) -> None:
+    """Raise UsageFaultError for a daemon that other machines reach and that would serve everybody."""
+    if insecure or certs_dir is not None or host == "localhost" or is_loopback_address(host):
+        return
+    raise UsageFaultError(
+        f"--address {host} can be reached from other machines, and without credentials this daemon serves everybody",
+        "Give --certs-dir DIR (`rk certs init` makes it), or --insecure on a network that you trust.",
+    )
+
+
 def store_access(given: Globals) -> StoreAccess:
     """Return the connection settings of options, environment, context and file. Raise UsageFaultError."""
     access = read_access(given.settings(), {})
@@ -115,6 +128,11 @@ def is_for_secured_local(given: Globals) -> bool:
     is_other = hosts is not None and hosts != local.store
     is_other |= bool(masters) and not {one.address for one in local.masters}.issuperset(masters)
     return not is_other
+
+
+def admin_request(address: str, path: str) -> urllib.request.Request:
+    """Return the request for a page of an admin port, with this command's token."""
+    return urllib.request.Request(f"http://{address}{path}", headers=headers(process.own()))
 
 
 def as_variables(given: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,8 @@ from cli.common.errors import UsageFaultError
 from cli.common.options import apply_options, given_before
 from cli.common.peers import peer_tls
 from coord.errors import ConfigError
+from coord.security import process
+from coord.security.principal import NODE, Principal
 from coord.server.config.secrets import read_peer_secret, read_super_digest, read_users, warn_if_open
 from coord.server.config.settings import (
     DEFAULT_WORDS,
@@ -174,6 +176,12 @@ def coord() -> None:
     help="The same in the first line of a file: other users of this machine can read command lines.",
 )
 @click.option(
+    "--certs-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Credentials: the admin port then demands a token, except for /health and /ready.",
+)
+@click.option(
     "--require-auth",
     "required_schemes",
     metavar="SCHEME,…",
@@ -251,7 +259,7 @@ def coord() -> None:
     help="Append this node's Raft events to FILE, for `rk coord check-trace`.  [default: none]",
 )
 @click.option("--drill-links", is_flag=True, default=None, hidden=True, help="Let `rk drill` cut this node off.")
-def run(config: Path | None, **given: Any) -> None:
+def run(config: Path | None, certs_dir: Path | None = None, **given: Any) -> None:
     """Run a node until a signal arrives (SIGTERM, Ctrl-C).
 
     \b
@@ -261,6 +269,7 @@ def run(config: Path | None, **given: Any) -> None:
     """
     try:
         settings = _settings(config, {name: value for name, value in given.items() if value is not None})
+        process.use_daemon(certs_dir, Principal(NODE, str(settings.node_id)))
     except ConfigError as error:
         raise UsageFaultError(str(error)) from error
     from coord.server import service

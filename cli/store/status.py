@@ -20,7 +20,7 @@ import msgspec
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import four_letter, is_answering, store_access
+from cli.common.access import admin_request, four_letter, is_answering, store_access
 from cli.common.connect import store_hosts
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.local import read_cluster
@@ -110,7 +110,7 @@ def ask_nodes(given: Globals, hosts: Sequence[str], admins: Mapping[str, str], t
 def _by_admin(found: NodeStatus, address: str, timeout_s: float) -> bool:
     """Fill in what the admin port says; return False if it does not answer."""
     try:
-        with urllib.request.urlopen(f"http://{address}/status", timeout=timeout_s) as answer:
+        with urllib.request.urlopen(admin_request(address, "/status"), timeout=timeout_s) as answer:
             said: dict[str, Any] = json.loads(answer.read(_ADMIN_BYTES_MAX))
     except (OSError, ValueError, urllib.error.URLError):
         return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 
 import msgspec
@@ -143,3 +145,34 @@ def test_secrets_are_rotated_without_a_restart(cluster: LocalUp) -> None:
         assert found.stdout.strip() == "v", found.stderr
         assert run_rk("table", "list", *data).returncode == 0
     assert cluster.pids() == pids
+
+
+def test_admin_ports_tell_a_stranger_nothing(cluster: LocalUp) -> None:
+    """Probes are served; names and figures are for a token, which `rk certs token` prints."""
+    daemons = json.loads((cluster.data_dir / "cluster.json").read_text())
+    token = run_rk("certs", "token", "--data-dir", str(cluster.data_dir)).stdout.strip()
+    for kind in ("coord", "masters", "servers"):
+        at = daemons[kind][0]["admin"]
+        assert page(at, "/health")[0] == HTTPStatus.OK
+        for path in ("/metrics", "/status"):
+            status, body = page(at, path)
+            assert status == HTTPStatus.UNAUTHORIZED
+            assert "regionkeeper_" not in body
+            assert page(at, path, {"Authorization": f"Bearer {token}"})[0] == HTTPStatus.OK
+            assert page(at, path, {"Cookie": f"rk_token={token}"})[0] == HTTPStatus.OK
+            assert page(at, path, {"Authorization": f"Bearer {token}0"})[0] == HTTPStatus.UNAUTHORIZED
+    live = daemons["masters"][0]["admin"]
+    for path in ("/", "/ui/data/overview", "/ui/stream"):
+        assert page(live, path)[0] == HTTPStatus.UNAUTHORIZED
+    assert page(live, f"/?token={token}")[0] == HTTPStatus.OK
+
+
+def page(address: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    """Return status and body of a page."""
+    connection = HTTPConnection(address, timeout=30)
+    try:
+        connection.request("GET", path, headers=headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from cli.common.access import admin_request
 from cli.common.connect import ask_server
 from cli.common.errors import CliError, NotFoundError
 from cli.common.local import MASTER, SERVER, STORE, Daemon
@@ -79,7 +80,7 @@ def read_sessions(drill: Drill) -> dict[int, NodeSession]:
     found: dict[int, NodeSession] = {}
     for node in drill.local.coord:
         try:
-            with urllib.request.urlopen(f"http://{node.admin}/commands/connections", timeout=_ADMIN_S) as answer:
+            with urllib.request.urlopen(admin_request(node.admin, "/commands/connections"), timeout=_ADMIN_S) as answer:
                 connections = parse_connections(answer.read(_ADMIN_BYTES_MAX))
         except (OSError, msgspec.MsgspecError):
             continue
