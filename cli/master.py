@@ -121,6 +121,7 @@ def run(
     admin_names: tuple[str, ...],
     root: str,
     session_timeout_ms: int,
+    insecure: bool,
     purge_after: str,
     forget_after: str,
     min_servers: int,
@@ -143,9 +144,10 @@ def run(
     add_timeout_s: float,
 ) -> None:
     """Run a master in the foreground until SIGTERM."""
-    from cli.common.access import certs_dir_named, store_access
+    from cli.common.access import certs_dir_named, check_exposed, store_access
     from master import service
 
+    check_exposed(address[0], certs_dir_named(given), insecure=insecure)
     try:
         settings = MasterSettings(
             store=store,

@@ -421,6 +421,7 @@ def run(
     group: str,
     root: str,
     session_timeout_ms: int,
+    insecure: bool,
     threads: int,
     opener: str,
     handover_s: float,
@@ -432,13 +433,14 @@ def run(
 
     SIGTERM moves the regions away one by one, then ends the session: a rolling restart costs each region its own move.
     """
-    from cli.common.access import certs_dir_named, store_access
+    from cli.common.access import certs_dir_named, check_exposed, store_access
     from coord.errors import ConfigError
     from regionserver import service
     from regionserver.config import ServerSettings, default_peer_address, parse_address
 
     try:
         host, port = parse_address(address, "--address")
+        check_exposed(host, certs_dir_named(given), insecure=insecure)
         admin = parse_address(admin_address, "--admin-address") if admin_address else (None, 0)
         if no_tablets and peer_address is not None:
             raise ConfigError("--no-tablets and --peer-address contradict each other")

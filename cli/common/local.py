@@ -226,7 +226,7 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         number = daemon.name.rpartition("-")[2]
         addresses = ["--client-address", daemon.address, "--peer-address", daemon.peer, "--peers", peers]
         rights = ["--super-digest-file", str(make_super_digest(Path(daemon.data_dir).parent))]
-        rights += peer_secret if cluster.secured else []
+        rights += [*peer_secret, "--certs-dir", str(certs)] if cluster.secured else []
         return [*start, "coord", "run", "--id", number, *addresses, *common, *rights, "--drill-links"]
     place = ["--store", cluster.store, "--root", cluster.root, "--address", daemon.address]
     place += ["--certs-dir", str(certs)] if cluster.secured else []

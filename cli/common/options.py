@@ -367,6 +367,8 @@ def daemon_options(*, data_dir: str, silence: str) -> Callable[[_Command], _Comm
             click.option("--session-timeout-ms", default=3000, show_default=True,
                          help=f"Silence after which {silence}."),
             access_options,
+            click.option("--insecure", is_flag=True,
+                         help="Serve everybody, also on an address that other machines reach."),
         )  # fmt: skip
         return apply_options(command, decorators)
 

@@ -127,7 +127,7 @@ class StopRequested(BaseException):
     "--secure/--insecure",
     default=None,
     help="Whether daemons demand a proof of identity from callers and peers, so that other users of this machine get"
-    " nothing.  [default: as at the last start; --insecure at the first]",
+    " nothing.  [default: as at the last start; --secure at the first]",
 )
 @click.option("--restart/--no-restart", default=True, show_default=True, help="Restart daemons that die.")
 @own_masters_options
@@ -241,7 +241,7 @@ def _is_secured(before: LocalCluster | None, secure: bool | None) -> bool:
     """Return whether the cluster demands proofs: as requested, or as before."""
     if secure is not None:
         return secure
-    return before.secured if before is not None else False
+    return before.secured if before is not None else True
 
 
 def _or_default(request: int | None, usual: int) -> int:
@@ -389,7 +389,9 @@ def _bring_up(
 ) -> None:
     """Run all phases, then print the summary."""
     began = time.monotonic()
-    display.say(f"RegionKeeper: {_counts(local)}; data in {output.shown(data_dir)}", data_dir=str(data_dir))
+    security = "secured" if local.secured else "open to every user of this machine"
+    what = f"RegionKeeper: {_counts(local)}, {security}; data in {output.shown(data_dir)}"
+    display.say(what, data_dir=str(data_dir), secured=local.secured)
     file.write()
     bringup.start_daemons()
     file.write()
@@ -503,7 +505,8 @@ def _summary(
     console.print()
     console.print(output.table("", ["what", "", "address", "admin", "#pid", "log"], rows))
     pages = [f"http://{one.admin}/" for one in sorted(local.masters, key=lambda one: one.address != active)]
-    console.print(f"\n[bold]live page:[/bold] {' or '.join(pages)}")
+    token = ", with ?token=TOKEN of `rk certs token`" if local.secured else ""
+    console.print(f"\n[bold]live page:[/bold] {' or '.join(pages)}{token}", soft_wrap=True)
     console.print("\nTry, in a second terminal:")
     known = table if assigned.regions > 0 else ""
     tips = suggestions(

@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cli.common.local import HOST
+from cli.common.local import CERTS_DIR, FIRST_USER, HOST, read_super
 from cli.up.ports import is_free
+from coord.security import process as process_credentials
+from coord.security.credentials import Credentials, read_user
 from tests.support.helpers import claim_ports, eventually, finished, rk
 
 #: Longest time for one start, on a machine that does other things as well.
@@ -71,6 +73,15 @@ class LocalUp:
         """Return all printed lines, for a failing test."""
         return "\n".join(json.dumps(one) for one in self.events)
 
+    def store_auth(self) -> str:
+        """Return super's credential of its store."""
+        return read_super(self.data_dir)
+
+    def credentials(self) -> Credentials | None:
+        """Return the credentials of its user `admin`, None if it is open."""
+        certs = self.data_dir / CERTS_DIR
+        return read_user(certs, FIRST_USER) if certs.exists() else None
+
     def pids(self) -> list[int]:
         """Return the pids of its daemons, as `rk up` reports them."""
         cluster = json.loads((self.data_dir / "cluster.json").read_text())
@@ -91,14 +102,19 @@ class LocalUp:
 
 @contextlib.contextmanager
 def local_up(data_dir: Path, *options: str) -> Iterator[LocalUp]:
-    """Yield `rk up --json` with these options. All its processes end with the block."""
+    """Yield `rk up --json` with these options. All its processes end with the block.
+
+    Meanwhile connections of the test to daemons prove the credentials of the cluster's user `admin`.
+    """
     words = rk("up", "--json", "--data-dir", str(data_dir), *options)
     with (data_dir.parent / f"{data_dir.name}.err").open("a") as errors:
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
     found = LocalUp(process, data_dir)
+    process_credentials.choose_by(found.credentials)
     try:
         yield found
     finally:
+        process_credentials.forget()
         process.kill()
         process.wait()
         eventually(lambda: not processes_of(data_dir), STOP_DEADLINE_S, "no process is left")

@@ -43,10 +43,11 @@ class Write(NamedTuple):
 class Writer:
     """Puts 1, 2, 3, … at each of KEYS of a table."""
 
-    def __init__(self, hosts: str, table: str) -> None:
+    def __init__(self, hosts: str, auth: str, table: str) -> None:
         self.table = table
         self.writes: dict[str, list[Write]] = {key: [] for key in KEYS}
         self._hosts = hosts
+        self._auth = auth
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -59,7 +60,7 @@ class Writer:
         self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
-        with connect(self._hosts, connect_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S) as client:
+        with connect(self._hosts, connect_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S, store_auth=self._auth) as client:
             number = 0
             while not self._stop.is_set():
                 number += 1
@@ -103,7 +104,8 @@ def checked(*words: object, status: int = 0) -> str:
 
 @contextmanager
 def client_of(up: LocalUp) -> Iterator[RegionClient]:
-    with connect(up.event("up")["cluster"]["store"], connect_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S) as made:
+    hosts = up.event("up")["cluster"]["store"]
+    with connect(hosts, connect_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S, store_auth=up.store_auth()) as made:
         yield made
 
 
@@ -111,7 +113,7 @@ def back_up_under_writes(up: LocalUp, data_dir: Path, folder: Path) -> dict[str,
     """Make a backup while clients write and a server is killed; return the writers, stopped."""
     hosts = up.event("up")["cluster"]["store"]
     victim = up.event("up")["cluster"]["servers"][1]["pid"]
-    writers = {name: Writer(hosts, name) for name in TABLES}
+    writers = {name: Writer(hosts, up.store_auth(), name) for name in TABLES}
     with writers["packages"], writers["files"]:
         eventually(lambda: all(one.acked() >= 3 for one in writers.values()), what="writes are acknowledged")
         # At this rate the backup takes some seconds.

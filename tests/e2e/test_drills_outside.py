@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cli.common.local import CERTS_DIR, SUPER_FILE
 from cli.up.control import ControlRequest, ask
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
 from tests.support.helpers import eventually, heed_ctrl_c, rk
@@ -32,11 +33,14 @@ ask(data_dir, ControlRequest(op, name, 9))
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUp]:
-    """Yield a cluster; the drills here know only its store."""
+    """Yield a cluster; the drills here know only its store and its credentials."""
     data_dir = tmp_path_factory.mktemp("outside") / "rk-data"
     with local_up(data_dir, "--base-port", str(free_base_port()), *SHAPE) as found:
         found.event("up")
-        yield found
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RK_CERTS_DIR", str(data_dir / CERTS_DIR))
+            patch.setenv("RK_STORE_AUTH", f"@{data_dir / SUPER_FILE}")
+            yield found
 
 
 def store_of(up: LocalUp) -> str:

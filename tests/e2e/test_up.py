@@ -26,7 +26,7 @@ ACKNOWLEDGED = 50
 def cluster_id(up: LocalUp) -> str:
     """Return the cluster's id."""
     with_store = up.event("up")["cluster"]["store"]
-    client = KazooClient(hosts=with_store)
+    client = KazooClient(hosts=with_store, auth_data=[("digest", up.store_auth())])
     client.start(60)
     try:
         found: str = json.loads(client.get("/regionkeeper/cluster")[0])["cluster_id"]
