@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install installed ready lint tidy test test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean dist docs lock install-locked sbom audit
+.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean dist docs lock install-locked sbom audit
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -88,11 +88,15 @@ test: ready  ## lint and all tests; those of the compiled modules also interpret
 	@export RK_REPEATED=$(REPEATED); rm -f $(REPEATED) $(REPEATED).failed; status=0; \
 	{ ($(PYTEST) $(TOGETHER) tests/sim tests/datadriven tests/unit) && \
 	(echo "== interpreted"; export RK_PURE=1; $(PYTEST) $(TOGETHER) $(COMPILED_TESTS)) && \
-	($(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder tests/e2e tests/security); } || status=$$?; \
+	($(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder tests/e2e tests/security) && \
+	($(PYTEST) tests/browser); } || status=$$?; \
 	$(BIN)/python -m tests.repeated $(REPEATED); exit $$status
 
 bench-store: $(VENV)/installed $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
 	$(BIN)/python -m benchmarks.store $(BENCH)
+
+test-browser: $(VENV)/installed-dev $(VENV)/compiled  ## the live page in Debian's chromium
+	$(BIN)/python -m pytest -q tests/browser
 
 DRILL_RUNS ?= 5
 test-drills: $(VENV)/installed-dev $(VENV)/compiled  ## each drill DRILL_RUNS (5) times on one local cluster, under load

@@ -5,12 +5,14 @@
     GET /ui/stream           server-sent events (`feed.py`)
     GET /ui/data/<view>      JSON of one view (`views.py`)
 
-Everything is read-only: other methods than GET and HEAD get 405. The policy headers allow the browser to load and ask
-nothing but this master, and no other page may show this one in a frame.
+The page is served to browsers on this machine alone (`is_local`). Everything is read-only: other methods than GET and
+HEAD get 405. The policy headers allow the browser to load and ask nothing but this master, and no other page may show
+this one in a frame.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any, Final
@@ -48,9 +50,21 @@ _TYPES: Final = {
 }
 _TEXT: Final = b"text/plain; charset=utf-8"
 _JSON: Final = b"application/json"
+_FOR_THIS_MACHINE: Final = b"The live page is served to this machine alone: open it through a tunnel (ssh -L).\n"
 
 #: Decides whether a request may be served.
 Gate = Callable[[Any], bool]
+
+
+def is_local(request: Any) -> bool:
+    """Return True for a browser on this machine. The admin port asks nobody who he is, so others get nothing."""
+    host = str(getattr(request.getClientAddress(), "host", "")).partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def load_assets() -> dict[bytes, tuple[bytes, bytes]]:
@@ -67,7 +81,7 @@ def load_assets() -> dict[bytes, tuple[bytes, bytes]]:
 class PageSite:
     """The front of an admin port (`coord/http.py`)."""
 
-    def __init__(self, feed: Feed, views: Views, gate: Gate = lambda _request: True) -> None:
+    def __init__(self, feed: Feed, views: Views, gate: Gate = is_local) -> None:
         self._feed = feed
         self._views = views
         self._gate = gate
@@ -81,10 +95,10 @@ class PageSite:
         if request.method not in (b"GET", b"HEAD"):
             request.setHeader(b"allow", b"GET, HEAD")
             _finish(request, 405, _TEXT, b"Only GET and HEAD: this page changes nothing.\n")
+        elif not self._gate(request):
+            _finish(request, 403, _TEXT, _FOR_THIS_MACHINE)
         elif path in self._assets:
             _finish(request, 200, *self._assets[path])
-        elif not self._gate(request):
-            _finish(request, 401, _TEXT, b"This page needs a token: open / and enter it.\n")
         elif path == b"/ui/stream":
             self._stream(request)
         elif path.startswith(b"/ui/data/"):

@@ -49,7 +49,7 @@ export function table(caption, columns, rows, options = {}) {
       : one.name;
     return el("th", { scope: "col", class: one.n ? "n" : null, "aria-sort": dir }, name);
   });
-  const body = shown.map((row) => el("tr", null, columns.map((one) => el("td", { class: one.n ? "n" : one.wrap ? "wrap" : one.keep ? "keep" : null }, one.cell(row)))));
+  const body = shown.map((row) => el("tr", null, columns.map((one) => el("td", { class: one.n ? "n" : one.wide ? "wrap wide" : one.wrap ? "wrap" : one.keep ? "keep" : null }, one.cell(row)))));
   if (!body.length) return el("div", { class: "scroll" }, el("p", { class: "empty" }, options.empty || "nothing"));
   return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption, "data-focus": caption }, el("table", { "aria-label": caption }, el("thead", null, el("tr", null, head)), el("tbody", null, body)));
 }

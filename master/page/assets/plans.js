@@ -41,7 +41,7 @@ export function plans(main, state) {
       ...(first ? [{ name: "at the begin", n: true, cell: (one) => number(first.get(one.uuid) || 0) }] : []),
       { name: "now", n: true, cell: (one) => number(one.open || 0) },
       { name: "coming, going", n: true, cell: (one) => `${number(one.coming || 0)}, ${number(one.going || 0)}` },
-      { name: "", cell: (one) => { const bar = el("span", { class: "meter" }, el("i")); bar.firstChild.style.width = `${((one.open || 0) / most) * 100}%`; return bar; } },
+      { name: "share", cell: (one) => { const bar = el("span", { class: "meter" }, el("i")); bar.firstChild.style.width = `${((one.open || 0) / most) * 100}%`; return bar; } },
     ], found));
   }
   return { figures: bars, end: view.end };

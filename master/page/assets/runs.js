@@ -73,7 +73,7 @@ function drill(main, state, id) {
         { name: "longest", n: true, cell: (each) => duration(each.longest_s * 1000) },
       ], (outage.per_region || []).slice(0, 20))] : "",
       (found.checks || found.invariants || []).length ? [el("h2", null, "Checks"), table("Checks", [
-        { name: "check", cell: (each) => visible(each.name) }, { name: "", cell: (each) => tag(each.held ? "held" : "broken", each.held ? "good" : "bad") }, { name: "detail", wrap: true, cell: (each) => visible(each.detail) },
+        { name: "check", cell: (each) => visible(each.name) }, { name: "verdict", cell: (each) => tag(each.held ? "held" : "broken", each.held ? "good" : "bad") }, { name: "detail", wrap: true, cell: (each) => visible(each.detail) },
       ], found.checks || found.invariants)] : "");
   }
   /** The band of unavailable regions above phases and events. */

@@ -23,8 +23,8 @@ export function transitions(main, state) {
     { name: "deadline", n: true, sort: (one) => one.deadline_ms || 0, cell: (one) => deadline(one) },
     { name: "attempt", n: true, sort: (one) => one.attempt || 0, cell: (one) => (one.attempt ? `${one.attempt} of ${one.attempts_max}` : "") },
     { name: "server", sort: (one) => state.place(one.server), cell: (one) => state.place(one.server) },
-    { name: "who must act", wrap: true, cell: (one) => [one.actor ? el("b", null, one.actor) : "", one.step ? ": " + rename(visible(one.step), state) : rename(visible(one.headline || ""), state)] },
-    { name: "last error", wrap: true, cell: (one) => rename(visible(one.error || ""), state) },
+    { name: "who must act", wide: true, cell: (one) => [one.actor ? el("b", null, one.actor) : "", one.step ? ": " + rename(visible(one.step), state) : rename(visible(one.headline || ""), state)] },
+    { name: "last error", wide: true, cell: (one) => rename(visible(one.error || ""), state) },
   ];
   function deadline(one) {
     if (!one.deadline_ms) return "";

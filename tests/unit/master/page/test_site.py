@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -15,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from coord.errors import ConnectionLoss
 from coord.http import AdminHttp
 from master.page.listeners import LISTENERS_MAX
-from master.page.site import HEADERS, PageSite, load_assets
+from master.page.site import HEADERS, PageSite, is_local, load_assets
 from master.page.views import NotFound
 from tests.unit.master.page.fake_master import FakeMaster, cluster_of, feed_of, pass_time
 
@@ -101,13 +102,27 @@ class PagePort(SynchronousTestCase):
         for path in ("/", "/ui/stream", "/ui/data/echo"):
             assert self.ask(f"GET {path}", host="evil.example")[0] == 403
 
-    def test_without_permission_there_is_the_shell_alone(self) -> None:
-        """Files are public, data is not."""
+    def test_without_permission_there_is_nothing(self) -> None:
+        """Neither files nor data nor the stream."""
         self.may_serve = False
-        assert self.ask("GET /")[0] == 200
-        assert self.ask("GET /ui/data/echo")[0] == 401
-        assert self.ask("GET /ui/stream")[0] == 401
+        for path in ("/", "/ui/app.js", "/ui/data/echo", "/ui/stream"):
+            assert self.ask(f"GET {path}")[0] == 403
         assert not self.feed.listeners
+
+    def test_the_page_is_for_this_machine(self) -> None:
+        """Whatever the port listens on: loopback addresses in both families, and nobody else."""
+        for host, expected in (
+            ("127.0.0.1", True),
+            ("127.8.0.1", True),
+            ("::1", True),
+            ("::ffff:127.0.0.1", True),
+            ("10.0.0.1", False),
+            ("::ffff:10.0.0.1", False),
+            ("fe80::1%eth0", False),
+            ("", False),
+        ):
+            request = SimpleNamespace(getClientAddress=lambda host=host: SimpleNamespace(host=host))
+            assert is_local(request) is expected, host
 
     def test_data_and_its_errors(self) -> None:
         """One sentence each; an internal error says nothing about its cause."""

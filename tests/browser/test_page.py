@@ -1,0 +1,211 @@
+"""The live page in a real browser: exact, quiet on its console, unharmed by hostile names, usable by keyboard and when
+narrow. One cluster for all tests of a real one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
+from tests.support.helpers import eventually
+
+VIEWS = ("", "regions", "transitions", "servers", "store", "tables", "tablets", "plans", "runs", "audit")
+DEADLINE_MS = 30_000
+#: What a page with the whole cluster has; `rk` is the page's own state.
+LOADED = "window.rk && rk.isLive && rk.model.isComplete && rk.figures !== null"
+
+
+@contextlib.contextmanager
+def synthetic(*options: str) -> Iterator[str]:
+    """Yield the address of a made-up master's page."""
+    words = [sys.executable, "-m", "tests.browser.synthetic", *options]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[LocalUp]:
+    """Yield a small cluster with one table of 40 shared regions. `browser` first: without one nothing starts."""
+    assert browser is not None
+    shape = ("--store-nodes", "1", "--masters", "2", "--servers", "3", "--replicas", "1", "--regions", "40")
+    base = ("--base-port", str(free_base_port()), "--plan-engine", "greedy")
+    with local_up(tmp_path_factory.mktemp("page") / "c", *shape, *base) as up:
+        up.event("up")
+        yield up
+
+
+class Tab:
+    """One page; everything that the browser complains about is kept."""
+
+    def __init__(self, browser: Any, address: str, **options: Any) -> None:
+        self.complaints: list[str] = []
+        self.requests: set[str] = set()
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.page.on(
+            "console", lambda one: self.complaints.append(one.text) if one.type in ("error", "warning") else None
+        )
+        self.page.on("pageerror", lambda one: self.complaints.append(str(one)))
+        self.page.on("request", lambda one: self.requests.add(one.url.split("/")[2]))
+        self.address = address
+        self.page.goto(address)
+        self.wait(LOADED)
+
+    def wait(self, condition: str) -> None:
+        """Wait until an expression is true in the page."""
+        # Playwright's own wait evaluates text in the page, which the page's policy forbids.
+        deadline_s = time.monotonic() + DEADLINE_MS / 1000
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < deadline_s, f"{condition} in {self.page.inner_text('body')}"
+            self.page.wait_for_timeout(20)
+
+    def show(self, view: str) -> None:
+        """Open a view by its link."""
+        self.page.evaluate(f"location.hash = '#/{view}'")
+        self.page.wait_for_selector("main h1", timeout=DEADLINE_MS)
+
+    def read(self, expression: str) -> Any:
+        return self.page.evaluate(expression)
+
+    def close(self) -> None:
+        self.context.close()
+
+
+@contextlib.contextmanager
+def tab(browser: Any, address: str, **options: Any) -> Iterator[Tab]:
+    """Yield a page, and fail if the browser had complaints or asked another host."""
+    found = Tab(browser, address, **options)
+    yield found
+    found.close()
+    assert found.complaints == []
+    assert found.requests == {address.split("/")[2]}
+
+
+def pages_of(up: LocalUp) -> dict[str, str]:
+    """Return the address of each master's page by role, as `rk status` prints it."""
+    status = json.loads(run_rk("status", "--json", "--data-dir", str(up.data_dir)).stdout)
+    return {one["role"]: one["page"] for one in status["masters"]}
+
+
+def test_the_page_equals_rk_status_at_rest(browser: Any, cluster: LocalUp) -> None:
+    """On the active master and on the standby, which says its age."""
+    status = json.loads(run_rk("status", "--json", "--data-dir", str(cluster.data_dir)).stdout)
+    for role, address in pages_of(cluster).items():
+        with tab(browser, address) as one:
+            figures = one.read("rk.figures")
+            assert figures["role"] == role
+            assert {server["address"]: server.get("open", 0) for server in figures["servers"]} == {
+                server["address"]: server["open"] for server in status["servers"]
+            }
+            assert figures["counts"]["rit"] == status["rit"] == 0
+            (table,) = status["tables"]
+            assert [(each["name"], each["regions"], each["open"]) for each in figures["tables"]] == [
+                (table["table"]["name"], table["regions"], table["open"])
+            ]
+            assert one.read("rk.model.counts()[0]") == table["regions"] == 40
+            assert (" old" in one.page.inner_text("#told")) == (role == "standby")
+            if role == "active":
+                assert one.page.inner_text("#verdict").strip() == "HEALTHY"
+
+
+def test_every_view_is_quiet_accessible_and_fits_a_phone(browser: Any, cluster: LocalUp) -> None:
+    """No complaint, no foreign host, no violation found by axe, nothing wider than the screen; dark and light."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    address = pages_of(cluster)["active"]
+    for theme in ("light", "dark"):
+        narrow = {"viewport": {"width": 390, "height": 800}, "color_scheme": theme, "bypass_csp": True}
+        with tab(browser, address, **narrow) as one:
+            for view in VIEWS:
+                one.show(view)
+                one.wait("!document.querySelector('main').innerText.includes('undefined')")
+                assert one.read("document.documentElement.scrollWidth <= innerWidth"), (view, theme)
+                found = axe.run(one.page).response["violations"]
+                assert not [(each["id"], each["nodes"][0]["html"]) for each in found], (view, theme)
+
+
+def test_the_map_is_used_by_keyboard(browser: Any, cluster: LocalUp) -> None:
+    """Tab reaches it, arrows move, Enter opens the region, which tells its life."""
+    with tab(browser, pages_of(cluster)["active"] + "#/regions") as one:
+        one.page.locator("canvas").focus()
+        for press in ("Home", "ArrowRight", "ArrowRight", "Enter"):
+            one.page.keyboard.press(press)
+        one.wait("location.hash.startsWith('#/region/')")
+        one.page.wait_for_selector("text=OPENING → OPENED", timeout=DEADLINE_MS)
+        assert "OPEN" in one.page.inner_text("main")
+
+
+def test_a_dead_server_and_a_dead_master_leave_no_stale_number(browser: Any, cluster: LocalUp) -> None:
+    """Regions of a killed server are seen closed, and open again. Then the standby's page becomes the active one's."""
+    pages = pages_of(cluster)
+    local = json.loads((cluster.data_dir / "cluster.json").read_text())
+    with tab(browser, pages["active"] + "#/regions") as active, tab(browser, pages["standby"] + "#/regions") as standby:
+        for each in (active, standby):
+            each.read("(rk.changes = 0, setInterval(() => { if (rk.model.counts()[0] < 40) rk.changes++; }, 5))")
+        victim = local["servers"][0]
+        os.kill(victim["pid"], signal.SIGKILL)
+        active.wait("rk.changes > 0")
+        for each in (active, standby):
+            each.wait("rk.model.counts()[0] === 40 && rk.figures.counts.rit === 0 && rk.figures.counts.open === 40")
+        master = next(one for one in local["masters"] if pages["active"].split("/")[2] == one["admin"])
+        os.kill(master["pid"], signal.SIGKILL)
+        standby.wait("rk.figures.role === 'active' && rk.model.isComplete && rk.model.counts()[0] === 40")
+        assert "active master" in standby.page.inner_text("#told")
+        active.complaints.clear()  # the browser reports that the connection was refused
+    eventually(lambda: pages_of(cluster)["active"], 30, "a master is active")
+
+
+def test_many_regions_and_moves(browser: Any) -> None:
+    """100,000 cells; the picture follows 500 moves a second."""
+    with synthetic("--regions", "100000") as address, tab(browser, address + "#/regions") as one:
+        assert one.read("rk.model.numbers.size") == 100_000
+        one.wait("document.querySelector('.sum').textContent.includes('100,000 regions')")
+        one.read("(rk.seen = rk.model.counts()[4])")
+        one.wait("rk.model.counts()[4] > 0 && rk.figures.counts.rit > 0")
+
+
+def test_hostile_names_are_text(browser: Any) -> None:
+    """Tables, keys and problems with markup and directions are shown, and do nothing."""
+    with synthetic("--regions", "40", "--hostile") as address, tab(browser, address) as one:
+        for view in VIEWS[:6]:
+            one.show(view)
+        one.show("")
+        assert "<img src=x" in one.page.inner_text("main")
+        one.show("tables")
+        one.wait("document.querySelector('main').innerText.includes('<img src=x')")
+        assert "\u202e" not in one.page.inner_text("body")
+        assert one.read("window.hurt === undefined && document.querySelectorAll('main img').length === 0")
+
+
+def screenshots(folder: Path) -> None:
+    """Write one small picture of each view of a made-up cluster: `python -m tests.browser.test_page FOLDER`."""
+    from playwright.sync_api import sync_playwright  # an extra
+
+    from tests.browser.conftest import CHROMIUM, FLAGS
+
+    with sync_playwright() as driver, synthetic("--regions", "2000") as address:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        for theme in ("light", "dark"):
+            one = Tab(browser, address, viewport={"width": 1000, "height": 620}, color_scheme=theme)
+            for view in VIEWS:
+                one.show(view)
+                one.page.wait_for_timeout(1500)
+                one.page.screenshot(path=folder / f"{view or 'overview'}-{theme}.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    screenshots(Path(sys.argv[1]))
