@@ -221,6 +221,24 @@ def test_a_server_that_takes_orders_and_does_not_begin_is_given_up() -> None:
     assert cluster.now - 1_000_000 >= CONFIG.open_timeout_ms
 
 
+def test_the_former_server_is_not_chosen_again_after_it_has_failed() -> None:
+    """RT-11: the next attempt goes to a *different* server, although the region's own server has the fewest regions
+    and comes first otherwise."""
+    cluster = ModelCluster(CONFIG)
+    cluster.put(region(), *(region(name, on=at("b")) for name in ("r2", "r3")))
+    cluster.regions["r1"] = (region(on=at("a", 0)), 0)  # a has been restarted since
+    cluster.failing = {"a": "no disk"}
+    cluster.start(server("a"), B)
+    cluster.pass_time(60_000)
+    assert cluster.where() == "b"
+    places = [
+        one.record.destination.uuid
+        for one in cluster.writes
+        if getattr(one, "key", "") == "r1-0" and hasattr(one, "record")
+    ]
+    assert places == ["a", "b"]
+
+
 # --- servers that come and go ----------------------------------------------------------------------------------------
 
 
