@@ -51,7 +51,7 @@ def main() -> None:
     client.start()
     watch.start()
     try:
-        threading.VersionEvent().wait()
+        threading.Event().wait()
     except KeyboardInterrupt:
         watch.stop()
         client.stop()
