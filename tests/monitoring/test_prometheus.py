@@ -51,6 +51,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUp]:
         yield up
 
 
+def token_of(cluster: LocalUp) -> str:
+    """Return the token that the cluster's admin ports demand."""
+    credentials = cluster.credentials()
+    assert credentials is not None, "the cluster is open"
+    return credentials.token()
+
+
 class Prometheus:
     """A running Prometheus."""
 
@@ -81,6 +88,7 @@ def prometheus(cluster: LocalUp, tmp_path_factory: pytest.TempPathFactory) -> It
     config["global"] = {"scrape_interval": f"{_SCRAPE_S}s", "evaluation_interval": f"{_SCRAPE_S}s"}
     daemons = cluster.event("up")["cluster"]
     for job, kind in zip(config["scrape_configs"], ("coord", "masters", "servers"), strict=True):
+        job["authorization"] = {"credentials": token_of(cluster)}
         job["static_configs"] = [{"targets": [one["admin"] for one in daemons[kind]]}]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     (port,) = free_ports(1)
@@ -111,7 +119,9 @@ def test_daemons_export_what_the_page_lists(cluster: LocalUp) -> None:
     for kind, daemon in (("coord", "store"), ("masters", "master"), ("servers", "server")):
         exported = set()
         for one in daemons[kind]:
-            with urllib.request.urlopen(f"http://{one['admin']}/metrics", timeout=30) as reply:
+            headers = {"Authorization": f"Bearer {token_of(cluster)}"}
+            request = urllib.request.Request(f"http://{one['admin']}/metrics", headers=headers)
+            with urllib.request.urlopen(request, timeout=30) as reply:
                 text = reply.read()
             lint = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
             assert (lint.returncode, lint.stdout) == (0, b""), lint
