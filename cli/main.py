@@ -24,9 +24,9 @@ from cli.common.errors import MEANINGS, CliError, ExitStatus
 from cli.common.options import JSON_VARIABLE, Globals, global_options
 from cli.common.waiting import start_over
 from coord.compiled import form, is_switched_on
-from coord.printable import quoted
 from coord.security import process
 from coord.security.credentials import Credentials
+from coord.security.printable import quoted
 
 DEBUG_VARIABLE: Final = "RK_DEBUG"
 #: Garbage collection threshold of a daemon.

@@ -15,7 +15,7 @@ from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, formatEvent
 from zope.interface import implementer
 
 from coord.errors import ConfigError
-from coord.printable import printable
+from coord.security.printable import printable
 
 log = Logger()
 

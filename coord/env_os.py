@@ -8,12 +8,18 @@ import os
 import random
 import secrets
 import signal
+import stat
 import threading
 import time
 from pathlib import Path
 from typing import Final
 
+from twisted.logger import Logger
+
 from coord.env import Clock, Disk, DiskFile, Entropy, Rng, System
+from coord.errors import ConfigError
+
+log = Logger()
 
 #: prctl(2).
 _PR_SET_PDEATHSIG: Final = 1
@@ -206,7 +212,8 @@ class FolderLock:
     """An exclusive lock on a data directory, held until `release` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the lock. Raise BlockingIOError if another process holds it."""
+        """Take the lock. Raise BlockingIOError if another process holds it, ConfigError if others may write here."""
+        check_owned(folder)
         self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -221,6 +228,27 @@ class FolderLock:
     def release(self) -> None:
         """Release the directory for other processes."""
         os.close(self._fd)
+
+
+def check_owned(folder: Path) -> None:
+    """Refuse a data directory in which everybody may write: they could replace its files, or lay links.
+
+    A group may write, as an umask of 002 lets it. A mount point may be open, because volumes of containers often are;
+    there are no other users there. Both are logged.
+
+    Raises:
+        ConfigError: with what to do.
+    """
+    mode = folder.stat().st_mode
+    if not mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return
+    shown = f"data directory {folder} may be written by {{whom}} (mode {stat.S_IMODE(mode):04o})"
+    if not mode & stat.S_IWOTH:
+        log.info("{what}", what=shown.format(whom="its group"))
+    elif os.path.ismount(folder):
+        log.warn("{what}; it is a mount point, so it is used", what=shown.format(whom="everybody"))
+    else:
+        raise ConfigError(f"{shown.format(whom='everybody')}: run `chmod o-w {folder}`, or give another directory")
 
 
 def _sync_folder(folder: Path | str) -> None:

@@ -34,10 +34,10 @@ from coord.env import System
 from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError, NoAuth
 from coord.http import AdminHttp
-from coord.printable import QuotedStream
 from coord.rpc.server import RpcServer
 from coord.security import process
 from coord.security.principal import MASTER, Principal
+from coord.security.printable import QuotedStream
 from coord.spans import LONG_BOUNDS_S, SpansByName
 from master.active import ActiveMaster
 from master.api.requests import MasterApi

@@ -19,9 +19,9 @@ from coord.daemon import allow_many_files, stop_on_signals
 from coord.env_os import share_processors
 from coord.errors import ConfigError
 from coord.peers.reactor import install
-from coord.printable import QuotedStream
 from coord.security import process
 from coord.security.principal import SERVER, Principal
+from coord.security.printable import QuotedStream
 from regionserver.config import ServerSettings, is_loopback
 from regionserver.kv.service import KvRegions
 from regionserver.opener import NothingOpener, RegionOpener, TabletsAloneOpener

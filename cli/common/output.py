@@ -1,7 +1,7 @@
 """Output: tables for people, JSON for programs, the same content in both.
 
-Everything is quoted in one place: standard output and standard error of a command write printable text only
-(`coord.printable.quoted`). A console sends controls of its own, so it writes past that, and quotes what it shows.
+Everything is quoted in one place (`coord.security.printable`): standard output and standard error of a command write
+printable text only. A console sends controls of its own, so it writes past that, and quotes what it shows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.common.errors import CliError
-from coord.printable import QuotedStream, printable, unquoted
+from coord.security.printable import QuotedStream, printable, unquoted
 
 #: Width if the output is not a terminal: no line is cut off or continued, so `grep` finds whole records.
 _PIPE_WIDTH: Final = 100_000

@@ -29,7 +29,7 @@ import click
 from click.core import ParameterSource
 
 from cli.common.errors import UnreachableError
-from coord.printable import printable, unquoted
+from coord.security.printable import printable, unquoted
 
 #: Silence after which a command says what it waits for.
 FIRST_WORD_S: Final = 1.0

@@ -12,8 +12,8 @@ import msgspec
 
 from cli.common.connect import ask_server
 from cli.tablets.deep import ReplicaToRead, read_replica, replicas_of
-from coord.printable import printable, unquoted
 from coord.rpc.wire import RpcError
+from coord.security.printable import printable, unquoted
 from regions.diagnose.fsck import ClusterView, Finding, Problem
 from regions.records.model import RegionRecord, ServerRecord, TableState
 from regionserver.kv.messages import KvVerified, KvVerify

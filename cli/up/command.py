@@ -52,6 +52,8 @@ from cli.up.examples import example_data, example_path
 from cli.up.ports import holder, is_free
 from cli.up.replicas import check_replicas, copies
 from cli.up.supervisor import News, Supervisor
+from coord.env_os import check_owned
+from coord.errors import ConfigError
 from master.settings import ENGINES, SECONDS_MAX
 from regions.records.model import TableRecord, TableState
 from regions.records.znodes import check_table_name
@@ -181,6 +183,8 @@ def up(
             check_replicas(replicas, shape)
     specs = [] if no_table else specs_of_csv(source or example_path(), regions)
     wanted = None if no_table else UpTable(table_name, specs, *copies(replicas, shape))
+    if os.geteuid() == 0 and not given.json:
+        click.echo("rk: running as root, which no daemon needs: better give the cluster to a user of its own", err=True)
     with _hold(data_dir, before):
         _check_ports(local)
         return _run(given, local, shape, data_dir, wanted, restart=restart)
@@ -260,7 +264,12 @@ def _hold(data_dir: Path, before: LocalCluster | None) -> IO[str]:
             raise CliError(
                 f"{data_dir} is not empty and holds no cluster (no {CLUSTER_FILE})", "Give an empty or new --data-dir."
             )
-        lock = (data_dir / LOCK_FILE).open("a+")
+        check_owned(data_dir)
+        # A link could let this process overwrite a file of somebody else.
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.fdopen(os.open(data_dir / LOCK_FILE, flags, 0o600), "a+")
+    except ConfigError as error:
+        raise CliError(str(error)) from error
     except OSError as error:
         raise CliError(f"cannot use {data_dir}: {error.strerror}", "Give a --data-dir that you may write.") from error
     try:

@@ -1,9 +1,10 @@
-"""Identities of processes and users, and their proof at the begin of a connection.
+"""Identities of processes and users, their proof at the begin of a connection, and texts of strangers.
 
 principal.py    kind and name: `server:…`, `user:alice`
 keys.py         secrets of a cluster and the key of one identity, as files keep them (pure)
 handshake.py    challenge and response with such a key, for either end (pure)
 channel.py      the security of one connection, without a socket: handshake, then plain bytes
 credentials.py  the directory of --certs-dir: what this process proves, and whom it accepts
+printable.py    texts of strangers for terminals and logs
 process.py      the credentials of this process, for every client that is given none
 """

@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
+from coord.env_os import check_owned
 from coord.errors import ConfigError
 from regions.records.model import Incarnation
 
@@ -71,7 +72,9 @@ class Instance:
         """
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock_fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            check_owned(directory)
+            # A link could let this process empty a file of somebody else.
+            lock_fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise ConfigError(f"data directory {directory} cannot be used: {error.strerror}") from error
         try:

@@ -10,7 +10,7 @@ from twisted.logger import LogLevel
 from twisted.python.failure import Failure
 
 from coord.daemon import StderrLog
-from coord.printable import printable
+from coord.security.printable import printable
 
 DAEMON = """
 import os, signal, sys

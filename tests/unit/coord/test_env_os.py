@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coord.env_os import FolderLock, return_memory
+from coord.env_os import FolderLock, check_owned, return_memory
+from coord.errors import ConfigError
 
 
 def resident_mb() -> float:
@@ -45,3 +46,18 @@ def test_lock_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         FolderLock(tmp_path)
     lock.release()
     FolderLock(tmp_path).release()
+
+
+def test_a_directory_for_everybody_is_refused_unless_it_is_a_mount_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group may write; volumes of containers are often open to everybody."""
+    for mode in (0o700, 0o755, 0o775, 0o2775):
+        tmp_path.chmod(mode)
+        check_owned(tmp_path)
+    for mode in (0o777, 0o1777, 0o702):
+        tmp_path.chmod(mode)
+        with pytest.raises(ConfigError, match="chmod o-w"):
+            check_owned(tmp_path)
+    monkeypatch.setattr(os.path, "ismount", lambda _path: True)
+    check_owned(tmp_path)

@@ -16,7 +16,7 @@ from rich.console import Console
 from cli.common import output
 from cli.common.errors import CliError
 from cli.common.views.display import JsonDisplay, PlainDisplay, output_may_fail
-from coord.printable import QuotedStream, printable, quoted
+from coord.security.printable import QuotedStream, printable, quoted
 from regions.messages import Tables, TableSummary
 from regions.records.model import Incarnation, TableIntent, TableRecord, TableState
 

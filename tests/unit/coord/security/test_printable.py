@@ -1,4 +1,4 @@
-"""coord.printable: what a terminal would obey or hide is escaped, everything else passes."""
+"""coord.security.printable: what a terminal would obey or hide is escaped, everything else passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from coord.printable import QuotedStream, printable, quoted
+from coord.security.printable import QuotedStream, printable, quoted
 
 
 @pytest.mark.parametrize(
