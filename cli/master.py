@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from cli.common.options import Globals, daemon_options, spark_options
+from cli.common.options import Globals, daemon_options, global_options, spark_options
 from cli.common.staleness import duration_ms
 from coord.errors import ConfigError
 from master.settings import ENGINES, MasterSettings, limits_of
 
 
 @click.group("master")
+@global_options
 def master() -> None:
     """A master: decides which server gets which region."""
 

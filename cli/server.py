@@ -38,6 +38,7 @@ _GRACE_S: Final = 5.0
 
 
 @click.group()
+@global_options
 def server() -> None:
     """Run, list, drain, retire and fence region servers."""
 

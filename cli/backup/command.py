@@ -43,6 +43,7 @@ _threads = click.option(
 
 
 @click.group()
+@global_options
 def backup() -> None:
     """Save the rows of all regions and the store in a directory, check it, restore tables from it.
 

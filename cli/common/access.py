@@ -181,6 +181,8 @@ def misfit(address: tuple[str, int], access: StoreAccess) -> tuple[str, str]:
                     f"{where} speaks TLS, but this command does not",
                     f"Give {_named('store-tls-ca')}, or another port.",
                 )
+            if _speaks_http(address):
+                return f"{where} is a port for HTTP, not for clients of the store", "Give the client port of the nodes."
             return "", ""
         with connect(address, access, PROBE_S) as sock:
             # A server that requires a certificate reports this only after the client's handshake.
@@ -235,6 +237,16 @@ def _speaks_tls(address: tuple[str, int]) -> bool:
         return False
 
 
+def _speaks_http(address: tuple[str, int]) -> bool:
+    """Return True if the port answers a request of HTTP, as an admin port does."""
+    try:
+        with socket.create_connection(address, timeout=PROBE_S) as plain:
+            plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return plain.recv(5) == b"HTTP/"
+    except OSError:
+        return False
+
+
 def _named(option: str) -> str:
     return f"--{option} ({variable_of(option)})"
 
@@ -272,6 +284,20 @@ def as_absolute(option: str, value: str) -> str:
         return f"@{Path(value[1:]).expanduser().absolute()}"
     is_path = option in _FILES or option == "data-dir"
     return str(Path(value).expanduser().absolute()) if is_path else value
+
+
+def silence_of(address: str, timeout_s: float = PROBE_S) -> str:
+    """Return in words why a node of the store has not answered."""
+    host, port = split_address(address)
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s):
+            return "accepts connections and does not answer"
+    except socket.gaierror as error:
+        return f"has a host that cannot be resolved: {error.strerror}"
+    except TimeoutError:
+        return "does not answer"
+    except OSError:
+        return "refuses connections"
 
 
 def is_answering(address: str, timeout_s: float = PROBE_S) -> bool:

@@ -7,6 +7,8 @@ from typing import Final
 
 import click
 
+from cli.common.options import global_options
+
 #: Name of a command of `rk debug tablet`, its attribute in `cli.debug.tablet`, and one line of help.
 _TABLET: Final = {
     "meta": ("meta", "The superblock of a tablet."),
@@ -39,6 +41,7 @@ class _TabletGroup(click.Group):
 
 
 @click.group()
+@global_options
 def debug() -> None:
     """The files of stopped daemons, in words. Nothing is written."""
 

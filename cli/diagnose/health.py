@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import four_letter, is_answering, open_store, store_access
+from cli.common.access import four_letter, open_store, silence_of, store_access
 from cli.common.connect import Cluster, knows_masters_alone, root_of, split_address, store_hosts
 from cli.common.errors import CliError
 from cli.common.local import Daemon, LocalCluster, read_cluster
@@ -192,7 +192,7 @@ class _Rounds:
             return StoreFinding(name, address, True, fields["Mode"].strip())
         if answer:
             return StoreFinding(name, address, True, trouble="answers that it does not serve")
-        return StoreFinding(name, address, False, trouble=_SILENT if is_answering(address, self._each_s) else DOWN)
+        return StoreFinding(name, address, False, trouble=silence_of(address, self._each_s))
 
     def _master(self, address: str) -> messages.MasterStatus | str:
         return _ask(address, messages.GetMasterStatus(), messages.MasterStatus, self._each_s)

@@ -172,7 +172,7 @@ def _store_node(name: str, address: str, access: StoreAccess) -> StoreNodeStatus
     answer = four_letter(address, "srvr", access=access)
     fields = dict(line.partition(":")[::2] for line in answer.splitlines())
     if not fields:
-        return StoreNodeStatus(name, address, "up" if is_answering(address) else "down")
+        return StoreNodeStatus(name, address, "silent" if is_answering(address) else "down")
     value = {key.strip(): text.strip() for key, text in fields.items()}
     return StoreNodeStatus(
         name,
@@ -317,7 +317,9 @@ def show(found: Status, names: Names, console: Console) -> None:
     """Print the screen."""
     rows = [(n.name, n.address, _word(n.role), n.zxid, n.connections, n.znodes, n.version) for n in found.store]
     if rows:
-        console.print(output.table("", ["store", "address", "role", "zxid", "#sessions", "#znodes", "version"], rows))
+        console.print(
+            output.table("", ["store", "address", "role", "zxid", "#connections", "#znodes", "version"], rows)
+        )
     if found.masters:
         lines = [(m.name, m.address, _word(m.role), m.epoch or "", m.mirror) for m in found.masters]
         console.print(output.table("", ["master", "address", "role", "#epoch", "mirror"], lines))

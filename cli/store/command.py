@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from cli.common.errors import UsageFaultError
-from cli.common.options import apply_options, given_before
+from cli.common.options import apply_options, given_before, global_options
 from cli.common.peers import peer_tls
 from coord.errors import ConfigError
 from coord.security import process
@@ -133,6 +133,7 @@ class _CoordGroup(click.Group):
 
 
 @click.group(cls=_CoordGroup)
+@global_options
 def coord() -> None:
     """A node of the store (the ZooKeeper protocol, replicated with Raft), and its files."""
 

@@ -20,7 +20,7 @@ import msgspec
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import admin_request, four_letter, is_answering, store_access
+from cli.common.access import admin_request, four_letter, silence_of, store_access
 from cli.common.connect import store_hosts
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.local import read_cluster
@@ -130,8 +130,7 @@ def _by_words(found: NodeStatus, access: StoreAccess, timeout_s: float) -> None:
         line.partition(": ")[::2] for line in four_letter(found.address, "srvr", timeout_s, access).splitlines()
     )
     if not said:
-        up = is_answering(found.address, timeout_s)
-        found.error = "accepts connections and does not answer" if up else "refuses connections"
+        found.error = silence_of(found.address, timeout_s)
         return
     if "Mode" not in said:
         found.error = "does not serve: it knows no leader"

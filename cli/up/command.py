@@ -540,7 +540,8 @@ def suggestions(
     """
     rk = output.invocation()
     where = (
-        "" if data_dir == Path(DEFAULT_DATA_DIR).absolute() else f" --data-dir {shlex.quote(output.shown(data_dir))}"
+        # Absolute: the second terminal may be in another directory.
+        "" if data_dir == Path(DEFAULT_DATA_DIR).absolute() else f" --data-dir {shlex.quote(str(data_dir))}"
     )
     found = [
         (f"{rk} status{where}", "the daemons and tables"),

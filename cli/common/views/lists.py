@@ -111,24 +111,25 @@ def listed(
     choices = [name for one in sorts for name in (one, f"-{one}")]
     in_words = ", ".join(sorts)
     usual = "100 in a terminal, else all" if limit is None else str(limit)
+    usual_limit = limit
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
-        def shaped(*args: Any, limit_rows: int | None, sort: str | None, **kwargs: Any) -> Any:
-            wanted = tuple(kwargs.pop("states", ()))
-            return command(*args, listing=Listing(wanted, sort or "", limit_of(limit_rows, limit)), **kwargs)
+        def shaped(*args: Any, limit: int | None, sort: str | None, **kwargs: Any) -> Any:
+            wanted = tuple(kwargs.pop("state", ()))
+            return command(*args, listing=Listing(wanted, sort or "", limit_of(limit, usual_limit)), **kwargs)
 
         shaped = click.option(
             "--sort", type=click.Choice(choices), metavar="COLUMN",
             help=f"Order by {in_words}; -{sorts[0]}: the largest first.  [default: {default or sorts[0]}]",
         )(shaped)  # fmt: skip
         shaped = click.option(
-            "--limit", "limit_rows", type=click.IntRange(0), metavar="N",
+            "--limit", type=click.IntRange(0), metavar="N",
             help=f"Show at most N {what}s; 0: all.  [default: {usual}]",
         )(shaped)  # fmt: skip
         if states:
             shaped = click.option(
-                "--state", "states", multiple=True, metavar="STATE",
+                "--state", multiple=True, metavar="STATE",
                 help=f"Only {what}s in this state: {states}; repeatable.",
             )(shaped)  # fmt: skip
         return shaped

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import http.server
+import socket
+import threading
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from kazoo.client import KazooClient
 
-from cli.common.access import as_variables, kazoo_options, read_access
-from cli.common.errors import UsageFaultError
+from cli.common.access import as_variables, kazoo_options, read_access, silence_of
+from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.options import SETTINGS, variable_of
-from cli.main import rk
+from cli.main import rk, run
 from coord.wire.values import OPEN_ACL, Acl
+from tests.support.helpers import free_ports
 
 COMMANDS = (
     ("master", "run"), ("server", "run"), ("coord", "list"), ("coord", "add"), ("coord", "remove"),
@@ -106,3 +110,31 @@ def test_readers_may_read_what_the_credential_creates() -> None:
             read_access({"store-auth": "rk:secret", "store-readers": text}, {})
     with pytest.raises(UsageFaultError, match="without a credential"):
         read_access({"store-readers": "sasl:ann"}, {})
+
+
+def test_a_port_for_http_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """An admin port as --store is the likeliest mistake; it accepts connections and is no store."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"127.0.0.1:{server.server_address[1]}"
+        assert run(["table", "list", "--store", address, "--timeout", "1"]) is ExitStatus.REFUSED
+        server.shutdown()
+        thread.join()
+    assert f"{address} is a port for HTTP, not for clients of the store" in capsys.readouterr().err
+
+
+def test_silence_is_told_in_words() -> None:
+    """A name that does not exist is not a node that is down."""
+    assert "cannot be resolved" in silence_of("no.such.host.invalid:2181")
+    assert silence_of(f"127.0.0.1:{free_ports(1)[0]}") == "refuses connections"
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(1)
+        assert silence_of(f"127.0.0.1:{listening.getsockname()[1]}") == "accepts connections and does not answer"
+
+
+@pytest.mark.parametrize("group", ["coord", "server", "backup", "table", "region", "plan", "debug", "master"])
+def test_shared_options_stand_between_group_and_command(group: str) -> None:
+    """The help says: before or after any subcommand."""
+    assert run([group, "--data-dir", "d", "--timeout", "1", "--help"]) is ExitStatus.OK
