@@ -23,7 +23,7 @@ from kazoo.exceptions import KazooException
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cli.common import output
-from cli.common.connect import open_cluster
+from cli.common.connect import forbidden, open_cluster
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, global_options
 from cli.common.waiting import takes_timeout, waiting
@@ -38,6 +38,7 @@ from regions.records.rows.words import parse_bound, parse_key, parse_prefix, par
 from regionserver.client import (
     Change,
     DataError,
+    Forbidden,
     NoSuchTable,
     OutcomeUnknown,
     Refused,
@@ -86,6 +87,8 @@ def open_regions(given: Globals, timeout_s: float) -> Iterator[RegionClient]:
             raise UsageFaultError(str(error), "`rk table show TABLE` shows its columns.") from error
         except OutcomeUnknown as error:
             raise UnreachableError(str(error), "The change may have been made: read the row.") from error
+        except Forbidden as error:
+            raise forbidden(str(error)) from error
         except DataError as error:
             raise CliError(str(error)) from error
         except KazooException as error:

@@ -93,6 +93,9 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
         _CHANGE, "plan", "cli.plan.command:plan", "Bulk plans: create, show, diff, explain, apply, abort, resume."
     ),
     CommandEntry(_CHANGE, "secure", "cli.diagnose.secure:secure", "Close a cluster's znodes for its credential, live."),
+    CommandEntry(_CHANGE, "grant", "cli.security.grants:grant", "Give a user a role: read, write or admin."),
+    CommandEntry(_CHANGE, "revoke", "cli.security.grants:revoke", "Take a role from a user."),
+    CommandEntry(_CHANGE, "acl", "cli.security.grants:acl", "Which user has which role."),
     CommandEntry(_DATA, "get", "cli.data:get", "The value or the columns at a key."),
     CommandEntry(_DATA, "put", "cli.data:put", "Put a value at a key, or a row of columns."),
     CommandEntry(_DATA, "delete", "cli.data:delete", "Delete a key."),
@@ -104,6 +107,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(
         _CHANGE, "certs", "cli.security.certs:certs", "Credentials of daemons and users: init, issue, rotate, list."
     ),
+    CommandEntry(_SHELL, "whoami", "cli.security.grants:whoami", "The identity that the cluster knows you by."),
     CommandEntry(_SHELL, "context", "cli.shell.context:context", "Clusters by name: list, use, add, remove."),
     CommandEntry(
         _SHELL, "completion", "cli.shell.completion:completion", "Completion of commands and names in the shell."

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from coord.security.principal import Principal
 from master.active import ActiveMaster
 from master.leadership.election import Election
 from master.phases import Phases
 from master.standby.watcher import StoreWatcher
+from regions import messages as ms
 from regions.cluster.limits import AssignerConfig
 from regions.records.model import MasterRecord
+
+
+class Checks(Protocol):
+    """The check of requests, as the API uses it (`master/access/checking.py`)."""
+
+    def identity(self, who: Principal) -> ms.CallerIdentity:
+        """Return what a caller with this identity has."""
+
+    def refresh(self) -> None:
+        """Read the grants now: this master has changed them."""
 
 
 class MasterProcess(Protocol):
@@ -25,6 +37,10 @@ class MasterProcess(Protocol):
     registered: list[MasterRecord]
     #: "" until the cluster record has been read.
     cluster_id: str
+
+    @property
+    def checks(self) -> Checks | None:
+        """None on an open cluster, where callers have no identity."""
 
     @property
     def role(self) -> str:
@@ -61,3 +77,6 @@ class MasterProcess(Protocol):
 
     def caller(self) -> str:
         """Return the sender's address of the request that is being dispatched."""
+
+    def caller_principal(self) -> Principal:
+        """Return the sender's proved identity, NOBODY on an open cluster."""

@@ -39,8 +39,10 @@ from coord.security import process
 from coord.security.principal import MASTER, Principal
 from coord.security.printable import QuotedStream
 from coord.spans import LONG_BOUNDS_S, SpansByName
+from master.access.checking import MasterChecks
 from master.active import ActiveMaster
 from master.api.requests import MasterApi
+from master.api.roles import is_for_standby
 from master.assignment.transition_times import TransitionTimes
 from master.catalog import store
 from master.health import MasterHealth
@@ -157,8 +159,14 @@ class MasterService:
             requests=MasterRequest,
             receiver=lambda: f"master {self.uuid} at {self.address}",
             check=lambda request: check_cluster(request.cluster, self.cluster_id, "master"),
+            authorize=self._authorize,
         )
         self.rpc_times = self._rpc.times
+        self.checks: MasterChecks | None = None
+        if self._rpc.credentials is not None:
+            self.checks = MasterChecks(
+                reactor, self._layout.grants, self, lambda: clock.monotonic_ms() / 1000, is_for_standby
+            )
         self._registry = CollectorRegistry()
         MasterMetrics(self, self._registry)
         self._admin_port: Any = None
@@ -217,6 +225,15 @@ class MasterService:
         """Return the sender's address of the request that is being dispatched."""
         return self._rpc.caller()
 
+    def caller_principal(self) -> Principal:
+        """Return the sender's proved identity of the request that is being dispatched, NOBODY on an open cluster."""
+        return self._rpc.caller_principal()
+
+    def _authorize(self, who: Principal, request: MasterRequest) -> None:
+        """Raise RpcError if `who` may not make this request: the one place for all requests to a master."""
+        if self.checks is not None:
+            self.checks.check(who, request)
+
     def _dispatch(self, request: MasterRequest) -> msgspec.Struct | Awaitable[msgspec.Struct]:
         """Dispatch a request. Heartbeats are answered without a coroutine: there may be a thousand a second."""
         if isinstance(request, Heartbeat):
@@ -266,6 +283,8 @@ class MasterService:
             self.auditor.stop()
         if self.watcher is not None:
             self.watcher.stop()
+        if self.checks is not None:
+            self.checks.stop()
         if self.active_master is not None:
             self.active_master.end("stopping")
         if self.client.state is SessionState.CONNECTED and self.election is not None:
@@ -301,6 +320,8 @@ class MasterService:
         if self._stopping:
             return
         if state is SessionState.CONNECTED:
+            if self.checks is not None:
+                self.checks.follow(self.client)
             self._start_election()
             return
         if self._electing is not None:

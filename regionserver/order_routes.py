@@ -9,15 +9,24 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from coord.rpc.wire import RpcError
 from regions.messages import (
+    STALE_EPOCH,
+    WRONG_CLUSTER,
+    WRONG_SERVER,
+    AlterRegions,
     ChangeConfig,
     CloseOrder,
+    CloseRegions,
     ConfigChanged,
     OpenOrder,
+    OpenRegions,
     OrderOutcome,
     OrderResult,
     OrderResults,
+    PurgeTable,
+    ReviewReplicas,
     TransferLeadership,
 )
+from regions.records.model import Incarnation
 from regionserver.replica.host import Host
 from regionserver.tablets.messages import NO_REPLICA
 from regionserver.tablets.orders import key_of, split_orders
@@ -27,6 +36,28 @@ _Order = TypeVar("_Order", OpenOrder, CloseOrder)
 _Accept = Callable[[list[_Order], int, int], Deferred[OrderResults]]
 
 NO_TABLETS = "this server takes no tablets: it has no peer address"
+
+
+#: Requests that only the latest master may send, and only to this incarnation.
+Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable | ChangeConfig
+
+
+def objection(command: Command, me: Incarnation, cluster_id: str, epoch: int) -> tuple[str, str]:
+    """Return code and reason why a command is not for this incarnation of this server, two empty texts if it is.
+
+    `cluster_id` and `epoch` are those that the server knows.
+    """
+    if (command.recipient, command.start_code) != (me.uuid, me.start_code):
+        return WRONG_SERVER, f"this server is {me}, not {Incarnation(command.recipient, command.start_code)}"
+    # A server without a cluster id has just registered here: no master of another cluster knows its start code.
+    if cluster_id and command.cluster != cluster_id:
+        return (
+            WRONG_CLUSTER,
+            f"this server belongs to cluster {cluster_id}, but the order comes from {command.cluster!r}",
+        )
+    if command.epoch < epoch:
+        return STALE_EPOCH, f"epoch {command.epoch} has ended, epoch {epoch} is current"
+    return "", ""
 
 
 class OrderRoutes:

@@ -19,9 +19,7 @@ import msgspec
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.task import LoopingCall, deferLater
-from twisted.logger import (
-    Logger,
-)
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.client.session import SessionState, ZkClient
@@ -33,9 +31,7 @@ from coord.http import AdminHttp
 from coord.rpc.server import RpcError, RpcServer
 from regions.messages import (
     NO_LEASE,
-    STALE_EPOCH,
     UNKNOWN_EPOCH,
-    WRONG_CLUSTER,
     WRONG_SERVER,
     AlterRegions,
     ChangeConfig,
@@ -64,11 +60,12 @@ from regionserver.figures import figures, hosted_with_load, report_with_figures
 from regionserver.health import HealthFacts, HealthWatch
 from regionserver.metrics import Metrics
 from regionserver.opener import RegionOpener, kind_of
-from regionserver.order_routes import OrderRoutes
+from regionserver.order_routes import Command, OrderRoutes, objection
 from regionserver.replica.effects import Key
 from regionserver.replica.host import Host
 from regionserver.request_gate import Serving
 from regionserver.session.boot_time import boot_time_s
+from regionserver.session.checking import ServerChecks
 from regionserver.session.drain import drain
 from regionserver.session.epochs import Epochs
 from regionserver.session.heartbeats import HeartbeatSender
@@ -89,9 +86,6 @@ LOG_EVERY_S: Final = 5.0
 RETRY_S: Final = 1.0
 #: Time limit for closing the regions after SIGTERM; then the process ends without closing the rest.
 CLOSE_WITHIN_S: Final = 10.0
-
-#: Requests that only the latest master may send, and only to this incarnation.
-Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable | ChangeConfig
 
 
 class RegionServer:
@@ -143,6 +137,7 @@ class RegionServer:
         self._tablets = None if tablets is None else tablets(self._metrics, self._fatal, self._report_soon)
         of_tablets = () if self._tablets is None else self._tablets.requests
         self._orders = OrderRoutes(self._host, self._tablets)
+        self._checks = ServerChecks(reactor, self._paths.grants, boot_s, self._host.served, self._tablets)
         self._rpc = RpcServer(
             self.dispatch,
             requests=functools.reduce(operator.or_, (*opener.requests, *of_tablets), ServerRequest),
@@ -150,6 +145,7 @@ class RegionServer:
                 f"server {self._record.uuid} at {self._record.host}:{self._record.port}, kind {self._kind},"
             ),
             check=lambda request: check_cluster(request.cluster, self._instance.cluster_id, "server"),
+            authorize=self._checks.check,
         )
         self._admin_port: IListeningPort | None = None
         self._client: ZkClient | None = None
@@ -198,6 +194,7 @@ class RegionServer:
     def start(self) -> None:
         """Listen, and begin to register. Raise ConfigError if an address is in use."""
         settings, tablets = self._settings, self._tablets
+        self._checks.is_open = self._rpc.credentials is None
         peer_port = 0 if tablets is None else tablets.listen()
         if tablets is not None:
             tablets.open(self._instance.cluster_id)
@@ -252,6 +249,7 @@ class RegionServer:
                 limit_s,
             )
         self._is_stopping = True
+        self._checks.stop()
         log.info("stopping: {open} regions to close", open=len(self._host.replicas))
         registration, client = self._registration, self._client
         if registration is not None:
@@ -309,6 +307,7 @@ class RegionServer:
                 return
             finally:
                 logging.stop()
+            self._checks.follow(client)
             await self._one_incarnation(client)
             if not self._is_stopping:
                 await client.close()
@@ -495,17 +494,10 @@ class RegionServer:
 
     def _objection(self, command: Command) -> tuple[str, str]:
         me = Incarnation(self._record.uuid, self._record.start_code)
-        if (command.recipient, command.start_code) != (me.uuid, me.start_code):
-            return WRONG_SERVER, f"this server is {me}, not {Incarnation(command.recipient, command.start_code)}"
-        mine = self._instance.cluster_id
-        # A server without a cluster id has just registered here: no master of another cluster knows its start code.
-        if mine and command.cluster != mine:
-            return WRONG_CLUSTER, f"this server belongs to cluster {mine}, but the order comes from {command.cluster!r}"
-        if command.epoch < self._epoch:
-            return STALE_EPOCH, f"epoch {command.epoch} has ended, epoch {self._epoch} is current"
-        if not self._holds():
+        code, why = objection(command, me, self._instance.cluster_id, self._epoch)
+        if not code and not self._holds():
             return NO_LEASE, "this server is stopping" if self._is_stopping else "this server holds no lease"
-        return "", ""
+        return code, why
 
     def _holds(self) -> bool:
         """Return True if requests for regions may be answered now. Thread-safe."""

@@ -29,7 +29,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import ZnodeStat
 
 from cli.common.access import PROBE_S, open_store, store_access
-from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
+from cli.common.errors import CliError, ForbiddenError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.local import LocalCluster, local_cluster_id, read_cluster, read_super, require_cluster
 from cli.common.options import DEFAULT_ROOT, Globals
 from cli.common.waiting import is_limited, limit_s, waiting
@@ -395,12 +395,20 @@ def refusal(error: RpcError, message: msgspec.Struct) -> CliError:
     text = error.message or error.code
     if error.code == messages.NOT_FOUND:
         return NotFoundError(text, error.hint or _way_out(error.code, message))
+    if error.code == messages.FORBIDDEN:
+        return forbidden(text)
     if error.is_outcome_unknown:
         return CliError(
             f"{type(message).__name__}: {text}",
             error.hint or "It may have been executed: check before you repeat it.",
         )
     return CliError(text, error.hint or _way_out(error.code, message))
+
+
+def forbidden(text: str) -> ForbiddenError:
+    """Return the error for the user whose identity has no grant: what is missing, and below it what to ask for."""
+    what, colon, remedy = text.partition(": ask ")
+    return ForbiddenError(what, f"Ask {remedy}." if colon else "")
 
 
 def _way_out(code: str, message: msgspec.Struct) -> str:
@@ -501,7 +509,7 @@ def ask_active(cluster: Cluster, message: msgspec.Struct, expect: type[T], timeo
     except RpcError as error:
         if error.code in (Code.UNREACHABLE, Code.TIMEOUT, messages.NOT_LEADER, messages.BUSY, messages.NOT_FOUND):
             raise UnreachableError(f"the active master does not answer: {error.message or error.code}") from error
-        raise CliError(error.message or error.code, error.hint) from error
+        raise refusal(error, message) from error
 
 
 def is_alive(server: ServerRecord, timeout_s: float = 1.5) -> bool:

@@ -18,6 +18,7 @@ class ExitStatus(enum.IntEnum):
     USAGE = 2
     UNREACHABLE = 3
     NOT_FOUND = 4
+    FORBIDDEN = 5
     FAULT = 70
     INTERRUPTED = 130
 
@@ -44,6 +45,11 @@ MEANINGS: Final[dict[ExitStatus, tuple[str, str]]] = {
         "not found",
         "The cluster answered, and has no table, region, row, server, plan or znode of this name; or there is no"
         " backup, plan, node or context of this name here.",
+    ),
+    ExitStatus.FORBIDDEN: (
+        "not allowed",
+        "The cluster knows who asks, and this user has no grant for the request; nothing was done. The message names"
+        " the grant to ask an admin for.",
     ),
     ExitStatus.FAULT: ("internal error", "A fault of rk itself; `RK_DEBUG=1` shows the traceback."),
     ExitStatus.INTERRUPTED: ("interrupted", "Ctrl-C."),
@@ -103,6 +109,12 @@ class NotFoundError(CliError):
     """Raised if a named table, region or server does not exist."""
 
     exit_code = ExitStatus.NOT_FOUND
+
+
+class ForbiddenError(CliError):
+    """Raised if this command's user has no grant for the request; nothing was done."""
+
+    exit_code = ExitStatus.FORBIDDEN
 
 
 class UsageFaultError(CliError):

@@ -83,6 +83,10 @@ def words_of(request: msgspec.Struct) -> str:
             return f"apply plan {request.plan_id}"
         case ms.AbortPlan():
             return f"abort plan {request.plan_id}"
+        case ms.ChangeGrant():
+            verb, to = ("grant", "to") if request.granted else ("revoke", "of")
+            where = f" on table {request.table}" if request.table else ""
+            return f"{verb} {request.role.value}{where} {to} {request.user}"
         case ms.ShutdownCluster():
             return "announce a shutdown of the cluster"
         case _:

@@ -13,6 +13,8 @@ import msgspec
 
 from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc.server import RpcError
+from coord.security.principal import NOBODY, Principal
+from master.access import granting
 from master.active import ActiveMaster
 from master.api import balancing, members, unsticking
 from master.api.pacing import Paced
@@ -32,7 +34,7 @@ from regions.cluster import events as ev
 from regions.cluster.entities import Replica
 from regions.diagnose.health import unserved
 from regions.diagnose.tablets import by_health
-from regions.records.model import Move, RegionRecord
+from regions.records.model import Move, RegionRecord, TableState
 from regions.records.replica_key import replica_key
 from regions.records.znodes import CorruptZnode
 
@@ -62,8 +64,10 @@ class MasterApi:
 
     async def dispatch(self, request: ms.MasterRequest) -> msgspec.Struct:
         """Perform a request and return the reply. Raise RpcError."""
-        caller = self._master.caller()
+        caller, who = self._master.caller(), self._master.caller_principal()
         match request:
+            case ms.WhoAmI():
+                return self._identity_of(who, caller)
             case ms.GetMasterStatus():
                 return self.status()
             case ms.Ping():
@@ -78,10 +82,13 @@ class MasterApi:
         try:
             if isinstance(request, READS):
                 return await by_active_master(active_master, self._master, request, self._sums)
+            if isinstance(request, ms.ListGrants):
+                return await granting.listed(active_master, request, checked=self._master.checks is not None)
+            caller = caller if who is NOBODY else f"{who} at {caller}"
             origin = active_master.assigner.causes.begin(text_of(request, caller))
             log_begun(active_master.assigner.causes)
             with acting_for(origin), recorded(active_master.history_writer, request, origin):
-                changed = await self._answer(active_master, request)
+                changed = await self._answer(active_master, request, who)
             if "cause_id" in changed.__struct_fields__:
                 changed = msgspec.structs.replace(changed, cause_id=origin.cause_id)
             return stamped(changed, age_of(active_master, self._master, self._master.now_ms()))
@@ -97,10 +104,14 @@ class MasterApi:
                 raise
             raise RpcError(ms.BUSY, f"the store did not answer, the outcome is unknown: {error}") from error
 
-    async def _answer(self, active_master: ActiveMaster, request: ms.MasterRequest) -> msgspec.Struct:
+    async def _answer(self, active_master: ActiveMaster, request: ms.MasterRequest, who: Principal) -> msgspec.Struct:
         match request:
-            case ms.CreateTable() | ms.AlterTable() | ms.DeleteTable() | ms.UndeleteTable() | ms.SetTableIntent():
+            case ms.DeleteTable():
+                return await self._delete(active_master, request)
+            case ms.CreateTable() | ms.AlterTable() | ms.UndeleteTable() | ms.SetTableIntent():
                 return await active_master.operations.perform(request)
+            case ms.ChangeGrant():
+                return await self._change_grant(active_master, request, who)
             case ms.MoveRegion():
                 return await self._move(active_master, request)
             case ms.RetryRegion():
@@ -164,6 +175,12 @@ class MasterApi:
             return ""
         return f"{election.active.host}:{election.active.port}"
 
+    def _identity_of(self, who: Principal, address: str) -> ms.CallerIdentity:
+        """Return who the caller is. An open cluster does not know."""
+        checks = self._master.checks
+        found = ms.CallerIdentity(str(who), checked=False) if checks is None else checks.identity(who)
+        return msgspec.structs.replace(found, address=address)
+
     def status(self) -> ms.MasterStatus:
         """Return the master's status, in every role."""
         master = self._master
@@ -216,6 +233,26 @@ class MasterApi:
         return self._walks.get((active_master, active_master.is_open), walk)
 
     # --- changes ------------------------------------------------------------------------------------------------------
+
+    async def _delete(self, active_master: ActiveMaster, request: ms.DeleteTable) -> msgspec.Struct:
+        """Delete a table, and the grants on it."""
+        world = active_master.assigner.world
+        table = world.names.get(request.table) or world.tables.get(request.table)
+        try:
+            return await active_master.operations.perform(request)
+        finally:
+            if table is not None and table.record.state is TableState.REMOVED:
+                await granting.forget_table(active_master, table.record.table_id)
+                self._grants_changed()
+
+    async def _change_grant(self, active_master: ActiveMaster, request: ms.ChangeGrant, who: Principal) -> ms.Accepted:
+        accepted = await granting.perform(active_master, request, who, self._master.now_ms())
+        self._grants_changed()
+        return accepted
+
+    def _grants_changed(self) -> None:
+        if self._master.checks is not None:
+            self._master.checks.refresh()
 
     async def _move(self, active_master: ActiveMaster, request: ms.MoveRegion) -> ms.Accepted:
         if is_tablet(active_master.assigner.world, request.region_id):

@@ -37,6 +37,7 @@ WHO: Final[Mapping[type, Who]] = {
     Heartbeat: Who.ANYBODY,
     ms.GetMasterStatus: Who.ANYBODY,
     ms.ListContacts: Who.ANYBODY,
+    ms.WhoAmI: Who.ANYBODY,
     ms.ListMasters: Who.ANYBODY,
     ms.ListServers: Who.ANYBODY,
     ms.ListTables: Who.BOUNDED,
@@ -75,6 +76,8 @@ WHO: Final[Mapping[type, Who]] = {
     ms.AddPlanMoves: Who.ACTIVE,
     ms.AbortPlan: Who.ACTIVE,
     ms.ShutdownCluster: Who.ACTIVE,
+    ms.ChangeGrant: Who.ACTIVE,
+    ms.ListGrants: Who.ACTIVE,
 }
 
 

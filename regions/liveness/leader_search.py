@@ -36,6 +36,8 @@ _READS = (
     ms.ShowTablet,
     ms.ListIntents,
     ms.ShowRetirement,
+    ms.ListGrants,
+    ms.WhoAmI,
 )
 #: Changes that want the same again when they are repeated.
 _LEVELS = (ms.MoveTablet, ms.CancelTabletMove, ms.WantLearner, ms.RetireServer)

@@ -21,12 +21,16 @@ it can prove that its mirror is within the bound (`regions/messages/staleness.py
 from __future__ import annotations
 
 from regions.messages.cluster import Accepted as Accepted
+from regions.messages.cluster import CallerIdentity as CallerIdentity
+from regions.messages.cluster import ChangeGrant as ChangeGrant
 from regions.messages.cluster import Contact as Contact
 from regions.messages.cluster import Contacts as Contacts
 from regions.messages.cluster import DrainServer as DrainServer
 from regions.messages.cluster import FenceServer as FenceServer
 from regions.messages.cluster import GetMasterStatus as GetMasterStatus
+from regions.messages.cluster import GrantList as GrantList
 from regions.messages.cluster import ListContacts as ListContacts
+from regions.messages.cluster import ListGrants as ListGrants
 from regions.messages.cluster import ListMasters as ListMasters
 from regions.messages.cluster import ListRit as ListRit
 from regions.messages.cluster import ListServers as ListServers
@@ -37,15 +41,18 @@ from regions.messages.cluster import Ping as Ping
 from regions.messages.cluster import RecentTransitions as RecentTransitions
 from regions.messages.cluster import ServerLoad as ServerLoad
 from regions.messages.cluster import Servers as Servers
+from regions.messages.cluster import ShownGrant as ShownGrant
 from regions.messages.cluster import ShutdownCluster as ShutdownCluster
 from regions.messages.cluster import StartupPhase as StartupPhase
 from regions.messages.cluster import Transitions as Transitions
 from regions.messages.cluster import TransitionStep as TransitionStep
 from regions.messages.cluster import UnfenceServer as UnfenceServer
 from regions.messages.cluster import Unserved as Unserved
+from regions.messages.cluster import WhoAmI as WhoAmI
 from regions.messages.codes import ALREADY_EXISTS as ALREADY_EXISTS
 from regions.messages.codes import BAD_REQUEST as BAD_REQUEST
 from regions.messages.codes import BUSY as BUSY
+from regions.messages.codes import FORBIDDEN as FORBIDDEN
 from regions.messages.codes import NO_BOUND as NO_BOUND
 from regions.messages.codes import NO_LEASE as NO_LEASE
 from regions.messages.codes import NOT_FOUND as NOT_FOUND

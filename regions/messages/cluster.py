@@ -1,4 +1,4 @@
-"""Requests about masters and servers, and their replies: status, lists, drains, fences, recent transitions."""
+"""Requests about masters, servers and users, and their replies: status, drains, fences, recent transitions, grants."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from regions.messages.ddl import UndeleteTable as UndeleteTable
 from regions.messages.heartbeat import ServerFigures
 from regions.messages.plans import PlanProgress
 from regions.messages.staleness import AsOf, Bound
+from regions.records.acts.grants import UserRole
 from regions.records.model import (
     BarRecord,
     Incarnation,
@@ -275,3 +276,59 @@ class Accepted(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     detail: str = ""
     places: dict[str, int] = {}
     cause_id: str = ""
+
+
+# --- grants (`regions/access`)
+
+
+class ChangeGrant(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Grant a role to a user, or revoke it. Reply: Accepted.
+
+    `table` is a name or an id; "": the role is for the whole cluster. `force` revokes the last admin's role, too.
+    """
+
+    user: str
+    role: UserRole
+    table: str = ""
+    granted: bool = True
+    force: bool = False
+    dry_run: bool = False
+
+
+class ListGrants(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Return the grants on a table, or all; of one user, or of all. Reply: GrantList."""
+
+    table: str = ""
+    user: str = ""
+
+
+class WhoAmI(msgspec.Struct, frozen=True, tag=True):
+    """Return the caller's proved identity and its grants. Every master answers. Reply: Identity."""
+
+
+class ShownGrant(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One grant. `table` is the table's name, its id if it is not known, and "" for the cluster."""
+
+    user: str
+    role: UserRole
+    table: str = ""
+    table_id: str = ""
+    by: str = ""
+    at_ms: int = 0
+
+
+class GrantList(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Grants by user, then table. `checked` is False on an open cluster, where grants have no effect."""
+
+    grants: list[ShownGrant]
+    checked: bool = True
+
+
+class CallerIdentity(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Who the caller is: `identity` is "user:alice", or "nobody" on an open cluster."""
+
+    identity: str
+    grants: list[ShownGrant] = []
+    checked: bool = True
+    #: Where the caller's connection comes from.
+    address: str = ""

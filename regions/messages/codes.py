@@ -52,4 +52,7 @@ BUSY: Final = "busy"  #: in transition, or the master is still loading: retry
 TOO_STALE: Final = "too_stale"  #: the standby cannot prove that its state is within the caller's bound
 
 
+FORBIDDEN: Final = "forbidden"  #: the caller's identity has no grant for the request; nothing was done
+
+
 TIMED_OUT: Final = "timed_out"  #: accepted, but not finished in time; the operation continues

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from regions.messages.cluster import (
     Accepted,
+    CallerIdentity,
+    ChangeGrant,
     Contacts,
     DrainServer,
     FenceServer,
     GetMasterStatus,
+    GrantList,
     ListContacts,
+    ListGrants,
     ListMasters,
     ListRit,
     ListServers,
@@ -20,6 +24,7 @@ from regions.messages.cluster import (
     ShutdownCluster,
     Transitions,
     UnfenceServer,
+    WhoAmI,
 )
 from regions.messages.ddl import AlterTable as AlterTable
 from regions.messages.ddl import CreateTable as CreateTable
@@ -102,6 +107,9 @@ MasterRequest = (
     | AbortPlan
     | ShutdownCluster
     | ListContacts
+    | ChangeGrant
+    | ListGrants
+    | WhoAmI
     | Heartbeat
 )
 
@@ -123,5 +131,7 @@ MasterReply = (
     | Retirement
     | Accepted
     | Contacts
+    | GrantList
+    | CallerIdentity
     | HeartbeatReply
 )

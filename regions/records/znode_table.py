@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from regions.records import model
 from regions.records.acts.drills import DrillRecord
+from regions.records.acts.grants import GrantsRecord
 from regions.records.acts.undo import UndoRecord
 from regions.records.alarms import Alarm
 from regions.records.forgotten import ForgottenTables
@@ -88,4 +89,7 @@ ZNODES: Final[tuple[ZnodeRow, ...]] = (
           "`rk drill`, when its faults begin and at its end; the oldest are deleted"),
     ZnodeRow("/undo/<undo_id>", "undo_record", False, UndoRecord, "an action of `rk unstick`, for its undo",
           "active master, in the multi that checks what the operator was shown; the oldest are deleted"),
+    ZnodeRow("/grants", "grants", False, GrantsRecord,
+          "which user has which role; empty: `user:admin` is the admin",
+          "active master, by compare-and-set, at `rk grant` and `rk revoke`"),
 )  # fmt: skip

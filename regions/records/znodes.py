@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from regions.records.acts.drills import DrillRecord
+from regions.records.acts.grants import FIRST, GrantsRecord
 from regions.records.acts.undo import UndoRecord
 from regions.records.alarms import Alarm
 from regions.records.forgotten import ForgottenTables
@@ -80,6 +81,7 @@ _request = msgspec.json.Decoder(RequestRecord)
 _directory = msgspec.json.Decoder(DirectoryRecord)
 _intents = msgspec.json.Decoder(TabletIntents)
 _forgotten = msgspec.json.Decoder(ForgottenTables)
+_grants = msgspec.json.Decoder(GrantsRecord)
 
 
 class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
@@ -215,6 +217,11 @@ def decode_forgotten(data: bytes, path: str = "/forgotten") -> ForgottenTables:
     return _decode(_forgotten, data, path)
 
 
+def decode_grants(data: bytes, path: str = "/grants") -> GrantsRecord:
+    """Value of /grants; empty until the grants are first changed."""
+    return _decode(_grants, data, path) if data else FIRST
+
+
 def decode_fence(data: bytes, path: str = "/fenced") -> FenceRecord:
     """Value of /fenced/<uuid>."""
     return _decode(_fence, data, path)
@@ -290,6 +297,7 @@ class Layout:
         self.barred = f"{root}/barred"
         self.requests = f"{root}/requests"
         self.shared = f"{root}/shared"
+        self.grants = f"{root}/grants"
         self.drills = f"{root}/drills"
         self.undo = f"{root}/undo"
         self.forgotten = f"{root}/forgotten"
@@ -317,7 +325,7 @@ class Layout:
     def records(self) -> list[str]:
         """Return the directories added by later versions: the next master creates them in an older cluster."""
         first = [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests, self.barred]
-        return [*first, self.intents, self.drills, self.undo, self.forgotten]
+        return [*first, self.intents, self.drills, self.undo, self.forgotten, self.grants]
 
     def shard_paths(self) -> list[str]:
         """Return the directories that hold the transitions."""

@@ -31,6 +31,7 @@ from regionserver.client.client import Change, RegionClient, connect
 from regionserver.client.errors import (
     Attempt,
     DataError,
+    Forbidden,
     NoSuchTable,
     OutcomeUnknown,
     RecordDamaged,
@@ -47,6 +48,7 @@ __all__ = [
     "Attempt",
     "Change",
     "DataError",
+    "Forbidden",
     "NoSuchTable",
     "OutcomeUnknown",
     "RecordDamaged",

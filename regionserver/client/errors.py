@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from kazoo.exceptions import KazooException
 
-from coord.rpc.wire import Code
-from regions.messages import NO_LEASE, WRONG_SERVER
+from coord.rpc.wire import Code, RpcError
+from regions.messages import FORBIDDEN, NO_LEASE, WRONG_SERVER
 from regions.records.model import RegionRecord, TableRecord
 from regions.records.znodes import CorruptZnode
 from regionserver.client.store import StoreSilentError
@@ -23,7 +23,7 @@ from regionserver.request_gate import FENCED, NOT_SERVING
 
 NOTHING_DONE: Final = frozenset({NOT_SERVING, WRONG_SERVER, NO_LEASE, WRONG_REGION, Code.UNREACHABLE, Code.BUSY})
 #: Rejections of the request itself, before any of it is executed.
-NEVER_BEGUN: Final = frozenset({Code.BAD_REQUEST, Code.UNSUPPORTED, SCHEMA_CHANGED})
+NEVER_BEGUN: Final = frozenset({Code.BAD_REQUEST, Code.UNSUPPORTED, SCHEMA_CHANGED, FORBIDDEN})
 UNKNOWN: Final = frozenset({Code.TIMEOUT, Code.CONNECTION_LOST, FENCED, SUPERSEDED})
 
 
@@ -76,6 +76,17 @@ class Refused(DataError):  # noqa: N818
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message, may_have_been_done=code not in (*NOTHING_DONE, *NEVER_BEGUN))
         self.code = code
+
+
+class Forbidden(Refused):
+    """Raised if this process's identity has no grant for the request; nothing was done."""
+
+
+def refused(error: RpcError, table: str) -> Refused:
+    """Return the error of a call that a server has rejected. A server knows the id of the table, not its name."""
+    if error.code != FORBIDDEN:
+        return Refused(error.code, error.message)
+    return Forbidden(error.code, error.message.replace(error.hint, table) if error.hint else error.message)
 
 
 class Attempt(NamedTuple):

@@ -35,10 +35,10 @@ from regionserver.client.errors import (
     UNKNOWN,
     Attempt,
     OutcomeUnknown,
-    Refused,
     TableDisabled,
     Unavailable,
     record_damaged,
+    refused,
     require,
 )
 from regionserver.client.locator import RegionLocator
@@ -111,7 +111,7 @@ class SharedCalls:
                 raise record_damaged(table, key, error, may_have_been_done=is_outcome_unknown) from error
             if problem.code not in NOTHING_DONE:
                 if problem.code not in UNKNOWN:
-                    raise Refused(problem.code, problem.message)
+                    raise refused(problem, table)
                 is_outcome_unknown = True
                 if problem.code == Code.TIMEOUT:
                     attempt_s *= 2

@@ -207,6 +207,8 @@ class ServerTablets:
         #: Numbers by tablet, as last reported: a removed replica is reported under its key.
         self._numbers: dict[str, int] = {}
         self._changed: dict[Key, None] = {}
+        #: Table of each tablet that was asked for; a tablet never changes its table.
+        self._tables: dict[str, str] = {}
         self._report_soon = report_soon
         self._neighbors = Neighbors(reactor, paths, self._learned, self._listed)
         self._orders = TabletOrders(reactor, clock, lambda: self._host, paths, metrics, fatal)
@@ -216,6 +218,16 @@ class ServerTablets:
         )
         self._gauges = TabletMetrics(metrics.registry)
         self._cuts = LinkCuts(reactor, settings.data_dir, lambda: None if self._host is None else self._host.links)
+
+    def table_of(self, tablet: str) -> str:
+        """Return the id of a tablet's table, "" if this server has no replica of the tablet."""
+        found = self._tables.get(tablet)
+        if found is None:
+            report = None if self._host is None else self._host.report(tablet)
+            if report is None:
+                return ""
+            found = self._tables[tablet] = report.table_id
+        return found
 
     # --- life ---
 

@@ -27,7 +27,8 @@ from regions.plan import Params, PlanError, Snapshot, plan
 from regions.records.model import Incarnation
 from regions.records.replica_key import replica_key
 from regionserver.config import ServerSettings as ServerSettings
-from regionserver.server import Command, RegionServer
+from regionserver.order_routes import Command
+from regionserver.server import RegionServer
 from regionserver.session.instance import FORMAT, Instance, InstanceRecord
 from regionserver.session.master_link import HeartbeatState
 from simulation.checks.standbys import Standbys, observed

@@ -116,6 +116,7 @@ def test_the_owner_and_the_owners_users_are_served(cluster: LocalUp, tmp_path: P
     masters = "{}:{}".format(*address(cluster, "masters"))
     carol = tmp_path / "carol"
     assert run_rk("certs", "issue", "--user", "carol", "--to", str(carol), *data).returncode == 0
+    assert run_rk("grant", "carol", "read", *data).returncode == 0
     listed = run_rk("table", "list", "--masters", masters, "--certs-dir", str(carol), "--data-dir", str(tmp_path))
     assert "packages" in listed.stdout
     stranger = run_rk("table", "list", "--masters", masters, "--data-dir", str(tmp_path))

@@ -9,7 +9,7 @@ import enum
 from typing import Final, NamedTuple
 
 from coord.rpc.wire import Code
-from regions.messages.codes import NO_LEASE, TOO_STALE, WRONG_CLUSTER, WRONG_SERVER
+from regions.messages.codes import FORBIDDEN, NO_LEASE, TOO_STALE, WRONG_CLUSTER, WRONG_SERVER
 from regionserver.kv.messages import DAMAGED, SCHEMA_CHANGED, STORAGE
 from regionserver.tablets.messages import NO_REPLICA, OUTCOME_UNKNOWN, REPLICA_FAILED, WRONG_REGION
 
@@ -64,6 +64,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     Code.BAD_REPLY: Meaning(True, CallStep.SEARCH),
     WRONG_REGION: Meaning(False, CallStep.LOCATE),
     SCHEMA_CHANGED: Meaning(False, CallStep.END),
+    FORBIDDEN: Meaning(False, CallStep.END),
     Code.BAD_REQUEST: Meaning(False, CallStep.END),
     Code.TOO_LARGE: Meaning(False, CallStep.END),
 }

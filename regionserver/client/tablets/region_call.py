@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from coord.rpc.wire import Code, RpcError
 from regions.records.model import RegionRecord
-from regionserver.client.errors import Attempt, OutcomeUnknown, Refused, TableDisabled, Unavailable
+from regionserver.client.errors import Attempt, OutcomeUnknown, TableDisabled, Unavailable, refused
 from regionserver.client.tablets.answers import BROKEN, NO_ADDRESS, NOT_LEADER, CallStep
 from regionserver.client.tablets.context import RecordReading, TabletContext
 from regionserver.client.tablets.exchange import Received
@@ -191,7 +191,7 @@ class RegionCall(Generic[R]):
             # Other rows are written next, as another write: no copy of this one may have been carried out.
             self._check_known(f"was refused: {error.message}")
         if step is CallStep.END:
-            raise Refused(error.code, error.message)
+            raise refused(error, self._purpose.table)
         if step is CallStep.LOCATE:
             self._check_known(f"is not in tablet {self._tablet} any more")
             raise RelocateError

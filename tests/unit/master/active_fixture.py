@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from coord.client.session import EVENT_GAP, SessionState
 from coord.errors import ConnectionLoss, OperationError
 from coord.rpc.server import RpcError
+from coord.security.principal import NOBODY, Principal
 from master.active import ActiveMaster
 from master.api.requests import MasterApi
 from master.leadership.fence import Fence
@@ -72,6 +73,9 @@ class Bench:
     uuid, role, masters, election = "m", "active", 1, None
     registered: tuple[()] = ()
     watcher, address, limits = None, "h:1", AssignerConfig()
+    checks = None
+    #: Identity of the caller.
+    who = NOBODY
 
     def __init__(
         self,
@@ -140,6 +144,9 @@ class Bench:
 
     def caller(self) -> str:
         return "127.0.0.1:4711"
+
+    def caller_principal(self) -> Principal:
+        return self.who
 
     def now_ms(self) -> int:
         return int(self.clock.seconds() * 1000) + 1_000

@@ -29,6 +29,8 @@ class FakeStore:
         self.waiting: deque[tuple[Deferred[Any], Callable[[], Any]]] = deque()
         self.multis: list[list[Any]] = []
         self.watches: list[tuple[str, Callable[..., object]]] = []
+        #: Watches that `get` has set.
+        self.of_data: list[tuple[str, Callable[..., object]]] = []
 
     def put(self, path: str, data: bytes = b"", version: int = 0, owner: int = 0) -> None:
         self.nodes[path] = (data, version, owner)
@@ -62,8 +64,14 @@ class FakeStore:
         owner = self.session_id if ephemeral else 0
         return self._later(lambda: self._do(Create(path, data), owner))
 
-    def get(self, path: str) -> Deferred[Any]:
-        return self._later(lambda: self._get(path))
+    def get(self, path: str, watch: Callable[..., object] | None = None) -> Deferred[Any]:
+        def act() -> tuple[bytes, Stat]:
+            found = self._get(path)
+            if watch is not None:
+                self.of_data.append((path, watch))
+            return found
+
+        return self._later(act)
 
     def set(self, path: str, data: bytes, version: int = -1) -> Deferred[Any]:
         return self._later(lambda: self._do(SetData(path, data, version)))
@@ -123,6 +131,10 @@ class FakeStore:
                 watch(2, op.path, 0)
         elif isinstance(op, SetData):
             self.nodes[op.path] = (op.data, found[1] + 1, found[2])
+            fired = [watch for path, watch in self.of_data if path == op.path]
+            self.of_data = [(path, watch) for path, watch in self.of_data if path != op.path]
+            for watch in fired:
+                watch(3, op.path, 0)
             return stat_of(found[1] + 1, found[2])
         else:
             assert isinstance(op, Check), op

@@ -42,7 +42,7 @@ def test_a_call_has_a_staleness_bound_iff_standbys_may_answer_it() -> None:
 def test_the_table_agrees_with_hb_14() -> None:
     """HB-14: Ping and heartbeats by all; List, Get, Create, Delete, Alter by the leader; servers and masters by all."""
     anybody = {call.__name__ for call, who in WHO.items() if who is Who.ANYBODY}
-    assert anybody == {"Ping", "Heartbeat", "GetMasterStatus", "ListMasters", "ListServers", "ListContacts"}
+    assert anybody == {"Ping", "Heartbeat", "GetMasterStatus", "ListMasters", "ListServers", "ListContacts", "WhoAmI"}
     assert all(WHO[call] is Who.ACTIVE for call in (ms.CreateTable, ms.DeleteTable, ms.AlterTable))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord.rpc.wire import Code
+from regions.messages.codes import FORBIDDEN
 from regionserver.client.tablets import pursuit as pursuit_module
 from regionserver.client.tablets.answers import MEANINGS, NO_ADDRESS, UNLISTED, CallStep, meaning_of
 from regionserver.client.tablets.pursuit import (
@@ -297,7 +298,7 @@ def test_every_code_has_a_meaning_and_no_rejection_is_taken_for_done() -> None:
     assert meaning_of("a later build's code") == UNLISTED
     assert UNLISTED.is_unknown
     ends = {code for code, meaning in MEANINGS.items() if meaning.step is CallStep.END}
-    assert ends == {Code.BAD_REQUEST, Code.TOO_LARGE, SCHEMA_CHANGED}
+    assert ends == {Code.BAD_REQUEST, Code.TOO_LARGE, SCHEMA_CHANGED, FORBIDDEN}
 
 
 def test_nothing_waits_for_a_second() -> None:

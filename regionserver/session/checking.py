@@ -1,0 +1,93 @@
+"""The check of every request to a region server, before it is dispatched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from twisted.logger import Logger
+
+from coord.client.following.znode import FollowedZnode
+from coord.client.session import ZkClient
+from coord.rpc.server import RpcError
+from coord.security.principal import Principal
+from regions.access.guard import Guard
+from regions.access.needs import Scope
+from regions.access.permissions import REFRESH_S, Subject
+from regions.records.model import RegionRecord, ReplicaLocation
+from regionserver.request_gate import NOT_SERVING
+
+log = Logger()
+
+#: As `regionserver.tablets.messages.NO_REPLICA`: the client asks another member.
+NO_REPLICA: Final = "no_replica"
+
+#: Returns the record of a replica of a shared region that this server serves.
+Served = Callable[[tuple[str, int]], "tuple[RegionRecord, ReplicaLocation] | None"]
+
+
+class TablesOfTablets(Protocol):
+    """The tablets of this server."""
+
+    def table_of(self, tablet: str) -> str:
+        """Return the id of a tablet's table, "" if this server has no replica of the tablet."""
+
+
+class ServerChecks:
+    """Checks requests by the grants, which it follows in the store, and logs those that it refuses."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        path: str,
+        now_s: Callable[[], float],
+        served: Served,
+        tablets: TablesOfTablets | None,
+    ) -> None:
+        """`path` is that of the grants."""
+        #: On an open cluster nothing is checked, because callers have no identity.
+        self.is_open = True
+        self._served = served
+        self._tablets = tablets
+        self._guard = Guard(now_s, reactor.callLater, self._refused, self._damaged)
+        self._followed = FollowedZnode(reactor, path, self._guard.seen, now_s, REFRESH_S)
+
+    def follow(self, client: ZkClient) -> None:
+        """Follow the grants by this session, from now on."""
+        if not self.is_open:
+            self._followed.follow(client)
+
+    def stop(self) -> None:
+        """Follow no more."""
+        self._followed.stop()
+
+    def check(self, who: Principal, request: Any) -> None:
+        """Raise RpcError if `who` may not send this request: the one place for all requests to a server."""
+        if not self.is_open:
+            self._guard.check(who, request, self._find_table)
+
+    def _find_table(self, scope: Scope, request: Any) -> Subject | None:
+        if scope is Scope.PLACE:
+            region_id, place = request.place.region_id, request.place
+            found = self._served((region_id, place.replica))
+            table_id = "" if found is None else found[0].table_id
+        else:
+            region_id = request.tablet if scope is Scope.TABLET else request.region_id
+            table_id = "" if self._tablets is None else self._tablets.table_of(region_id)
+        if not table_id:
+            # The client finds out where the region is, as for any server that does not have it.
+            code = NOT_SERVING if scope is Scope.PLACE else NO_REPLICA
+            raise RpcError(code, f"region {region_id} is not open here")
+        return Subject(table_id, table_id)
+
+    @staticmethod
+    def _refused(lines: list[str]) -> None:
+        for line in lines:
+            log.warn("refused request: {line}", line=line)
+
+    @staticmethod
+    def _damaged(why: str) -> None:
+        log.error(
+            "the grants in the store are damaged, requests of users will be refused: {why}; `rk fsck` names them",
+            why=why,
+        )

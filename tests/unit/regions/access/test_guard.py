@@ -1,0 +1,91 @@
+"""The guard: refusals are summed up, a server reports as itself alone, damaged grants are not believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from coord.rpc.wire import RpcError
+from coord.security.principal import SERVER, USER, Principal
+from regions import messages as ms
+from regions.access.guard import Guard
+from regions.access.permissions import AGE_MAX_S
+from regions.access.refusals import LINES_MAX, SPAN_S, Refusals
+from regions.messages.heartbeat import Heartbeat
+from regions.records.acts.grants import FIRST
+from regions.records.model import Incarnation
+from regions.records.znodes import encode
+
+EVE = Principal(USER, "eve")
+
+
+class Bench:
+    """A guard whose clock and timer the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.due: list[tuple[float, Callable[[], None]]] = []
+        self.refused: list[list[str]] = []
+        self.damaged: list[str] = []
+        self.guard = Guard(
+            lambda: self.now_s, lambda s, act: self.due.append((s, act)), self.refused.append, self.damaged.append
+        )
+        self.guard.seen(encode(FIRST), 0, 0.0)
+
+    def refuse(self, request: object, who: Principal = EVE) -> str:
+        """Send a request that is refused; return the code."""
+        with pytest.raises(RpcError) as caught:
+            self.guard.check(who, request, lambda _scope, _request: None)
+        return caught.value.code
+
+
+def test_refused_requests_are_summed_up() -> None:
+    """However many there are: one timer, and one line with the number of times."""
+    bench = Bench()
+    for _ in range(1_000):
+        bench.refuse(ms.ListTables())
+    bench.refuse(ms.ListServers())
+    [(after_s, act)] = bench.due
+    assert after_s == SPAN_S
+    act()
+    [[first, second]] = bench.refused
+    assert first == "ListTables: user:eve may not READ the cluster: ask an admin for `rk grant eve read` (1000 times)"
+    assert second.startswith("ListServers: ")
+    bench.refuse(ms.ListTables())
+    assert len(bench.due) == 2, "the next span has a timer of its own"
+
+
+def test_a_summary_has_a_bounded_number_of_lines() -> None:
+    refusals = Refusals()
+    assert [refusals.note(f"line {number}") for number in range(LINES_MAX + 5)] == [True] + [False] * (LINES_MAX + 4)
+    lines = refusals.take()
+    assert len(lines) == LINES_MAX + 1
+    assert lines[-1] == "5 other refused requests"
+    assert refusals.take() == []
+
+
+def test_a_server_sends_its_own_heartbeats_alone() -> None:
+    """Another server's heartbeats would keep a dead server alive, or report its regions closed."""
+    bench = Bench()
+    own = Heartbeat("c", Incarnation("s1", 7), 1)
+    bench.guard.check(Principal(SERVER, "s1"), own, lambda _scope, _request: None)
+    assert bench.refuse(own, Principal(SERVER, "s2")) == ms.FORBIDDEN
+    bench.due[0][1]()
+    assert bench.refused == [["Heartbeat: server:s2 may not send the heartbeat of server s1"]]
+
+
+def test_damaged_grants_change_nothing_and_grow_old() -> None:
+    """They are reported once, and the admin is refused when the bound has passed."""
+    bench = Bench()
+    bench.now_s = AGE_MAX_S
+    for _ in range(3):
+        bench.guard.seen(b"{", 1, bench.now_s)
+    assert len(bench.damaged) == 1
+    admin = Principal(USER, "admin")
+    bench.guard.check(admin, ms.ListTables(), lambda _scope, _request: None)
+    bench.now_s += 0.1
+    assert bench.refuse(ms.ListTables(), admin) == ms.BUSY
+    assert bench.due == [], "a request that cannot be decided is no refusal"
+    bench.guard.seen(b"", -1, bench.now_s)
+    bench.guard.check(admin, ms.ListTables(), lambda _scope, _request: None)
