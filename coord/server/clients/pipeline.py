@@ -18,6 +18,8 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from mypy_extensions import i64
+
 from coord.errors import (
     AUTH_FAILED,
     MARSHALLING_ERROR,
@@ -74,13 +76,12 @@ READS: Final = frozenset(
 )
 #: Requests that go into the log unchanged. CHECK exists only inside a multi; RECONFIG is not a command of the tree.
 WRITES: Final = op.WRITE_OPCODES - {op.OP_CHECK, op.OP_RECONFIG}
-#: A connection's reads of one turn end after this time, and the rest waits for the next turn. The clock is read after
-#: READS_PER_LOOK reads and after each read that may take long.
+#: A connection's reads of one turn end this time after the first look at the clock, and the rest waits for the next
+#: turn. The clock is looked at after READS_PER_LOOK reads and after each read that may take long, if others follow.
 READS_MS_MAX: Final = 5
 READS_PER_LOOK: Final = 64
 #: After this many connections have used their time in one turn, each of the others is served until its first look.
 POSTPONED_MAX: Final = 4
-UNBOUNDED: Final = 1 << 30
 #: Opcode of an internal item among a connection's pending requests: the reads after it wait for a read index.
 BARRIER: Final = -2
 
@@ -158,9 +159,8 @@ class Pipeline:
         has_barrier = connection.is_read_only
         room = self.limits.output_bytes_max - connection.output_bytes
         requests = iter(frames)
-        # Single requests need no budget, as the next one waits for the next turn anyway.
-        left = READS_PER_LOOK if len(frames) > 1 else UNBOUNDED
-        until_ms = self._until_ms() if len(frames) > 1 else 0
+        left: i64 = READS_PER_LOOK
+        until_ms = 0  # set at the first look at the clock
         for at, end in requests:
             if connection.is_ending:
                 break
@@ -184,9 +184,11 @@ class Pipeline:
                     if room < 0:
                         connection.parked.insert(0, (block, list(requests)))
                         self._choke(connection)
-                    elif left <= 0 or (opcode > op.OP_GET_ACL and left < UNBOUNDED - 1):
+                    elif (left <= 0 or opcode > op.OP_GET_ACL) and end != frames[-1][1]:
                         left = READS_PER_LOOK
-                        if self.monotonic_ms() >= until_ms:
+                        now_ms = self.monotonic_ms()
+                        until_ms = until_ms or now_ms + (READS_MS_MAX if self.postponed < POSTPONED_MAX else 0)
+                        if now_ms >= until_ms:
                             self._postpone(connection, block, list(requests))
             elif opcode in WRITES:
                 if connection.syncs:
@@ -207,17 +209,12 @@ class Pipeline:
         if output:
             connection.transport.wake()
 
-    def _until_ms(self) -> int:
-        """Return when a connection's reads of this turn are to end: at once, if others have taken the turn's time."""
-        return self.monotonic_ms() + (READS_MS_MAX if self.postponed < POSTPONED_MAX else 0)
-
     def _postpone(self, connection: Connection, block: bytes, frames: list[tuple[int, int]]) -> None:
         """Handle the rest of a connection's requests in the next turn: other clients must not wait for them."""
         self.postponed += 1
-        if frames:
-            connection.parked.insert(0, (block, frames))
-            connection.transport.set_reading(False)
-            connection.transport.resume_later()
+        connection.parked.insert(0, (block, frames))
+        connection.transport.set_reading(False)
+        connection.transport.resume_later()
 
     def resume(self, connection: Connection) -> None:
         """Go on with the requests of a connection that were postponed to this turn."""
