@@ -33,10 +33,9 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
-from coord.admin_hosts import is_known_host
 from coord.daemon import ListeningReactor
 from coord.security import process
-from coord.security.admin import objection
+from coord.security.admin import is_known_host, objection
 
 __all__ = ["AdminHttp", "Check"]
 
@@ -70,6 +69,14 @@ _UNAUTHORIZED: Final = 401
 #: Where a browser keeps the token of its user, after `/?token=…`.
 _COOKIE: Final = b"rk_token"
 _BEARER: Final = "Bearer "
+#: What a browser without a token gets instead of the front. The form sends `/?token=…`.
+_LOGIN: Final = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>RegionKeeper</title>
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<h1>RegionKeeper</h1><p>This daemon is secured. <code>rk certs token</code> prints your token.</p>
+<form action="/"><label>Token <input type="password" name="token" autocomplete="off" autofocus></label>
+<button>Open</button></form></html>
+"""
+_LOGIN_POLICY: Final = b"default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 
 class AdminHttp:
@@ -123,7 +130,7 @@ class AdminHttp:
         return _connection_of(request).begin_stream()
 
     def answers_to(self, host: bytes | None) -> bool:
-        """Return True if requests may use this Host header (`coord/admin_hosts.py`)."""
+        """Return True if requests may use this Host header (`coord/security/admin.py`)."""
         shown = None if host is None else host.decode("ascii", "replace")
         return self._names is None or is_known_host(shown, self._names)
 
@@ -219,6 +226,9 @@ class _Page(Resource):
         if rejected is not None:
             if rejected[0] == _UNAUTHORIZED:
                 request.setHeader(b"www-authenticate", b"Bearer")
+                if self._admin.front is not None and request.path == b"/":
+                    request.setHeader(b"content-security-policy", _LOGIN_POLICY)
+                    return _reply(request, rejected[0], b"text/html; charset=utf-8", _LOGIN)
             return _reply(request, rejected[0], _TEXT, rejected[1].encode() + b"\n")
         action = self._admin.actions.get(request.path)
         if action is None and (request.path == b"/" or request.path.startswith(b"/ui/")):

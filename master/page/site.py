@@ -5,9 +5,9 @@
     GET /ui/stream           server-sent events (`feed.py`)
     GET /ui/data/<view>      JSON of one view (`views.py`)
 
-The page is served to browsers on this machine alone (`is_local`). Everything is read-only: other methods than GET and
-HEAD get 405. The policy headers allow the browser to load and ask nothing but this master, and no other page may show
-this one in a frame.
+A secured daemon serves the page for a token (`coord/security/admin.py`), an open one to browsers on this machine alone.
+Everything is read-only: other methods than GET and HEAD get 405. The policy headers allow the browser to load and ask
+nothing but this master, and no other page may show this one in a frame.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 
 from coord.errors import CoordError
 from coord.http import AdminHttp
+from coord.security import process
 from master.page.feed import Feed
 from master.page.views import NotFound, Views
 
@@ -50,14 +51,19 @@ _TYPES: Final = {
 }
 _TEXT: Final = b"text/plain; charset=utf-8"
 _JSON: Final = b"application/json"
-_FOR_THIS_MACHINE: Final = b"The live page is served to this machine alone: open it through a tunnel (ssh -L).\n"
+_FOR_THIS_MACHINE: Final = b"An open daemon serves the live page to its own machine alone: use a tunnel (ssh -L).\n"
 
 #: Decides whether a request may be served.
 Gate = Callable[[Any], bool]
 
 
+def may_serve(request: Any) -> bool:
+    """Return True for a caller of a secured daemon, whose token the port has checked, or a browser on this machine."""
+    return process.own() is not None or is_local(request)
+
+
 def is_local(request: Any) -> bool:
-    """Return True for a browser on this machine. The admin port asks nobody who he is, so others get nothing."""
+    """Return True for a browser on this machine."""
     host = str(getattr(request.getClientAddress(), "host", "")).partition("%")[0]
     try:
         address = ipaddress.ip_address(host)
@@ -81,7 +87,7 @@ def load_assets() -> dict[bytes, tuple[bytes, bytes]]:
 class PageSite:
     """The front of an admin port (`coord/http.py`)."""
 
-    def __init__(self, feed: Feed, views: Views, gate: Gate = is_local) -> None:
+    def __init__(self, feed: Feed, views: Views, gate: Gate = may_serve) -> None:
         self._feed = feed
         self._views = views
         self._gate = gate

@@ -51,7 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[
 class Tab:
     """One page; everything that the browser complains about is kept."""
 
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
+    def __init__(self, browser: Any, address: str, token: str = "", **options: Any) -> None:
         self.complaints: list[str] = []
         self.requests: set[str] = set()
         self.context = browser.new_context(**options)
@@ -62,7 +62,8 @@ class Tab:
         self.page.on("pageerror", lambda one: self.complaints.append(str(one)))
         self.page.on("request", lambda one: self.requests.add(one.url.split("/")[2]))
         self.address = address
-        self.page.goto(address)
+        base, hash_, view = address.partition("#")
+        self.page.goto(f"{base}?token={token}{hash_}{view}" if token else address)
         self.wait(LOADED)
 
     def wait(self, condition: str) -> None:
@@ -95,6 +96,12 @@ def tab(browser: Any, address: str, **options: Any) -> Iterator[Tab]:
     assert found.requests == {address.split("/")[2]}
 
 
+def token_of(up: LocalUp) -> str:
+    """Return the token with which this user opens pages of a secured cluster."""
+    credentials = up.credentials()
+    return "" if credentials is None else credentials.token()
+
+
 def pages_of(up: LocalUp) -> dict[str, str]:
     """Return the address of each master's page by role, as `rk status` prints it."""
     status = json.loads(run_rk("status", "--json", "--data-dir", str(up.data_dir)).stdout)
@@ -105,7 +112,8 @@ def test_the_page_equals_rk_status_at_rest(browser: Any, cluster: LocalUp) -> No
     """On the active master and on the standby, which says its age."""
     status = json.loads(run_rk("status", "--json", "--data-dir", str(cluster.data_dir)).stdout)
     for role, address in pages_of(cluster).items():
-        with tab(browser, address) as one:
+        with tab(browser, address, token=token_of(cluster)) as one:
+            assert "token" not in one.page.url
             figures = one.read("rk.figures")
             assert figures["role"] == role
             assert {server["address"]: server.get("open", 0) for server in figures["servers"]} == {
@@ -127,7 +135,12 @@ def test_every_view_is_quiet_accessible_and_fits_a_phone(browser: Any, cluster: 
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     address = pages_of(cluster)["active"]
     for theme in ("light", "dark"):
-        narrow = {"viewport": {"width": 390, "height": 800}, "color_scheme": theme, "bypass_csp": True}
+        narrow = {
+            "viewport": {"width": 390, "height": 800},
+            "color_scheme": theme,
+            "bypass_csp": True,
+            "token": token_of(cluster),
+        }
         with tab(browser, address, **narrow) as one:
             for view in VIEWS:
                 one.show(view)
@@ -139,7 +152,7 @@ def test_every_view_is_quiet_accessible_and_fits_a_phone(browser: Any, cluster: 
 
 def test_the_map_is_used_by_keyboard(browser: Any, cluster: LocalUp) -> None:
     """Tab reaches it, arrows move, Enter opens the region, which tells its life."""
-    with tab(browser, pages_of(cluster)["active"] + "#/regions") as one:
+    with tab(browser, pages_of(cluster)["active"] + "#/regions", token=token_of(cluster)) as one:
         one.page.locator("canvas").focus()
         for press in ("Home", "ArrowRight", "ArrowRight", "Enter"):
             one.page.keyboard.press(press)
@@ -152,7 +165,11 @@ def test_a_dead_server_and_a_dead_master_leave_no_stale_number(browser: Any, clu
     """Regions of a killed server are seen closed, and open again. Then the standby's page becomes the active one's."""
     pages = pages_of(cluster)
     local = json.loads((cluster.data_dir / "cluster.json").read_text())
-    with tab(browser, pages["active"] + "#/regions") as active, tab(browser, pages["standby"] + "#/regions") as standby:
+    token = token_of(cluster)
+    with (
+        tab(browser, pages["active"] + "#/regions", token=token) as active,
+        tab(browser, pages["standby"] + "#/regions", token=token) as standby,
+    ):
         for each in (active, standby):
             each.read("(rk.changes = 0, setInterval(() => { if (rk.model.counts()[0] < 40) rk.changes++; }, 5))")
         victim = local["servers"][0]

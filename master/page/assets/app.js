@@ -25,6 +25,9 @@ const PAGES = [
   ["runs", "Runs and drills", runs],
   ["audit", "Audit", audit],
 ];
+// The token of a secured master has become a cookie: keep it out of the history of the browser.
+if (location.search) history.replaceState(null, "", location.pathname + location.hash);
+
 const STEPS_KEPT = 500;
 
 /** Everything that the pages read. `figures` is null before the first second. */

@@ -109,6 +109,18 @@ class PagePort(SynchronousTestCase):
             assert self.ask(f"GET {path}")[0] == 403
         assert not self.feed.listeners
 
+    def test_a_secured_daemon_asks_a_browser_for_the_token(self) -> None:
+        """With a form, instead of the page; nothing else is served without a token."""
+        self.patch(AdminHttp, "objection", lambda _admin, _request: (401, "This daemon is secured."))
+        status, headers, body = self.ask("GET /")
+        assert (status, headers["content-type"]) == (401, "text/html; charset=utf-8")
+        assert b'name="token"' in body
+        assert b"script" not in body
+        assert "form-action 'self'" in headers["content-security-policy"]
+        for path in ("/ui/app.js", "/ui/stream", "/ui/data/echo"):
+            assert self.ask(f"GET {path}")[0] == 401
+        assert not self.feed.listeners
+
     def test_the_page_is_for_this_machine(self) -> None:
         """Whatever the port listens on: loopback addresses in both families, and nobody else."""
         for host, expected in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coord.admin_hosts import is_known_host
+from coord.security.admin import is_known_host
 
 
 @pytest.mark.parametrize(
