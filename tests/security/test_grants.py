@@ -131,14 +131,3 @@ def test_a_user_is_no_daemon_and_a_stranger_is_nobody(users: Users) -> None:
     assert users.ask(alice, "masters", ms.ShutdownCluster(), ms.Accepted) == ms.FORBIDDEN
     for kind in ("masters", "servers"):
         assert users.ask(None, kind, ms.GetServerStatus(), ms.ServerStatus) == Code.UNAUTHENTICATED
-
-
-def test_refusals_are_recorded(users: Users) -> None:
-    """In the history, for whoever asks later who has tried what."""
-    assert users.alice("table", "create", "mine").returncode == ExitStatus.FORBIDDEN
-
-    def texts() -> list[str]:
-        found = json.loads(users.done("history", "--only", "requests", "--json"))
-        return [one["text"] for one in found["steps"]]
-
-    eventually(lambda: any("CreateTable: user:alice may not ADMIN the cluster" in one for one in texts()))
