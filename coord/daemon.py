@@ -1,21 +1,17 @@
-"""Common parts of all daemons: listening on an address, stopping on signals, logging to stderr."""
+"""Common parts of all daemons: listening on an address, stopping on signals."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
 import signal
-import sys
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from twisted.internet.error import CannotListenError, ReactorNotRunning
 from twisted.internet.interfaces import IListeningPort
-from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, formatEvent
-from zope.interface import implementer
+from twisted.logger import Logger
 
 from coord.errors import ConfigError
-from coord.security.printable import printable
 
 log = Logger()
 
@@ -74,31 +70,3 @@ def stop_on_signals(reactor: Any) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         reactor.callWhenRunning(signal.signal, number, on_signal)
-
-
-@implementer(ILogObserver)
-class StderrLog:
-    """A Twisted log observer: one line per event with time, level and text; a traceback follows its line.
-
-    Events below `level` are dropped.
-    """
-
-    def __init__(self, level: Any = LogLevel.info) -> None:
-        self._level = level
-
-    def __call__(self, event: LogEvent) -> None:
-        """Write one event."""
-        level = event.get("log_level", LogLevel.info)
-        if level < self._level:
-            return
-        if event.get("log_namespace", "").startswith("log_legacy") or "log_legacy" in event:
-            return
-        when = datetime.fromtimestamp(event.get("log_time", 0), UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
-        text = " ".join(formatEvent(event).split())
-        source = event.get("log_namespace", "")
-        line = f"{when}Z {level.name:<5} {source}: {text}\n"
-        failure = event.get("log_failure")
-        if failure is not None:
-            line += failure.getTraceback()
-        sys.stderr.write(printable(line))
-        sys.stderr.flush()

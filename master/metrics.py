@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from coord.metrics import RPC_REQUESTS, Definition, MetricKind, add_process
-from coord.spans import SpansByName
+from coord.metrics.definitions import RPC_REQUESTS, Definition, MetricKind, add_process
+from coord.metrics.spans import SpansByName
 from master.active import ActiveMaster
 from master.assignment.transition_times import TransitionTimes
 from master.heartbeats import HeartbeatReceiver

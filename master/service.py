@@ -10,35 +10,27 @@ from __future__ import annotations
 
 import gc
 import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final
 
 import msgspec
 from prometheus_client import CollectorRegistry
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
-from twisted.logger import (
-    FilteringLogObserver,
-    Logger,
-    LogLevel,
-    LogLevelFilterPredicate,
-    globalLogBeginner,
-    textFileLogObserver,
-)
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from coord import logs
 from coord.client.session import SessionState, ZkClient
 from coord.daemon import allow_many_files, listen
 from coord.env import System
 from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError, NoAuth
 from coord.http import AdminHttp
+from coord.metrics.spans import LONG_BOUNDS_S, SpansByName
 from coord.rpc.server import RpcServer
 from coord.security import process
 from coord.security.principal import MASTER, Principal
-from coord.security.printable import QuotedStream
-from coord.spans import LONG_BOUNDS_S, SpansByName
 from master.access.checking import MasterChecks
 from master.active import ActiveMaster
 from master.api.requests import MasterApi
@@ -534,9 +526,7 @@ def run(settings: MasterSettings) -> int:
     from twisted.internet import reactor
 
     allow_many_files()
-    predicate = LogLevelFilterPredicate(LogLevel.info)
-    observer = FilteringLogObserver(textFileLogObserver(cast(TextIO, QuotedStream(sys.stderr))), [predicate])
-    globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
+    logs.begin(reactor)
 
     identity = MasterIdentity(settings.data_dir)
     gc.set_threshold(*GC_THRESHOLDS)

@@ -1,4 +1,4 @@
-"""Metrics of a region server for Prometheus. Names begin with `regionkeeper_server_`; others are in `coord.metrics`."""
+"""Metrics of a region server for Prometheus: `regionkeeper_server_…`. `coord.metrics` has those of every daemon."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.registry import Collector
 
-from coord.metrics import RPC_REQUESTS, TURNS, add_process
+from coord.metrics.definitions import RPC_REQUESTS, TURNS, add_process
+from coord.metrics.spans import SpansByName
 from coord.peers.reactor import TurnReactor
-from coord.spans import SpansByName
 
 _PREFIX: Final = "regionkeeper_server_"
 _OPEN_BUCKETS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120)

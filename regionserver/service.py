@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import TextIO, cast
 
 from twisted.internet.defer import ensureDeferred
-from twisted.logger import (
-    FilteringLogObserver,
-    Logger,
-    LogLevel,
-    LogLevelFilterPredicate,
-    globalLogBeginner,
-    textFileLogObserver,
-)
+from twisted.logger import Logger
 
+from coord import logs
 from coord.daemon import allow_many_files, stop_on_signals
 from coord.env_os import share_processors
 from coord.errors import ConfigError
 from coord.peers.reactor import install
 from coord.security import process
 from coord.security.principal import SERVER, Principal
-from coord.security.printable import QuotedStream
 from regionserver.config import ServerSettings, is_loopback
 from regionserver.kv.service import KvRegions
 from regionserver.opener import NothingOpener, RegionOpener, TabletsAloneOpener
@@ -84,9 +76,7 @@ def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
     tablets = None if settings.peer_address is None else tablets_of(reactor, settings, instance, died)
     server = RegionServer(reactor, settings, instance, opener, died=died, tablets=tablets)
     server.start()
-    observer = textFileLogObserver(cast(TextIO, QuotedStream(sys.stderr)))
-    predicate = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
-    globalLogBeginner.beginLoggingTo([FilteringLogObserver(observer, [predicate])], redirectStandardIO=False)
+    logs.begin(reactor)
     reactor.addSystemEventTrigger("before", "shutdown", lambda: None if deaths else ensureDeferred(server.stop()))
     stop_on_signals(reactor)
     reactor.run()

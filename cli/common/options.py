@@ -350,6 +350,25 @@ def given_before(context: click.Context, parameter: click.Parameter, value: obje
     return parameter.type_cast_value(context, before)
 
 
+def _chosen_log(_context: click.Context, parameter: click.Parameter, value: str) -> None:
+    from coord import logs  # imports Twisted: not for `rk --help`
+
+    logs.choose(**{"level" if parameter.name == "log_level" else "form": value})
+
+
+def log_options(command: _Command) -> _Command:
+    """Add the options of a daemon's log to the command that runs it."""
+    decorators = (
+        click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
+                     envvar="RK_LOG_FORMAT", expose_value=False, callback=_chosen_log,
+                     help="Form of the log's lines. RK_LOG_FORMAT sets it for all daemons."),
+        click.option("--log-level", type=click.Choice(["debug", "info", "warn", "error"]), default="info",
+                     show_default=True, envvar="RK_LOG_LEVEL", expose_value=False, callback=_chosen_log,
+                     help="Least level that is logged; `rk log-level` changes it while the daemon runs."),
+    )  # fmt: skip
+    return apply_options(command, decorators)
+
+
 def daemon_options(*, data_dir: str, silence: str) -> Callable[[_Command], _Command]:
     """Add the options that masters and region servers share to the command that runs one.
 
@@ -366,6 +385,7 @@ def daemon_options(*, data_dir: str, silence: str) -> Callable[[_Command], _Comm
                          help="Znode below which the cluster lives."),
             click.option("--session-timeout-ms", default=3000, show_default=True,
                          help=f"Silence after which {silence}."),
+            log_options,
             access_options,
             click.option("--insecure", is_flag=True,
                          help="Serve everybody, also on an address that other machines reach."),

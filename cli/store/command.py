@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from cli.common.errors import UsageFaultError
-from cli.common.options import apply_options, given_before, global_options
+from cli.common.options import apply_options, given_before, global_options, log_options
 from cli.common.peers import peer_tls
 from coord.errors import ConfigError
 from coord.security import process
@@ -260,6 +260,7 @@ def coord() -> None:
     help="Append this node's Raft events to FILE, for `rk coord check-trace`.  [default: none]",
 )
 @click.option("--drill-links", is_flag=True, default=None, hidden=True, help="Let `rk drill` cut this node off.")
+@log_options
 def run(config: Path | None, certs_dir: Path | None = None, **given: Any) -> None:
     """Run a node until a signal arrives (SIGTERM, Ctrl-C).
 

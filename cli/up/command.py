@@ -49,6 +49,7 @@ from cli.up.bringup import Assigned, BringUp, UpTable
 from cli.up.cluster_file import ClusterFile
 from cli.up.control import listen
 from cli.up.examples import example_data, example_path
+from cli.up.logs import LOOK_S, bound
 from cli.up.ports import holder, is_free
 from cli.up.replicas import check_replicas, copies
 from cli.up.supervisor import News, Supervisor
@@ -349,7 +350,7 @@ def _run(
             local.supervisor_pid = os.getpid()
             _bring_up(local, data_dir, bringup, display, table, given, file)
             supervisor.keep_running(restart)
-            _follow(bringup, news, file)
+            _follow(bringup, news, file, [Path(daemon.log) for daemon in local.daemons()])
         finally:
             display.close()
             _take_down(bringup, supervisor, display, local, data_dir, file)
@@ -444,13 +445,15 @@ def start_words(tables: Sequence[TableRecord]) -> str:
     return ", ".join(words)
 
 
-def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile) -> NoReturn:
-    """While the cluster runs, show each end and restart of a daemon, and keep cluster.json up to date."""
+def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile, logs: Sequence[Path]) -> NoReturn:
+    """While the cluster runs, show each end and restart of a daemon, keep cluster.json up to date and logs bounded."""
     while True:
+        bound(logs)
         try:
-            item = news.get(timeout=file.wait_s())
+            item = news.get(timeout=min(file.wait_s() or LOOK_S, LOOK_S))
         except queue.Empty:
-            pass
+            if not file.trouble:
+                continue
         else:
             bringup.show(item)
         file.write()

@@ -24,7 +24,7 @@ from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.main import installReactor
 from twisted.logger import Logger
 
-from coord.spans import Spans
+from coord.metrics.spans import Spans
 
 log = Logger()
 

@@ -30,6 +30,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from coord.daemon import descriptors
+from coord.metrics.spans import SpansByName
 from coord.rpc.budgets import CONNECTIONS_MAX, RpcBudgets
 from coord.rpc.connection import REQUESTS_MAX, Frames, RpcReactor, peer_name
 from coord.rpc.wire import (
@@ -48,7 +49,6 @@ from coord.rpc.wire import (
 from coord.security import process
 from coord.security.credentials import Credentials
 from coord.security.principal import NOBODY, Principal
-from coord.spans import SpansByName
 
 __all__ = ["FRAME_BYTES_MAX", "Code", "RpcError", "RpcServer"]
 

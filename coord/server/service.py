@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort
-from twisted.logger import Logger, globalLogBeginner
+from twisted.logger import Logger
 
+from coord import logs
 from coord.compiled import form
-from coord.daemon import StderrLog, allow_many_files, stop_on_signals
+from coord.daemon import allow_many_files, stop_on_signals
 from coord.env import Disk, read_file, replace_file
 from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng, return_memory, share_processors
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
@@ -69,8 +70,7 @@ def run(settings: StoreSettings) -> int:
         sys.stderr.write("rk coord: cannot run under python -O: assert statements check invariants\n")
         return EXIT_CONFIG
     allow_many_files()
-    reactor = install()
-    globalLogBeginner.beginLoggingTo([StderrLog()], redirectStandardIO=False, discardBuffer=True)
+    reactor = logs.begin(install())
     for warning in settings.warnings:
         log.warn("{warning}", warning=warning)
     service = Service(settings, reactor)

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from coord.spans import Spans
+from coord.metrics.spans import Spans
 from coord.storage.segments import FULL_ERRORS
 
 FULL_RETRY_S: Final = 0.5

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from coord.spans import LONG_BOUNDS_S, SpansByName
+from coord.metrics.spans import LONG_BOUNDS_S, SpansByName
 from regions.cluster.history import SeenStep
 
 #: Cause of transitions that had begun before this master became active.

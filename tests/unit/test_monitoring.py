@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from coord.metrics import MetricKind
+from coord.metrics.definitions import MetricKind
 from tests.support.docs.dashboard import panels
 from tests.support.docs.metrics import by_daemon
 from tests.support.sources import ROOT

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from coord.compiled import form
 from coord.http import AdminHttp
+from coord.metrics.spans import Spans
 from coord.server.admin.backup import PATH as BACKUP_PATH
 from coord.server.admin.backup import Backups
 from coord.server.admin.commands import command_pages
@@ -17,7 +18,6 @@ from coord.server.admin.readiness import Readiness
 from coord.server.config.settings import StoreSettings
 from coord.server.node import Node
 from coord.server.peers.link import PeerLinks
-from coord.spans import Spans
 
 
 def admin_site(

@@ -12,11 +12,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coord.metrics import PREFIX, TURNS, Definition, MetricKind, add_process, cumulated
+from coord.metrics.definitions import PREFIX, TURNS, Definition, MetricKind, add_process, cumulated
+from coord.metrics.spans import Spans
 from coord.server.admin.four_letter import FourLetterWords
 from coord.server.clients.connection import REQUEST_BOUNDS_MS
 from coord.server.node import Node
-from coord.spans import Spans
 from coord.wire import opcodes as op
 
 #: Begin of the names of earlier versions.

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-from coord.metrics import BUILD, PREFIX, RPC_REQUESTS, TURNS, Definition, MetricKind
+from coord.metrics.definitions import BUILD, PREFIX, RPC_REQUESTS, TURNS, Definition, MetricKind
 from coord.server.admin import metrics as store
 from master import metrics as master
 from regionserver.kv.metrics import KvMetrics
@@ -58,7 +58,7 @@ def metrics_page() -> str:
         "# Metrics",
         "",
         GENERATED.format(
-            "the definitions in `coord/metrics.py`, `coord/server/admin/metrics.py`, `master/metrics.py`,"
+            "the definitions in `coord/metrics/definitions.py`, `coord/server/admin/metrics.py`, `master/metrics.py`,"
             " `regionserver/metrics.py`, `regionserver/tablets/metrics.py`, `regionserver/kv/metrics.py`"
         ),
         "",

@@ -9,7 +9,7 @@ import pytest
 from twisted.logger import LogLevel
 from twisted.python.failure import Failure
 
-from coord.daemon import StderrLog
+from coord.logs import StderrLog
 from coord.security.printable import printable
 
 DAEMON = """

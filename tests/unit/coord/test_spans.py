@@ -5,8 +5,8 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coord.metrics import BUILD, Definition, MetricKind, add_process
-from coord.spans import Spans, SpansByName
+from coord.metrics.definitions import BUILD, Definition, MetricKind, add_process
+from coord.metrics.spans import Spans, SpansByName
 
 TIMES = Definition("test_seconds", MetricKind.HISTOGRAM, "Times.", ("kind",))
 

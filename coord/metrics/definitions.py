@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from coord.compiled import form
-from coord.spans import Spans
+from coord.metrics.spans import Spans
 
 PREFIX: Final = "regionkeeper_"
 _DISTRIBUTION: Final = "regionkeeper"

@@ -1,0 +1,5 @@
+"""The metrics of daemons for Prometheus.
+
+spans.py        durations counted in buckets, cheap enough for hot paths
+definitions.py  definitions of metrics, and the families that a scrape makes of figures
+"""
