@@ -46,9 +46,9 @@ def make_test(folder: Path, statuses: list[int]) -> tuple[int, list[str], str]:
 @pytest.mark.parametrize(
     ("statuses", "status", "closing"),
     [
-        ([0, 0, 0], 0, NONE),
-        ([0, 1, 0, 0], 0, "== repeated: 1 test passed only when run once more: test_1"),
-        ([1, 0, 0, 1, 0], 0, "== repeated: 2 tests passed only when run once more: test_0, test_0"),
+        ([0, 0, 0, 0], 0, NONE),
+        ([0, 1, 0, 0, 0], 0, "== repeated: 1 test passed only when run once more: test_1"),
+        ([1, 0, 0, 1, 0, 0], 0, "== repeated: 2 tests passed only when run once more: test_0, test_0"),
         ([1, 0, 0, 1, 1], 2, "== repeated: 1 test passed only when run once more: test_0"),
         ([2], 2, NONE),
         ([9], 2, NONE),
@@ -56,7 +56,7 @@ def make_test(folder: Path, statuses: list[int]) -> tuple[int, list[str], str]:
     ],
 )
 def test_the_closing_line(tmp_path: Path, statuses: list[int], status: int, closing: str) -> None:
-    """All three runs count; a test that fails twice, or cannot run, ends the whole, and the line is printed all the
+    """All four runs count; a test that fails twice, or cannot run, ends the whole, and the line is printed all the
     same."""
     found, lines, left = make_test(tmp_path, statuses)
     assert (found, lines[-1], left) == (status, closing, "")

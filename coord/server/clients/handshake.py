@@ -25,7 +25,7 @@ from coord.wire import opcodes as op
 from coord.wire.codec import encode_connect_response
 from coord.wire.values import NO_PASSWD, PASSWD_BYTES, ConnectRequest, ConnectResponse
 
-log = Logger()
+log = Logger(__name__)
 
 _pack_length = struct.Struct("!i").pack
 #: Commands that open or move a connection's session.

@@ -28,7 +28,7 @@ LISTS = {
     "history": False,
 }
 #: Lists of what a person has made, or of the few members of a store.
-SHORT = ("coord list", "context list", "certs list")
+SHORT = ("acl list", "coord list", "context list", "certs list")
 
 Row = tuple[str, int | None, str]
 ROWS: list[Row] = [("b", 2, "open"), ("a", None, "PARKED"), ("c", 2, "open"), ("d", 9, "closed")]
