@@ -31,7 +31,7 @@ from master.process import MasterProcess
 from regions import messages as ms
 from regions.assign.placement import objection_to
 from regions.cluster import events as ev
-from regions.cluster.entities import Replica
+from regions.cluster.entities import Replica, Table
 from regions.diagnose.health import unserved
 from regions.diagnose.tablets import by_health
 from regions.records.model import Move, RegionRecord, TableState
@@ -239,11 +239,18 @@ class MasterApi:
         world = active_master.assigner.world
         table = world.names.get(request.table) or world.tables.get(request.table)
         try:
-            return await active_master.operations.perform(request)
-        finally:
-            if table is not None and table.record.state is TableState.REMOVED:
-                await granting.forget_table(active_master, table.record.table_id)
-                self._grants_changed()
+            answer = await active_master.operations.perform(request)
+        except Exception:  # the time to wait may be over, and the table deleted all the same
+            await self._forget_grants(active_master, table)
+            raise
+        await self._forget_grants(active_master, table)
+        return answer
+
+    async def _forget_grants(self, active_master: ActiveMaster, table: Table | None) -> None:
+        """Remove the grants on a table if it is deleted."""
+        if table is not None and table.record.state is TableState.REMOVED:
+            await granting.forget_table(active_master, table.record.table_id)
+            self._grants_changed()
 
     async def _change_grant(self, active_master: ActiveMaster, request: ms.ChangeGrant, who: Principal) -> ms.Accepted:
         accepted = await granting.perform(active_master, request, who, self._master.now_ms())

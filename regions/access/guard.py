@@ -7,7 +7,7 @@ from typing import Any
 
 from coord.rpc.wire import RpcError
 from coord.security.principal import SERVER, Principal
-from regions.access.permissions import FindTable, Permissions
+from regions.access.permissions import AGE_MAX_S, FindTable, Permissions
 from regions.access.refusals import SPAN_S, Refusals
 from regions.messages.codes import FORBIDDEN
 from regions.messages.heartbeat import Heartbeat
@@ -23,13 +23,14 @@ class Guard:
         later: Callable[[float, Callable[[], None]], object],
         refused: Callable[[list[str]], None],
         damaged: Callable[[str], None],
+        age_max_s: float = AGE_MAX_S,
     ) -> None:
         """`later` calls a function after some seconds.
 
         `refused` gets the lines of a summary of refused requests. `damaged` gets the reason why the grants in the store
         cannot be read; the guard goes on with those that it knows, until they are too old.
         """
-        self.permissions = Permissions(now_s)
+        self.permissions = Permissions(now_s, age_max_s)
         self._later = later
         self._refused = refused
         self._damaged = damaged

@@ -1,8 +1,9 @@
 """The check of every request to one process, against grants that are recent enough. Pure.
 
-The process reads the grants whenever they change, and at least every REFRESH_S. If it could not read them for
-AGE_MAX_S, it rejects requests of users, because a grant may have been revoked meanwhile. So a revoked role is used for
-AGE_MAX_S at most. The needs of daemons do not depend on grants: masters, servers and their regions work on.
+The process reads the grants whenever they change, and at least every REFRESH_S. If it could not read them for a
+certain time, it rejects requests of users, because a grant may have been revoked meanwhile. So a revoked role is used
+for that time at most: AGE_MAX_S in a master, which can do nothing without the store anyway. The needs of daemons do not
+depend on grants: masters, servers and their regions work on.
 
 A check costs two or three lookups in dictionaries and one reading of the clock, and makes no object. What a lookup has
 found is kept until the grants change.
@@ -19,7 +20,7 @@ from regions.access.needs import Need, Scope, need_of
 from regions.messages.codes import BUSY, FORBIDDEN
 from regions.records.acts.grants import FIRST, GrantsRecord, UserRole
 
-#: How long a process uses the grants that it has read. A revoked role has no effect any more after this time.
+#: How long a master uses the grants that it has read. A revoked role has no effect any more after this time.
 AGE_MAX_S: Final = 10.0
 #: Interval at which a process reads the grants without an event as well.
 REFRESH_S: Final = 2.0
@@ -62,8 +63,10 @@ class _Rights:
 class Permissions:
     """See the module docstring. `now_s` is a clock that runs on while the process sleeps."""
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
+    def __init__(self, now_s: Callable[[], float], age_max_s: float = AGE_MAX_S) -> None:
+        """`age_max_s`: how long grants are used that could not be read again."""
         self._now_s = now_s
+        self._age_max_s = age_max_s
         self._record = FIRST
         self._read_s: float | None = None
         self._rights: dict[Principal, _Rights] = {}
@@ -139,8 +142,8 @@ class Permissions:
     def _check_age(self) -> None:
         """Raise RpcError(BUSY) if a role may have been revoked since the grants were read."""
         read_s = self._read_s
-        if read_s is None or self._now_s() - read_s > AGE_MAX_S:
-            since = "yet" if read_s is None else f"for more than {AGE_MAX_S:.0f} s"
+        if read_s is None or self._now_s() - read_s > self._age_max_s:
+            since = "yet" if read_s is None else f"for more than {self._age_max_s:.0f} s"
             raise RpcError(BUSY, f"nothing was done: the grants could not be read from the store {since}")
 
 

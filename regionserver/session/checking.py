@@ -1,8 +1,17 @@
-"""The check of every request to a region server, before it is dispatched."""
+"""The check of every request to a region server, before it is dispatched.
+
+Tablets serve their clients without store and masters, also on a server that was restarted meanwhile. So a server uses
+the grants that it has read for AGE_MAX_S, and keeps them in its data directory. A revoked role has no effect on a
+server that reaches the store. A server that does not uses the role for AGE_MAX_S at most after it has lost the store,
+or after its start.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
@@ -22,6 +31,11 @@ log = Logger()
 #: As `regionserver.tablets.messages.NO_REPLICA`: the client asks another member.
 NO_REPLICA: Final = "no_replica"
 
+#: How long a server without the store uses the grants that it has read.
+AGE_MAX_S: Final = 3600.0
+#: File of the data directory with the grants as last read.
+FILE: Final = "grants.json"
+
 #: Returns the record of a replica of a shared region that this server serves.
 Served = Callable[[tuple[str, int]], "tuple[RegionRecord, ReplicaLocation] | None"]
 
@@ -40,17 +54,23 @@ class ServerChecks:
         self,
         reactor: Any,
         path: str,
+        directory: Path,
         now_s: Callable[[], float],
         served: Served,
         tablets: TablesOfTablets | None,
     ) -> None:
-        """`path` is that of the grants."""
+        """`path` is that of the grants in the store, `directory` the server's data directory."""
         #: On an open cluster nothing is checked, because callers have no identity.
         self.is_open = True
         self._served = served
         self._tablets = tablets
-        self._guard = Guard(now_s, reactor.callLater, self._refused, self._damaged)
-        self._followed = FollowedZnode(reactor, path, self._guard.seen, now_s, REFRESH_S)
+        self._file = directory / FILE
+        self._saved: bytes | None = None
+        self._guard = Guard(now_s, reactor.callLater, self._refused, self._damaged, AGE_MAX_S)
+        self._followed = FollowedZnode(reactor, path, self._seen, now_s, REFRESH_S)
+        with contextlib.suppress(OSError):
+            self._saved = self._file.read_bytes()
+            self._guard.seen(self._saved, -1, now_s())
 
     def follow(self, client: ZkClient) -> None:
         """Follow the grants by this session, from now on."""
@@ -65,6 +85,20 @@ class ServerChecks:
         """Raise RpcError if `who` may not send this request: the one place for all requests to a server."""
         if not self.is_open:
             self._guard.check(who, request, self._find_table)
+
+    def _seen(self, data: bytes, version: int, began_s: float) -> None:
+        self._guard.seen(data, version, began_s)
+        if data == self._saved:
+            return
+        # Without the file the server refuses users if it starts while the store is away; nothing else depends on it.
+        try:
+            new = self._file.with_suffix(".new")
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+                file.write(data)
+            new.replace(self._file)
+            self._saved = data
+        except OSError as error:
+            log.warn("could not keep the grants in {file}: {error}", file=str(self._file), error=error)
 
     def _find_table(self, scope: Scope, request: Any) -> Subject | None:
         if scope is Scope.PLACE:

@@ -425,6 +425,7 @@ class TestRefusesToStart:
     def test_address_that_tells_nobody(self, store: Store, tmp_path: Path) -> None:
         """0.0.0.0 is an address to listen on, not to connect to."""
         command = [part.replace("127.0.0.1:0", "0.0.0.0:0") for part in _command(store.hosts, tmp_path)]
+        command.append("--insecure")
         assert "no other process can connect" in self.line(command)
 
     def test_unreachable_store_is_not_the_end(self, tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ def build(kind: str, tree: Path, into: Path, *, pure: bool) -> Path:
 
 
 def names_in(wheel: Path) -> set[str]:
-    """Return the names of a wheel's files."""
+    """Return the names of a wheel's files, as they are installed."""
     with zipfile.ZipFile(wheel) as opened:
-        return set(opened.namelist())
+        return {re.sub(r"^[^/]+\.data/(pure|plat)lib/", "", name) for name in opened.namelist()}
 
 
 def check_contents(wheel: Path) -> None:

@@ -173,6 +173,8 @@ def _any_version(op: Any) -> Any:
 class NoVersionByServers(Bug):
     """Servers write their steps without checking the version that they have read."""
 
+    seeds = 60
+
     def patches(self) -> list[Patch]:
         def operations(self: StepWriter, step: Any) -> Any:
             return [_any_version(op) for op in real(self, step)]
