@@ -137,9 +137,7 @@ class RegionServer:
         self._tablets = None if tablets is None else tablets(self._metrics, self._fatal, self._report_soon)
         of_tablets = () if self._tablets is None else self._tablets.requests
         self._orders = OrderRoutes(self._host, self._tablets)
-        self._checks = ServerChecks(
-            reactor, self._paths.grants, settings.data_dir, boot_s, self._host.served, self._tablets
-        )
+        self._checks = ServerChecks(reactor, self._paths, settings.data_dir, boot_s, self._host.served, self._tablets)
         self._rpc = RpcServer(
             self.dispatch,
             requests=functools.reduce(operator.or_, (*opener.requests, *of_tablets), ServerRequest),

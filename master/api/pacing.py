@@ -6,7 +6,6 @@ an operator or a dashboard must not slow the assignment down, so an answer that 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
@@ -15,25 +14,28 @@ T = TypeVar("T")
 #: An answer is given again for this many times as long as it took: walks take at most a tenth of the master's time.
 REPEATED_FOR: Final = 9
 #: A walk that took less is never spared: answers about small clusters are always new.
-SPARED_S: Final = 0.01
+SPARED_MS: Final = 10
 
 
 class Paced(Generic[T]):
     """The last answer of a walk, and until when it is given again."""
 
-    def __init__(self, clock_s: Callable[[], float] = time.perf_counter) -> None:
-        """`clock_s` returns seconds."""
-        self._clock_s = clock_s
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        """`now_ms` is the master's clock; in a simulation no walk takes any time."""
+        self._now_ms = now_ms
         self._subject: object = None
         self._answer: T | None = None
-        self._until_s = 0.0
+        self._ended_ms = 0
+        self._until_ms = 0
 
     def get(self, subject: object, walk: Callable[[], T]) -> T:
         """Return the answer about `subject`; call `walk` if the last one is about another, or too old."""
-        began_s = self._clock_s()
-        if self._answer is None or subject != self._subject or began_s >= self._until_s:
+        began_ms = self._now_ms()
+        # A clock that was set back ends the pause.
+        is_spared = self._ended_ms <= began_ms < self._until_ms and subject == self._subject
+        if self._answer is None or not is_spared:
             self._answer, self._subject = walk(), subject
-            ended_s = self._clock_s()
-            took_s = ended_s - began_s
-            self._until_s = ended_s + (REPEATED_FOR * took_s if took_s >= SPARED_S else 0.0)
+            self._ended_ms = self._now_ms()
+            took_ms = self._ended_ms - began_ms
+            self._until_ms = self._ended_ms + (REPEATED_FOR * took_ms if took_ms >= SPARED_MS else 0)
         return self._answer

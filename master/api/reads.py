@@ -6,7 +6,6 @@ functions never wait or write, and they do not check roles: `master/api/roles.py
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
@@ -120,10 +119,10 @@ class RecordsAlone:
 class SizeSums:
     """Sums of the sizes of regions, by table and by server. Each visits every region, so long ones are paced."""
 
-    def __init__(self, clock_s: Callable[[], float] = time.perf_counter) -> None:
-        """`clock_s` returns seconds."""
-        self._of_tables: Paced[dict[str, RegionSize]] = Paced(clock_s)
-        self._of_servers: Paced[dict[str, RegionSize]] = Paced(clock_s)
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
+        """`now_ms` is the master's clock; without one nothing is spared."""
+        self._of_tables: Paced[dict[str, RegionSize]] = Paced(now_ms)
+        self._of_servers: Paced[dict[str, RegionSize]] = Paced(now_ms)
 
     def of_tables(self, view: ReadView) -> dict[str, RegionSize]:
         """Return the size of each table, by id."""

@@ -59,8 +59,8 @@ class MasterApi:
 
     def __init__(self, master: MasterProcess) -> None:
         self._master = master
-        self._walks: Paced[Walked] = Paced()
-        self._sums = SizeSums()
+        self._walks: Paced[Walked] = Paced(master.now_ms)
+        self._sums = SizeSums(master.now_ms)
 
     async def dispatch(self, request: ms.MasterRequest) -> msgspec.Struct:
         """Perform a request and return the reply. Raise RpcError."""

@@ -24,6 +24,7 @@ from regions.access.guard import Guard
 from regions.access.needs import Scope
 from regions.access.permissions import REFRESH_S, Subject
 from regions.records.model import RegionRecord, ReplicaLocation
+from regions.records.znodes import Layout
 from regionserver.request_gate import NOT_SERVING
 
 log = Logger()
@@ -53,13 +54,13 @@ class ServerChecks:
     def __init__(
         self,
         reactor: Any,
-        path: str,
+        paths: Layout,
         directory: Path,
         now_s: Callable[[], float],
         served: Served,
         tablets: TablesOfTablets | None,
     ) -> None:
-        """`path` is that of the grants in the store, `directory` the server's data directory."""
+        """`paths` are those of the store, `directory` the server's data directory."""
         #: On an open cluster nothing is checked, because callers have no identity.
         self.is_open = True
         self._served = served
@@ -67,7 +68,7 @@ class ServerChecks:
         self._file = directory / FILE
         self._saved: bytes | None = None
         self._guard = Guard(now_s, reactor.callLater, self._refused, self._damaged, AGE_MAX_S)
-        self._followed = FollowedZnode(reactor, path, self._seen, now_s, REFRESH_S)
+        self._followed = FollowedZnode(reactor, paths.grants, self._seen, now_s, REFRESH_S)
         with contextlib.suppress(OSError):
             self._saved = self._file.read_bytes()
             self._guard.seen(self._saved, -1, now_s())

@@ -17,10 +17,10 @@ from tests.unit.regions.balance.test_balancer import cluster, fill, put, server
 class Clock:
     """Time that passes with each region that is visited."""
 
-    now_s = 0.0
+    now_ms = 0
 
-    def __call__(self) -> float:
-        return self.now_s
+    def __call__(self) -> int:
+        return self.now_ms
 
 
 class Counting(RegionSizes):
@@ -34,7 +34,7 @@ class Counting(RegionSizes):
     def of(self, region: Region) -> RegionSize:
         """Return the size; takes a second."""
         self.visits += 1
-        self.clock.now_s += 1.0
+        self.clock.now_ms += 1_000
         return NOT_MEASURED.of(region)
 
 
@@ -62,7 +62,7 @@ def test_a_list_in_a_loop_visits_regions_a_tenth_of_the_time(clock: Clock, reque
     for _ in range(20):
         assert bytes_now() == 50
     assert sizes.visits == 5
-    clock.now_s += 5 * REPEATED_FOR
+    clock.now_ms += 5_000 * REPEATED_FOR
     assert (bytes_now(), sizes.visits) == (50, 10)
     put(world, "u", "u-0", "a", size=7)
     world.servers["c"] = Server(server("c"), False)

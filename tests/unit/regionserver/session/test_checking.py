@@ -13,7 +13,7 @@ from coord.security.principal import USER, Principal
 from regions.messages import ShowReplicas
 from regions.messages.codes import BUSY
 from regions.records.acts.grants import FIRST, Grant, GrantsRecord, UserRole
-from regions.records.znodes import encode
+from regions.records.znodes import Layout, encode
 from regionserver.session.checking import AGE_MAX_S, FILE, ServerChecks
 
 ALICE = Principal(USER, "alice")
@@ -21,7 +21,7 @@ GRANTS = encode(GrantsRecord((*FIRST.grants, Grant("alice", UserRole.ADMIN))))
 
 
 def started(folder: Path, clock: Clock) -> ServerChecks:
-    checks = ServerChecks(clock, "/grants", folder, clock.seconds, lambda _place: None, None)
+    checks = ServerChecks(clock, Layout(), folder, clock.seconds, lambda _place: None, None)
     checks.is_open = False
     return checks
 
