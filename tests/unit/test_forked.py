@@ -13,7 +13,7 @@ import pytest
 
 from coord.compiled import PURE_VARIABLE, is_switched_on
 from tests.support import forked
-from tests.support.helpers import PATIENCE_S, finished, rk
+from tests.support.helpers import PATIENCE_S, finished, free_ports, rk
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +55,8 @@ def test_a_fork_is_like_a_new_process(allowed: None, monkeypatch: pytest.MonkeyP
 def test_a_fork_is_killed_as_a_group(allowed: None, tmp_path: Path) -> None:
     """It leads a session, signals end it, and the status names the signal."""
     log = tmp_path / "log"
-    words = ["coord", "run", "--id", "1", "--data-dir", str(tmp_path / "node"), "--client-address", "127.0.0.1:0"]
+    (port,) = free_ports(1)
+    words = ["coord", "run", "--id", "1", "--data-dir", str(tmp_path / "node"), "--client-address", f"127.0.0.1:{port}"]
     process = forked.start(rk(*words), log, log)
     assert os.getsid(process.pid) == process.pid
     assert process.poll() is None
