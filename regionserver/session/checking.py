@@ -9,7 +9,6 @@ or after its start.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,7 +17,9 @@ from twisted.logger import Logger
 
 from coord.client.following.znode import FollowedZnode
 from coord.client.session import ZkClient
+from coord.errors import ConfigError
 from coord.rpc.server import RpcError
+from coord.security.making import write_private
 from coord.security.principal import Principal
 from regions.access.guard import Guard
 from regions.access.needs import Scope
@@ -93,13 +94,10 @@ class ServerChecks:
             return
         # Without the file the server refuses users if it starts while the store is away; nothing else depends on it.
         try:
-            new = self._file.with_suffix(".new")
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-                file.write(data)
-            new.replace(self._file)
+            write_private(self._file, data)
             self._saved = data
-        except OSError as error:
-            log.warn("could not keep the grants in {file}: {error}", file=str(self._file), error=error)
+        except ConfigError as error:
+            log.warn("could not keep the grants: {error}", error=error)
 
     def _find_table(self, scope: Scope, request: Any) -> Subject | None:
         if scope is Scope.PLACE:
