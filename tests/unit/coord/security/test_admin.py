@@ -36,7 +36,7 @@ def test_probes_need_none(directory: Path, path: str) -> None:
 
 
 def test_a_token_is_of_one_principal_and_one_secret(directory: Path) -> None:
-    """A changed name, number or MAC is no token, and a rotated secret ends it."""
+    """A token with another name, number or MAC is rejected, and so is a token of a secret that was rotated."""
     token = read_user(directory).token()
     principal, number, mac = token.rsplit(":", 2)
     assert principal == "user:alice"

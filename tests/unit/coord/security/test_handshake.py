@@ -232,7 +232,7 @@ def test_foreign_bytes_are_rejected(data: bytes, end: Callable[[], DialingEnd | 
 
 @pytest.mark.parametrize("length", [0, 5, 6, 20, 60])
 def test_a_truncated_handshake_is_not_done(length: int) -> None:
-    """A part of the frames proves nothing, and waits for the rest."""
+    """A handshake that has received a part of its frames proves no identity, and waits for the rest."""
     hello, challenge, proof = recorded()
     other = listener()
     assert other.receive(hello[:length]) == (b"", b"")

@@ -97,7 +97,7 @@ def test_a_silent_server_makes_its_regions_unavailable() -> None:
 
 
 def test_a_dead_server_stays_in_sight() -> None:
-    """With the time of its last heartbeat, as gone."""
+    """The page shows the dead server as gone, with the time of its last heartbeat."""
     sight = Sight(cluster_of(4))
     sight.beat("s1", "s2")
     sight.master.cluster.kill("s1")

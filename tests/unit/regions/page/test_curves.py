@@ -31,7 +31,7 @@ def test_seconds_that_were_missed_are_missing() -> None:
 
 
 def test_an_earlier_second_is_ignored() -> None:
-    """Two samples in one second, or a step back."""
+    """The clock gives two samples of one second, or steps back: the curve keeps the first sample."""
     curves = Curves(3)
     curves.add(10, _values(1))
     curves.add(10, _values(2))
