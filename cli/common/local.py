@@ -61,10 +61,12 @@ _SPAN: Final = 71 + SERVERS_MAX
 STORE: Final = "store"
 MASTER: Final = "master"
 SERVER: Final = "server"
+#: Distances of a daemon's first ports from the base: clients or RPC, peers (0: none that is fixed), admin.
+_OFFSETS: Final = {STORE: (0, 10, 20), MASTER: (30, 0, 40), SERVER: (50, 0, 70)}
 
 
 class Daemon(msgspec.Struct):
-    """One process of the cluster. `peer`: a store node's address for its peers, else empty; `pid` 0: not running."""
+    """One process of the cluster. `peer`: the address for its peers, if it is fixed; `pid` 0: not running."""
 
     name: str
     role: str
@@ -75,6 +77,20 @@ class Daemon(msgspec.Struct):
     peer: str = ""
     rack: str = ""
     pid: int = 0
+    #: Further words of its command line (options of a topology file).
+    options: list[str] = []
+    #: Whether this store node joined the running store; the others founded it.
+    joined: bool = False
+
+    @property
+    def number(self) -> str:
+        """Return the number in its name."""
+        return self.name.rpartition("-")[2]
+
+    @property
+    def home(self) -> Path:
+        """Return the directory of the cluster, which holds the logs of all daemons."""
+        return Path(self.log).parent.parent
 
     def ports(self) -> list[tuple[int, str]]:
         """Return every port of this daemon with its use."""
@@ -114,6 +130,9 @@ class LocalCluster(msgspec.Struct):
     replica_dead_s: float = 0.0
     #: Whether daemons demand a proof of identity; the credentials are in CERTS_DIR.
     secured: bool = False
+    #: Name and topology file of a cluster that was started by one.
+    name: str = ""
+    topology: str = ""
     #: Whether a start has completed all phases, including the table.
     has_been_up: bool = False
     format_version: int = FORMAT_VERSION
@@ -152,29 +171,43 @@ class Shape(msgspec.Struct, frozen=True):
     secured: bool = False
 
 
-def design(shape: Shape, data_dir: Path) -> LocalCluster:
+def usual_daemon(role: str, number: int, base_port: int, data_dir: Path, *, rack: str = "") -> Daemon:
+    """Return a daemon with the ports that its number has in the port plan."""
+    name = f"{role}-{number}"
+    main, peer, admin = _OFFSETS[role]
+    return Daemon(
+        name=name,
+        role=role,
+        address=f"{HOST}:{base_port + main + number}",
+        admin=f"{HOST}:{base_port + admin + number}",
+        data_dir=str(data_dir / name),
+        log=str(data_dir / "logs" / f"{name}.log"),
+        peer=f"{HOST}:{base_port + peer + number}" if peer else "",
+        rack=rack,
+    )
+
+
+def design(shape: Shape, data_dir: Path, before: LocalCluster | None = None) -> LocalCluster:
     """Return the layout of a cluster with this shape below `data_dir`; nothing is written.
 
-    Raise UsageFaultError for an impossible shape.
+    Daemons of `before` keep names, ports and options unless the shape has another base port. Raise UsageFaultError for
+    an impossible shape.
     """
-    _check_shape(shape)
+    _check_shape(shape, before)
+    kept = before if before is not None and before.base_port == shape.base_port else None
+    racks_before = len({one.rack for one in kept.servers}) if kept is not None else 0
 
-    def daemon(role: str, number: int, rpc: int, admin: int, *, peer: int = 0, rack: str = "") -> Daemon:
-        name = f"{role}-{number}"
-        base = shape.base_port
-        return Daemon(
-            name=name,
-            role=role,
-            address=f"{HOST}:{base + rpc + number}",
-            admin=f"{HOST}:{base + admin + number}",
-            data_dir=str(data_dir / name),
-            log=str(data_dir / "logs" / f"{name}.log"),
-            peer=f"{HOST}:{base + peer + number}" if peer else "",
-            rack=rack,
-        )
+    def daemons(role: str, count: int, known: list[Daemon]) -> list[Daemon]:
+        found = [msgspec.structs.replace(one, pid=0) for one in known[:count]]
+        used = {one.name for one in found}
+        numbers = (n for n in range(1, count + len(used) + 1) if f"{role}-{n}" not in used)
+        found += [usual_daemon(role, next(numbers), shape.base_port, data_dir) for _ in range(count - len(found))]
+        for position, one in enumerate(found):
+            if role == SERVER and (not one.rack or shape.racks != racks_before):
+                one.rack = f"rack-{position % shape.racks + 1}"
+        return found
 
-    nodes = 0 if shape.outside_store else shape.store_nodes
-    coord = [daemon(STORE, n, 0, 20, peer=10) for n in range(1, nodes + 1)]
+    coord = daemons(STORE, 0 if shape.outside_store else shape.store_nodes, kept.coord if kept else [])
     return LocalCluster(
         store=shape.outside_store or ",".join(node.address for node in coord),
         root=shape.root,
@@ -189,14 +222,14 @@ def design(shape: Shape, data_dir: Path) -> LocalCluster:
         purge_after_ms=shape.purge_after_ms,
         replica_dead_s=shape.replica_dead_s,
         secured=shape.secured,
-        masters=[daemon(MASTER, n, 30, 40) for n in range(1, shape.masters + 1)],
-        servers=[
-            daemon(SERVER, n, 50, 70, rack=f"rack-{(n - 1) % shape.racks + 1}") for n in range(1, shape.servers + 1)
-        ],
+        name=before.name if before else "",
+        topology=before.topology if before else "",
+        masters=daemons(MASTER, shape.masters, kept.masters if kept else []),
+        servers=daemons(SERVER, shape.servers, kept.servers if kept else []),
     )
 
 
-def _check_shape(shape: Shape) -> None:
+def _check_shape(shape: Shape, before: LocalCluster | None) -> None:
     bounds = [
         ("--store-nodes", shape.store_nodes, STORE_NODES_MAX),
         ("--masters", shape.masters, MASTERS_MAX),
@@ -206,7 +239,8 @@ def _check_shape(shape: Shape) -> None:
     for option, value, most in bounds:
         if not 1 <= value <= most:
             raise UsageFaultError(f"{option} {value} is outside 1 to {most}")
-    if shape.store_nodes % 2 == 0 and not shape.outside_store:
+    is_grown = before is not None and shape.store_nodes == len(before.coord)
+    if shape.store_nodes % 2 == 0 and not shape.outside_store and not is_grown:
         raise UsageFaultError(
             f"--store-nodes {shape.store_nodes}: an even number of nodes tolerates no more failures than one node less",
             f"Use {shape.store_nodes - 1} or {shape.store_nodes + 1}.",
@@ -219,15 +253,14 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
     """Return the command that runs `daemon` in the foreground."""
     start = [sys.executable, "-P", "-m", "cli"]
     common = ["--data-dir", daemon.data_dir, "--admin-address", daemon.admin]
-    certs = Path(daemon.data_dir).parent / CERTS_DIR
+    certs = daemon.home / CERTS_DIR
     peer_secret = ["--peer-secret-file", str(certs / PEERS_FILE)]
     if daemon.role == STORE:
-        peers = ",".join(f"{node.name.rpartition('-')[2]}={node.peer}" for node in cluster.coord)
-        number = daemon.name.rpartition("-")[2]
-        addresses = ["--client-address", daemon.address, "--peer-address", daemon.peer, "--peers", peers]
-        rights = ["--super-digest-file", str(make_super_digest(Path(daemon.data_dir).parent))]
+        addresses = ["--client-address", daemon.address, "--peer-address", daemon.peer, *_members(daemon, cluster)]
+        rights = ["--super-digest-file", str(make_super_digest(daemon.home))]
         rights += [*peer_secret, "--certs-dir", str(certs)] if cluster.secured else []
-        return [*start, "coord", "run", "--id", number, *addresses, *common, *rights, "--drill-links"]
+        words = [*start, "coord", "run", "--id", daemon.number, *addresses, *common, *rights, "--drill-links"]
+        return [*words, *daemon.options]
     place = ["--store", cluster.store, "--root", cluster.root, "--address", daemon.address]
     place += ["--certs-dir", str(certs)] if cluster.secured else []
     if daemon.role == MASTER:
@@ -238,8 +271,9 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         limits = ["--create-timeout-s", f"{shape.create_timeout_s:g}"] if shape.create_timeout_s else []
         limits += [] if shape.replacements_max is None else ["--replacements-max", str(shape.replacements_max)]
         limits += [] if shape.purge_after_ms is None else ["--purge-after", f"{shape.purge_after_ms}ms"]
-        return [*start, "master", "run", *place, *common, *plan, *limits]
-    shared = str(Path(daemon.data_dir).parent / "shared")
+        return [*start, "master", "run", *place, *common, *plan, *limits, *daemon.options]
+    shared = str(daemon.home / "shared")
+    peer = ["--peer-address", daemon.peer] if daemon.peer else []
     return [
         *start,
         "server",
@@ -250,12 +284,22 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         shared,
         "--rack",
         daemon.rack,
+        *peer,
         "--opener",
         shape.opener,
         "--drill-links",
         *(peer_secret if cluster.secured and shape.opener == "kv" else []),
         *(["--replica-dead-s", f"{shape.replica_dead_s:g}"] if shape.replica_dead_s else []),
+        *daemon.options,
     ]
+
+
+def _members(node: Daemon, cluster: LocalCluster) -> list[str]:
+    """Return the options that name the other nodes. The store's identity follows from its founders."""
+    founders = [one for one in cluster.coord if not one.joined]
+    if node.joined:
+        return ["--join", ",".join(one.peer for one in founders)]
+    return ["--peers", ",".join(f"{one.number}={one.peer}" for one in founders)]
 
 
 def make_certs(data_dir: Path) -> None:

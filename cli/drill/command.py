@@ -14,6 +14,7 @@ from cli.common.options import DEFAULT_DATA_DIR, Globals, apply_options, global_
 from cli.common.waiting import say_nothing
 from cli.drill.records.history import list_drills, show_drill
 from cli.shell import complete
+from cli.topology.load import topology_option
 
 if TYPE_CHECKING:
     from cli.drill.report import DrillReport
@@ -66,6 +67,7 @@ def _options(function: _Command) -> _Command:
             help="Reads and writes per second, over all regions.",
         ),
         click.option("--no-load", is_flag=True, help="No reads and writes during the drill."),
+        topology_option,
         global_options,
         click.pass_obj,
     )

@@ -60,7 +60,7 @@ class _MembershipRequest:
 @click.pass_obj
 def list_members(given: Globals) -> None:
     """List the members of a running store: roles, addresses, the leader, and how far each member lags."""
-    with _Store(given) as store:
+    with MemberRequests(given) as store:
         facts = store.ask({"do": "list"})
     if given.json:
         print_json({name: facts.get(name) for name in ("version", "term", "is_settled", "level", "nodes")})
@@ -99,11 +99,11 @@ def add(given: Globals, node_id: int, peer: str, client: str | None, observer: b
     The node votes once it has caught up. A node that never catches up can be removed: until then it has no vote.
     """
     began = time.monotonic()
-    line = _line(peer, client, observer)
-    with _Store(given) as store:
+    line = member_line(peer, client, observer)
+    with MemberRequests(given) as store:
         store.ask({"do": "add", "id": node_id, "line": line})
         if not no_wait:
-            _await(given, store, node_id, "observer" if observer else "participant")
+            await_member(given, store, node_id, "observer" if observer else "participant")
     _report(given, f"node {node_id} is added", began, {"id": node_id, "waited": not no_wait})
 
 
@@ -117,7 +117,7 @@ def remove(given: Globals, node_id: int) -> None:
     Rejected if the remaining nodes that run are no majority. The process of the node exits on its own.
     """
     began = time.monotonic()
-    with _Store(given) as store:
+    with MemberRequests(given) as store:
         if all(node["id"] != node_id for node in store.ask({"do": "list"})["nodes"]):
             raise NotFoundError(f"node {node_id} is not a member", "`rk coord list` shows who is.")
         store.ask({"do": "remove", "id": node_id}, repeats=True)
@@ -131,7 +131,7 @@ def remove(given: Globals, node_id: int) -> None:
 def transfer_leader(given: Globals, node_id: int) -> None:
     """Make node ID the leader, for example before maintenance of the leader's machine. Clients stay connected."""
     began = time.monotonic()
-    with _Store(given) as store:
+    with MemberRequests(given) as store:
         store.ask({"do": "transfer", "id": node_id})
         nodes = store.ask({"do": "list"})["nodes"]
     if not any(node["id"] == node_id and node["is_leader"] for node in nodes):
@@ -140,7 +140,7 @@ def transfer_leader(given: Globals, node_id: int) -> None:
     _report(given, f"node {node_id} leads", began, {"id": node_id})
 
 
-class _Store:
+class MemberRequests:
     """A session with the store, for membership requests. A context manager."""
 
     def __init__(self, given: Globals) -> None:
@@ -150,7 +150,7 @@ class _Store:
         self._context = open_store(self.hosts, access=access)
         self._client: KazooClient
 
-    def __enter__(self) -> _Store:
+    def __enter__(self) -> MemberRequests:
         self._client = self._context.__enter__()
         return self
 
@@ -201,7 +201,7 @@ class _Store:
             return answer
 
 
-def _await(given: Globals, store: _Store, node_id: int, role: str) -> None:
+def await_member(given: Globals, store: MemberRequests, node_id: int, role: str) -> None:
     """Show the progress of the new node until it has its role and has caught up."""
     began = time.monotonic()
     shown = ""
@@ -232,7 +232,7 @@ def _state(node: dict[str, Any]) -> str:
     return f"catches up: {node['behind']} entries behind"
 
 
-def _line(peer: str, client: str | None, observer: bool) -> str:
+def member_line(peer: str, client: str | None, observer: bool) -> str:
     """Return the text that follows `server.N=`. Raise UsageFaultError."""
     try:
         host, port = parse_host_port(peer)

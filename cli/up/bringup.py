@@ -35,7 +35,7 @@ from cli.common.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_
 from cli.common.views.display import Display
 from cli.tables import storage_words
 from cli.up.progress import cluster_status
-from cli.up.supervisor import Ended, News, NotStarted, Restarted, Supervisor, last_lines
+from cli.up.supervisor import Added, Ended, News, NotStarted, Restarted, Supervisor, last_lines
 from coord.client.access import StoreAccess
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
@@ -343,6 +343,10 @@ class BringUp:
                 why=news.why,
                 again_in_s=news.again_in_s,
             )
+            return
+        if isinstance(news, Added):
+            daemon.pid = news.pid
+            self._display.say(f"{_now()}  {daemon.name} was added, pid {news.pid}", daemon=daemon.name, added=news.pid)
             return
         if isinstance(news, Restarted):
             daemon.pid = news.pid

@@ -6,6 +6,7 @@ write every RETRY_S.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -26,11 +27,18 @@ class ClusterFile:
         self._say = say
         #: The reason why the last write failed; "" if it succeeded.
         self.trouble = ""
+        #: The supervisor's thread writes the file when a daemon is added.
+        self._lock = threading.Lock()
+
+    def save(self) -> None:
+        """Write the file. Raise OSError."""
+        with self._lock:
+            write_cluster(self._local, self._data_dir)
 
     def write(self) -> None:
         """Write the file, or print the reason why it cannot be written."""
         try:
-            write_cluster(self._local, self._data_dir)
+            self.save()
         except OSError as error:
             trouble = error.strerror or str(error)
             if trouble != self.trouble:

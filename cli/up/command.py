@@ -20,6 +20,7 @@ from typing import IO, Final, NoReturn
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from cli.common import output
 from cli.common.access import as_variables, store_access
@@ -40,18 +41,31 @@ from cli.common.local import (
     read_cluster,
     write_cluster,
 )
-from cli.common.options import DEFAULT_DATA_DIR, Globals, own_masters_options, parse_hosts, spark_options, variable_of
+from cli.common.options import DEFAULT_DATA_DIR, Globals, own_masters_options, spark_options, variable_of
 from cli.common.staleness import duration_ms
 from cli.common.views.display import Display, choose
 from cli.common.waiting import say_nothing
 from cli.splits import specs_of_csv, usage_faults
+from cli.topology.load import load, local_data_dir
 from cli.up.bringup import Assigned, BringUp, UpTable
 from cli.up.cluster_file import ClusterFile
 from cli.up.control import listen
 from cli.up.examples import example_data, example_path
+from cli.up.growing.command import add
+from cli.up.growing.growth import Growth
 from cli.up.logs import LOOK_S, bound
 from cli.up.ports import holder, is_free
 from cli.up.replicas import check_replicas, copies
+from cli.up.shape import (
+    DEFAULT_BASE_PORT,
+    arrange,
+    base_port_of,
+    check_options,
+    is_secured,
+    shape_of,
+    shape_of_topology,
+    with_dead_s,
+)
 from cli.up.supervisor import News, Supervisor
 from coord.env_os import check_owned
 from coord.errors import ConfigError
@@ -60,7 +74,6 @@ from regions.records.model import TableRecord, TableState
 from regions.records.znodes import check_table_name
 from regionserver.config import REPLICA_DEAD_S_MAX, REPLICA_DEAD_S_MIN
 
-DEFAULT_BASE_PORT: Final = 21800
 DEFAULT_TABLE: Final = "packages"
 DEFAULT_REGIONS: Final = 200
 
@@ -73,7 +86,13 @@ class StopRequested(BaseException):
     """Ctrl-C or SIGTERM. A BaseException, so that `except Exception` does not catch it."""
 
 
-@click.command()
+@click.group(invoke_without_command=True)
+@click.option(
+    "--topology",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Start the cluster that this topology file describes, in its data-dir.",
+)
 @click.option("--store-nodes", type=int, help="Nodes of the store: 1, 3 or 5.  [default: 3]")
 @click.option("--masters", type=int, help="Masters; one is active.  [default: 2]")
 @click.option("--servers", type=int, help="Region servers.  [default: 4]")
@@ -134,9 +153,10 @@ class StopRequested(BaseException):
 )
 @click.option("--restart/--no-restart", default=True, show_default=True, help="Restart daemons that die.")
 @own_masters_options
-@click.pass_obj
+@click.pass_context
 def up(
-    given: Globals,
+    context: click.Context,
+    topology: Path | None,
     store_nodes: int | None,
     masters: int | None,
     servers: int | None,
@@ -165,93 +185,63 @@ def up(
     every region on its former server. With --store zk://host:port,… the cluster uses that store, for example an Apache
     ZooKeeper, instead of its own nodes.
     """
+    given = context.ensure_object(Globals)
+    if context.invoked_subcommand is not None:
+        _check_alone(context)
+        return 0
     say_nothing()
     given.uses_remote_context = False
+    wanted = None
+    if topology is not None:
+        wanted = load(topology)
+        parts = {"store_nodes": store_nodes, "masters": masters, "servers": servers, "racks": racks}
+        check_options(given, wanted, topology, {**parts, "base_port": base_port, "secure": secure})
+        given.data_dir = given.data_dir or str(local_data_dir(wanted, topology))
     data_dir = given.data_path
     before = read_cluster(data_dir)
     spark = (spark_master, spark_conf, plan_deadline_s)
     purge_after_ms = None if purge_after is None else duration_ms(purge_after, "--purge-after")
     limits = (create_timeout_s, replacements_max, purge_after_ms)
-    shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener, spark, limits)
+    shape = shape_of(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener, spark, limits)
     shape = with_dead_s(shape, before, replica_dead_s)
-    shape = msgspec.structs.replace(shape, secured=_is_secured(before, secure))
-    local = design(shape, data_dir)
+    shape = msgspec.structs.replace(shape, secured=is_secured(before, secure))
+    if wanted is not None:
+        base = base_port_of(wanted, before, lambda port: is_free(HOST, port))
+        shape = shape_of_topology(wanted, shape, before, base)
+    local = design(shape, data_dir, before)
+    if wanted is not None and topology is not None:
+        for note in arrange(local, wanted, topology, before, data_dir):
+            click.echo(f"rk: {note}", err=True)
     local.has_been_up = before is not None and before.has_been_up
-    if not no_table:
-        with usage_faults():
-            check_table_name(table_name)
-        if replicas is not None:
-            check_replicas(replicas, shape)
-    specs = [] if no_table else specs_of_csv(source or example_path(), regions)
-    wanted = None if no_table else UpTable(table_name, specs, *copies(replicas, shape))
+    table = None if no_table else _first_table(table_name, regions, replicas, source, shape)
     if os.geteuid() == 0 and not given.json:
         click.echo("rk: running as root, which no daemon needs: better give the cluster to a user of its own", err=True)
     with _hold(data_dir, before):
         _check_ports(local)
-        return _run(given, local, shape, data_dir, wanted, restart=restart)
+        return _run(given, local, shape, data_dir, table, restart=restart)
 
 
-def _shape(
-    given: Globals,
-    before: LocalCluster | None,
-    store_nodes: int | None,
-    masters: int | None,
-    servers: int | None,
-    racks: int | None,
-    base_port: int | None,
-    plan_engine: str | None,
-    opener: str = "kv",
-    spark: tuple[str | None, tuple[str, ...], float | None] = (None, (), None),
-    limits: tuple[float | None, int | None, int | None] = (None, None, None),
-) -> Shape:
-    """Return the requested shape. Options that are not given keep the directory's values, or the defaults."""
-    outside = parse_hosts(given.store) if given.store else None
-    if before is not None:
-        if outside is None and before.outside:
-            outside = before.store
-        own_nodes = len(before.coord)
-        if own_nodes and (outside is not None or store_nodes not in (None, own_nodes)):
+up.add_command(add)
+
+
+def _check_alone(context: click.Context) -> None:
+    """Raise UsageFaultError for options of a start before a subcommand such as `rk up add`."""
+    for name in context.params:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
             raise UsageFaultError(
-                f"the store in {given.data_path} has {own_nodes} nodes and cannot be started with another number",
-                "Omit --store-nodes and --store, or give another --data-dir.",
+                f"{option} is for the start of a cluster, not for `rk up {context.invoked_subcommand}`",
+                f"Leave out {option}.",
             )
-        racks = _or_default(racks, len({server.rack for server in before.servers}))
-    return Shape(
-        store_nodes=_or_default(store_nodes, len(before.coord) if before and before.coord else 3),
-        masters=_or_default(masters, len(before.masters) if before else 2),
-        servers=_or_default(servers, len(before.servers) if before else 4),
-        racks=_or_default(racks, 1),
-        base_port=_or_default(base_port, before.base_port if before else DEFAULT_BASE_PORT),
-        outside_store=outside,
-        root=given.root_path if given.root or before is None else before.root,
-        # A restart has its regions placed already, so it needs no Spark.
-        plan_engine=plan_engine or ("auto" if before is not None and before.has_been_up else "spark"),
-        opener=opener,
-        spark_master=spark[0] or (before.spark_master if before else ""),
-        spark_conf=spark[1] or (tuple(before.spark_conf) if before else ()),
-        plan_deadline_s=spark[2] or (before.plan_deadline_s if before else 0.0),
-        create_timeout_s=limits[0] or (before.create_timeout_s if before else 0.0),
-        replacements_max=limits[1] if limits[1] is not None or before is None else before.replacements_max,
-        purge_after_ms=limits[2] if limits[2] is not None or before is None else before.purge_after_ms,
-    )
 
 
-def with_dead_s(shape: Shape, before: LocalCluster | None, replica_dead_s: float | None) -> Shape:
-    """Return the shape with the silence after which members of tablets are replaced: given, or as before."""
-    known = before.replica_dead_s if before else 0.0
-    return msgspec.structs.replace(shape, replica_dead_s=replica_dead_s or known)
-
-
-def _is_secured(before: LocalCluster | None, secure: bool | None) -> bool:
-    """Return whether the cluster demands proofs: as requested, or as before."""
-    if secure is not None:
-        return secure
-    return before.secured if before is not None else True
-
-
-def _or_default(request: int | None, usual: int) -> int:
-    """Return the given value, even if it is 0 and is rejected later; else the default."""
-    return usual if request is None else request
+def _first_table(name: str, regions: int, replicas: int | None, source: Path | None, shape: Shape) -> UpTable:
+    """Return the table that the first start creates. Raise UsageFaultError."""
+    with usage_faults():
+        check_table_name(name)
+    if replicas is not None:
+        check_replicas(replicas, shape)
+    return UpTable(name, specs_of_csv(source or example_path(), regions), *copies(replicas, shape))
 
 
 # --- before anything starts ------------------------------------------------------------------------------------
@@ -293,7 +283,7 @@ def _hold(data_dir: Path, before: LocalCluster | None) -> IO[str]:
 def _check_ports(local: LocalCluster) -> None:
     """Raise CliError for the first port in use: its number, purpose and holder, and a hint."""
     deadline = time.monotonic() + _LEFTOVER_S
-    before = read_cluster(Path(local.daemons()[0].data_dir).parent)
+    before = read_cluster(local.daemons()[0].home)
     known = {daemon.pid for daemon in before.daemons() if daemon.pid} if before is not None else set()
     for daemon in local.daemons():
         for port, use in daemon.ports():
@@ -335,10 +325,11 @@ def _run(
             f"cannot write in {data_dir}: {error.strerror}", "Free space on that disk, or give another --data-dir."
         ) from error
     surroundings = {**environment(), **as_variables(given.settings()), **_store_credential(given, local, data_dir)}
-    supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put)
     output.keep_going("the cluster keeps running; stop it with SIGINT (Ctrl-C) or SIGTERM")
     display = choose(as_json=given.json)
     file = ClusterFile(local, data_dir, display.say)
+    growth = Growth(local, shape, data_dir, file, lambda port: is_free(HOST, port))
+    supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put, growth.add)
     bringup = BringUp(local, supervisor, display, news)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
@@ -350,8 +341,10 @@ def _run(
             local.supervisor_pid = os.getpid()
             _bring_up(local, data_dir, bringup, display, table, given, file)
             supervisor.keep_running(restart)
-            _follow(bringup, news, file, [Path(daemon.log) for daemon in local.daemons()])
+            growth.is_open = True
+            _follow(bringup, news, file, local)
         finally:
+            growth.is_open = False
             display.close()
             _take_down(bringup, supervisor, display, local, data_dir, file)
     except StopRequested:
@@ -445,10 +438,10 @@ def start_words(tables: Sequence[TableRecord]) -> str:
     return ", ".join(words)
 
 
-def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile, logs: Sequence[Path]) -> NoReturn:
+def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile, local: LocalCluster) -> NoReturn:
     """While the cluster runs, show each end and restart of a daemon, keep cluster.json up to date and logs bounded."""
     while True:
-        bound(logs)
+        bound(Path(daemon.log) for daemon in local.daemons())
         try:
             item = news.get(timeout=min(file.wait_s() or LOOK_S, LOOK_S))
         except queue.Empty:

@@ -1,4 +1,4 @@
-"""Requests of drills to a running `rk up`: list its daemons, kill one, restart one.
+"""Requests to a running `rk up`: list its daemons, kill one, restart one (drills), add one (`rk up add`).
 
 A Unix socket in the data directory; one connection carries one request and one answer, each a line of JSON. The
 socket's permission bits (owner only) are its access control.
@@ -6,6 +6,7 @@ socket's permission bits (owner only) are its access control.
     {"op": "list"}                                        -> {"ok": true, "daemons": [...]}
     {"op": "kill", "name": "master-1", "signal": 9}       -> {"ok": true, "daemons": [that one]}
     {"op": "start", "name": "master-1"}                   -> {"ok": true, "daemons": [that one]}
+    {"op": "add", "name": "server", "rack": ""}           -> {"ok": true, "daemons": [the new one]}
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class ControlRequest(msgspec.Struct):
     op: str
     name: str = ""
     signal: int = 0
+    rack: str = ""
 
 
 class DaemonState(msgspec.Struct):
@@ -53,6 +55,7 @@ class ControlAnswer(msgspec.Struct):
 
     ok: bool
     error: str = ""
+    hint: str = ""
     daemons: list[DaemonState] = []
 
 
@@ -87,7 +90,7 @@ def ask(data_dir: Path, request: ControlRequest, timeout_s: float = 10.0) -> lis
         _exchange(data_dir, msgspec.json.encode(request) + b"\n", timeout_s), type=ControlAnswer
     )
     if not answer.ok:
-        raise CliError(f"rk up rejected {request.op} {request.name}: {answer.error}")
+        raise CliError(f"rk up rejected {request.op} {request.name}: {answer.error}", answer.hint)
     return answer.daemons
 
 

@@ -29,6 +29,7 @@ from typing import IO, Any, Final, TypeVar
 
 import msgspec
 
+from cli.common.errors import CliError
 from cli.common.local import Daemon
 from cli.up.control import REQUEST_BYTES_MAX, ControlAnswer, ControlRequest, DaemonState
 
@@ -96,7 +97,17 @@ class NotStarted:
         self.again_in_s = again_in_s
 
 
-News = Ended | Restarted | NotStarted
+class Added:
+    """Event: a daemon was added to the running cluster."""
+
+    def __init__(self, daemon: Daemon, pid: int) -> None:
+        self.daemon = daemon
+        self.pid = pid
+
+
+News = Ended | Restarted | NotStarted | Added
+#: Records a further daemon and returns it with its command line. Raises CliError.
+Grow = Callable[[ControlRequest], tuple[Daemon, list[str]]]
 
 
 class Supervisor:
@@ -109,7 +120,10 @@ class Supervisor:
         environment: dict[str, str],
         listener: socket.socket | None,
         report: Callable[[News], None],
+        grow: Grow | None = None,
     ) -> None:
+        """`grow` handles requests for further daemons; None refuses them."""
+        self._grow = grow
         self._daemons = {daemon.name: daemon for daemon in daemons}
         self._commands = commands
         self._environment = environment
@@ -323,6 +337,8 @@ class Supervisor:
             return ControlAnswer(ok=False, error=f"unreadable request: {error}")
         if request.op == "list":
             return ControlAnswer(ok=True, daemons=self._states())
+        if request.op == "add" and self._grow is not None:
+            return self._add(request, self._grow)
         daemon = self._daemons.get(request.name)
         if daemon is None:
             return ControlAnswer(ok=False, error=f"there is no daemon {request.name!r}")
@@ -338,6 +354,18 @@ class Supervisor:
             self._signal(request.name, request.signal or signal.SIGKILL)
         else:
             return ControlAnswer(ok=False, error=f"unknown operation {request.op!r}")
+        return ControlAnswer(ok=True, daemons=[self._state(daemon)])
+
+    def _add(self, request: ControlRequest, grow: Grow) -> ControlAnswer:
+        try:
+            daemon, command = grow(request)
+            self._commands[daemon.name] = command
+            self._daemons[daemon.name] = daemon
+            self._report(Added(daemon, self._start(daemon.name)))
+        except CliError as error:
+            return ControlAnswer(ok=False, error=error.message, hint=error.hint)
+        except OSError as error:
+            return ControlAnswer(ok=False, error=f"{error.filename or 'fork'}: {error.strerror}")
         return ControlAnswer(ok=True, daemons=[self._state(daemon)])
 
 

@@ -200,13 +200,14 @@ def command_at(path: list[str]) -> click.Command:
 
 
 def all_commands(path: list[str] | None = None) -> list[tuple[list[str], click.Command]]:
-    """Return every command that is not a group, with its words, in the order of the help."""
+    """Return every command that does something by itself, with its words, in the order of the help."""
     path = path or []
     command = command_at(path)
     if not isinstance(command, click.Group):
         return [(path, command)]
     names = [entry.name for entry in ENTRIES] if not path else command.list_commands(click.Context(command))
-    return [one for name in names for one in all_commands([*path, name])]
+    own = [(path, command)] if command.invoke_without_command and path else []
+    return own + [one for name in names for one in all_commands([*path, name])]
 
 
 def shared_options() -> set[str]:

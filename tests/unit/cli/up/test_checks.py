@@ -20,9 +20,10 @@ from cli.common.options import Globals
 from cli.common.views.display import PlainDisplay
 from cli.main import run
 from cli.up.bringup import BringUp, _settled, _stage
-from cli.up.command import _check_ports, _hold, _shape, suggestions, with_dead_s
+from cli.up.command import _check_ports, _hold, suggestions
 from cli.up.ports import holder, is_free
 from cli.up.replicas import check_replicas, copies
+from cli.up.shape import shape_of, with_dead_s
 from regions.messages import MasterStatus, PlanProgress
 from tests.support.helpers import free_ports
 
@@ -102,7 +103,7 @@ def asked(given: Globals, before: object = None, **options: object) -> Shape:
     names = ("store_nodes", "masters", "servers", "racks", "base_port", "plan_engine")
     spark = options.get("spark", (None, (), None))
     limits = options.get("limits", (None, None, None))
-    return _shape(given, before, *(options.get(name) for name in names), spark=spark, limits=limits)  # type: ignore[arg-type]
+    return shape_of(given, before, *(options.get(name) for name in names), spark=spark, limits=limits)  # type: ignore[arg-type]
 
 
 def test_first_start_takes_the_defaults_and_plans_by_spark() -> None:

@@ -1,0 +1,11 @@
+"""The topology file `cluster.toml`: what a cluster consists of, where each daemon runs, and what is made of it.
+
+model.py     the file, decoded and checked (pure)
+checks.py    what single keys accept, and the errors (pure)
+edit.py      the file with one daemon more (pure)
+words.py     the command line of each daemon on its machine (pure)
+units.py     units of systemd for one machine (pure)
+load.py      reads the file; knows the options that daemons have
+command.py   `rk topology`
+systemd.py   `rk systemd`
+"""

@@ -1,0 +1,87 @@
+"""`rk topology check|show|credentials`: look at a topology file, and make the credentials that it asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli.common import output
+from cli.common.options import Globals, global_options
+from cli.topology.load import USUAL_FILE, load, local_data_dir
+from cli.topology.model import PlacedDaemon, Topology
+from cli.topology.words import address, arguments, data_dir
+
+_FILE = click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default=USUAL_FILE)
+
+
+@click.group()
+@global_options
+def topology() -> None:
+    """A topology file: what a cluster consists of, and where each daemon runs.
+
+    `rk up --topology FILE` starts one on this machine, `rk systemd FILE` writes units for machines, `rk drill` takes
+    it too. FILE is cluster.toml unless another one is named. docs/deploy.md describes its keys.
+    """
+
+
+@topology.command("check")
+@_FILE
+@global_options
+@click.pass_obj
+def check(given: Globals, file: Path) -> None:
+    """Check a topology file: keys, values, limits, ports, and the options of daemons."""
+    found = load(file)
+    payload = {"file": str(file), "name": found.name, "daemons": len(found.nodes()), "warnings": found.warnings}
+    lines = [f"{file}: cluster {found.name}, {_counts(found)}", *(f"warning: {one}" for one in found.warnings)]
+    output.report(payload, "\n".join(lines), as_json=given.json)
+
+
+@topology.command("show")
+@_FILE
+@click.option("--commands", is_flag=True, help="Also the command line of each daemon, for machines.")
+@global_options
+@click.pass_obj
+def show(given: Globals, file: Path, commands: bool) -> None:
+    """Show every daemon of a topology file: machine, ports, directory, rack."""
+    found = load(file)
+    rows = [_row(one, found, file) for one in found.nodes()]
+    lines = {one.name: arguments(one, found) for one in found.nodes()} if commands and not found.is_local else {}
+    if given.json:
+        daemons = [{**row, "command": lines.get(str(row["name"]), [])} for row in rows]
+        facts = {"name": found.name, "root": found.root, "credentials": found.credentials, "outside": found.outside}
+        output.print_json({**facts, "warnings": found.warnings, "daemons": daemons})
+        return
+    heads = ["daemon", "machine", "#port", "#peers", "#admin", "rack", "data"]
+    cells = [
+        [str(row[key]) for key in ("name", "host", "port", "peer_port", "admin_port", "rack", "data_dir")]
+        for row in rows
+    ]
+    output.console().print(output.table("", heads, cells))
+    for warning in found.warnings:
+        output.console().print(f"warning: {warning}")
+    for name, words in lines.items():
+        click.echo(f"{name}: rk {' '.join(words)}")
+
+
+def _counts(found: Topology) -> str:
+    store = output.count(len(found.store), "store node") if found.store else f"the store at {found.outside}"
+    masters, servers = output.count(len(found.masters), "master"), output.count(len(found.servers), "region server")
+    place = "this machine" if found.is_local else output.count(len(found.hosts()), "machine")
+    return f"{store}, {masters}, {servers} on {place}, credentials: {found.credentials}"
+
+
+def _row(node: PlacedDaemon, found: Topology, file: Path) -> dict[str, object]:
+    """Return what is shown of a daemon. A port that `rk up` chooses is empty."""
+    local = local_data_dir(found, file) / node.name if found.is_local else ""
+    return {
+        "name": node.name,
+        "host": node.host or None,
+        "address": address(node, node.port) if node.host else None,
+        "port": node.port or None,
+        "peer_port": node.peer_port or None,
+        "admin_port": node.admin_port or None,
+        "rack": node.rack,
+        "data_dir": node.data_dir or str(local) if found.is_local else data_dir(node, found),
+        "options": list(node.options),
+    }

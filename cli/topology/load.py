@@ -1,0 +1,117 @@
+"""Reads a topology file, with the options that this build's daemons have."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from cli.common.errors import NotFoundError, UsageFaultError
+from cli.common.options import Globals
+from cli.topology.checks import DaemonOption, TopologyError
+from cli.topology.model import FILE_BYTES_MAX, INSECURE, KINDS, MASTERS, SERVERS, STORE, Topology, parse
+from cli.topology.words import store_addresses
+
+#: What a topology file is called unless another one is named.
+USUAL_FILE: Final = "cluster.toml"
+
+#: Modules whose `run` runs each kind of daemon.
+_MODULES: Final = {STORE: "cli.store.command", MASTERS: "cli.master", SERVERS: "cli.server"}
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def load(path: Path) -> Topology:
+    """Read and check a topology file. Raise UsageFaultError or NotFoundError."""
+    return parsed(read(path), str(path))
+
+
+def read(path: Path) -> str:
+    """Return the text of a topology file. Raise UsageFaultError or NotFoundError."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise UsageFaultError(f"{path} is longer than {FILE_BYTES_MAX} bytes", "Is it a topology file?")
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFoundError(f"there is no topology file {path}", "examples/cluster.toml is one.") from error
+    except OSError as error:
+        raise UsageFaultError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageFaultError(f"{path} is not text in UTF-8", "Is it a topology file?") from error
+
+
+def parsed(text: str, file: str) -> Topology:
+    """Decode a topology file's text. Raise UsageFaultError."""
+    try:
+        return parse(text, file, known_options())
+    except TopologyError as error:
+        raise UsageFaultError(str(error), error.hint) from error
+
+
+def known_options() -> dict[str, dict[str, DaemonOption]]:
+    """Return the options of the commands that run daemons, by kind."""
+    return {
+        kind: {_name(one): _described(one) for one in _run(kind).params if isinstance(one, click.Option)}
+        for kind in KINDS
+    }
+
+
+def _run(kind: str) -> click.Command:
+    """Return the command that runs a daemon; imported by name, as `rk` does."""
+    command = importlib.import_module(_MODULES[kind]).run
+    assert isinstance(command, click.Command)
+    return command
+
+
+def _name(option: click.Option) -> str:
+    return max(option.opts, key=len).lstrip("-")
+
+
+def _described(option: click.Option) -> DaemonOption:
+    def objection(value: object) -> str:
+        try:
+            option.type.convert(str(value), option, None)
+        except click.BadParameter as error:
+            return error.message
+        return ""
+
+    negative = max(option.secondary_opts, key=len, default="")
+    return DaemonOption(objection, is_flag=option.is_flag, negative=negative, is_list=option.multiple)
+
+
+def local_data_dir(topology: Topology, path: Path) -> Path:
+    """Return the directory of a local cluster: data-dir beside the file, or NAME-data there."""
+    named = topology.data_dir or f"{topology.name}-data"
+    return Path(os.path.normpath(path.expanduser().absolute().parent / Path(named)))
+
+
+def apply(given: Globals, path: Path) -> Topology:
+    """Have a command act on the cluster of a topology file. Raise UsageFaultError if another one is named, too."""
+    named = next((one for one in ("store", "masters", "data_dir", "context") if getattr(given, one)), None)
+    if named is not None:
+        option = "--" + named.replace("_", "-")
+        raise UsageFaultError(f"--topology and {option} name two clusters", "Give one of the two.")
+    topology = load(path)
+    if topology.is_local:
+        given.data_dir = str(local_data_dir(topology, path))
+    else:
+        given.store, given.root = store_addresses(topology), topology.root
+        if topology.credentials != INSECURE and "certs-dir" not in given.settings():
+            given.store_settings["certs-dir"] = topology.credentials_dir
+    return topology
+
+
+def _apply(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
+    if value is not None:
+        apply(context.ensure_object(Globals), value)
+
+
+def topology_option(command: _Command) -> _Command:
+    """Add --topology to a command that acts on a running cluster; place it below the options that name a cluster."""
+    decorate = click.option("--topology", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                            expose_value=False, callback=_apply, help="The cluster of this topology file.")  # fmt: skip
+    return decorate(command)

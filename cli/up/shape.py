@@ -1,0 +1,191 @@
+"""The shape of the cluster that `rk up` starts: by options, by the directory's last start, or by a topology file."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cli.common.errors import CliError, UsageFaultError
+from cli.common.local import HOST, MASTER, SERVER, STORE, Daemon, LocalCluster, Shape, usual_daemon
+from cli.common.options import Globals, parse_hosts
+from cli.topology.model import INSECURE, PlacedDaemon, Topology
+
+DEFAULT_BASE_PORT: Final = 21800
+#: Base ports that a topology without one may get: BASES from the default on, below the kernel's outgoing ports.
+BASES: Final = 100
+_STEP: Final = 100
+#: Hosts that a topology of one machine may name.
+_HERE: Final = ("", HOST, "localhost")
+
+
+def shape_of(
+    given: Globals,
+    before: LocalCluster | None,
+    store_nodes: int | None,
+    masters: int | None,
+    servers: int | None,
+    racks: int | None,
+    base_port: int | None,
+    plan_engine: str | None,
+    opener: str = "kv",
+    spark: tuple[str | None, tuple[str, ...], float | None] = (None, (), None),
+    limits: tuple[float | None, int | None, int | None] = (None, None, None),
+) -> Shape:
+    """Return the requested shape. Options that are not given keep the directory's values, or the defaults."""
+    outside = parse_hosts(given.store) if given.store else None
+    if before is not None:
+        if outside is None and before.outside:
+            outside = before.store
+        own_nodes = len(before.coord)
+        if own_nodes and (outside is not None or store_nodes not in (None, own_nodes)):
+            raise UsageFaultError(
+                f"the store in {given.data_path} has {own_nodes} nodes and cannot be started with another number",
+                "Omit --store-nodes and --store, or give another --data-dir.",
+            )
+        racks = _or_default(racks, len({server.rack for server in before.servers}))
+    return Shape(
+        store_nodes=_or_default(store_nodes, len(before.coord) if before and before.coord else 3),
+        masters=_or_default(masters, len(before.masters) if before else 2),
+        servers=_or_default(servers, len(before.servers) if before else 4),
+        racks=_or_default(racks, 1),
+        base_port=_or_default(base_port, before.base_port if before else DEFAULT_BASE_PORT),
+        outside_store=outside,
+        root=given.root_path if given.root or before is None else before.root,
+        # A restart has its regions placed already, so it needs no Spark.
+        plan_engine=plan_engine or ("auto" if before is not None and before.has_been_up else "spark"),
+        opener=opener,
+        spark_master=spark[0] or (before.spark_master if before else ""),
+        spark_conf=spark[1] or (tuple(before.spark_conf) if before else ()),
+        plan_deadline_s=spark[2] or (before.plan_deadline_s if before else 0.0),
+        create_timeout_s=limits[0] or (before.create_timeout_s if before else 0.0),
+        replacements_max=limits[1] if limits[1] is not None or before is None else before.replacements_max,
+        purge_after_ms=limits[2] if limits[2] is not None or before is None else before.purge_after_ms,
+    )
+
+
+def with_dead_s(shape: Shape, before: LocalCluster | None, replica_dead_s: float | None) -> Shape:
+    """Return the shape with the silence after which members of tablets are replaced: given, or as before."""
+    known = before.replica_dead_s if before else 0.0
+    return msgspec.structs.replace(shape, replica_dead_s=replica_dead_s or known)
+
+
+def is_secured(before: LocalCluster | None, secure: bool | None) -> bool:
+    """Return whether the cluster demands proofs: as requested, or as before."""
+    if secure is not None:
+        return secure
+    return before.secured if before is not None else True
+
+
+def _or_default(request: int | None, usual: int) -> int:
+    """Return the given value, even if it is 0 and is rejected later; else the default."""
+    return usual if request is None else request
+
+
+# --- topology files ---
+
+
+def check_options(given: Globals, topology: Topology, file: Path, options: dict[str, object]) -> None:
+    """Raise UsageFaultError for options that the topology file decides, and for a file of several machines."""
+    named = sorted(name for name, value in options.items() if value is not None)
+    named += [name for name, value in (("store", given.store), ("root", given.root)) if value]
+    if named:
+        raise UsageFaultError(
+            f"--{named[0].replace('_', '-')} stands beside --topology, and {file} decides it",
+            f"Change {file}, or leave out --topology.",
+        )
+    for node in topology.nodes():
+        if node.host not in _HERE:
+            raise UsageFaultError(
+                f"{file}: {node.name} runs on {node.host}, and `rk up` starts daemons of this machine alone",
+                "`rk systemd` writes units for machines. Without any host, all daemons run on this machine.",
+            )
+
+
+def shape_of_topology(topology: Topology, shape: Shape, before: LocalCluster | None, base_port: int) -> Shape:
+    """Return the shape with what the topology decides."""
+    if before is not None and before.coord and topology.outside:
+        raise UsageFaultError(
+            f"the store in this directory has {len(before.coord)} nodes, and the topology names {topology.outside}",
+            "Leave out [store] outside, or give another data-dir.",
+        )
+    return msgspec.structs.replace(
+        shape,
+        store_nodes=len(topology.store) or shape.store_nodes,
+        masters=len(topology.masters),
+        servers=len(topology.servers),
+        base_port=base_port,
+        outside_store=topology.outside or None,
+        root=topology.root,
+        secured=topology.credentials != INSECURE,
+    )
+
+
+def base_port_of(topology: Topology, before: LocalCluster | None, is_free: Callable[[int], bool]) -> int:
+    """Return the base port of a topology: its own, the last start's, or one by its name whose ports are free.
+
+    Clusters that are down hold no ports. So the search begins at a place that follows from the name: two clusters
+    seldom meet. Raise CliError.
+    """
+    known = topology.base_port or (before.base_port if before is not None else 0)
+    if known:
+        return known
+    first = zlib.crc32(topology.name.encode()) % BASES
+    for number in range(BASES):
+        base = DEFAULT_BASE_PORT + (first + number) % BASES * _STEP
+        if all(is_free(port) for port in range(base, base + _STEP)):
+            return base
+    raise CliError("no range of 100 ports is free", "Give [cluster] base-port in the topology file.")
+
+
+def arrange(
+    local: LocalCluster, topology: Topology, file: Path, before: LocalCluster | None, data_dir: Path
+) -> list[str]:
+    """Give a designed cluster the daemons of a topology. Return notes for the operator. Raise UsageFaultError."""
+    local.name, local.topology = topology.name, str(file.absolute())
+    known = {one.name: one for one in before.daemons()} if before is not None else {}
+    same_ports = before is not None and before.base_port == local.base_port
+
+    def daemon(node: PlacedDaemon, role: str) -> Daemon:
+        made = usual_daemon(role, node.number, local.base_port, data_dir, rack=node.rack)
+        former = known.get(made.name)
+        if former is not None and same_ports:
+            made.address, made.peer, made.admin = former.address, former.peer, former.admin
+        made.address = f"{HOST}:{node.port}" if node.port else made.address
+        made.peer = f"{HOST}:{node.peer_port}" if node.peer_port else made.peer
+        made.admin = f"{HOST}:{node.admin_port}" if node.admin_port else made.admin
+        made.data_dir = node.data_dir or made.data_dir
+        made.options = list(node.options)
+        made.joined = role == STORE and node.number in topology.joined
+        return made
+
+    local.coord = [daemon(one, STORE) for one in topology.store]
+    local.masters = [daemon(one, MASTER) for one in topology.masters]
+    local.servers = [daemon(one, SERVER) for one in topology.servers]
+    local.store = topology.outside or ",".join(one.address for one in local.coord)
+    _check_store(local, before, file)
+    gone = sorted(known.keys() - {one.name for one in local.daemons()})
+    notes = [f"{', '.join(gone)}: not in {file} and not started; the data stays"] if gone else []
+    return [*topology.warnings, *notes]
+
+
+def _check_store(local: LocalCluster, before: LocalCluster | None, file: Path) -> None:
+    """Raise UsageFaultError if a store that exists would start with new founders, or with too few of its nodes."""
+    if before is None or not before.coord:
+        return
+    here = {one.name: one for one in local.coord}
+    left = sum(one.name in here for one in before.coord)
+    if left * 2 <= len(before.coord):
+        raise UsageFaultError(
+            f"{file} has {left} of the {len(before.coord)} nodes of the store in {before.coord[0].home}: no majority",
+            "List the nodes again, and remove one after the other while the store runs: rk coord remove ID",
+        )
+    for name, one in here.items():
+        if not one.joined and name not in {former.name for former in before.coord if not former.joined}:
+            raise UsageFaultError(
+                f"{file}: {name} is new, and the store in {one.home} runs already",
+                "Leave it out and add it while the cluster runs: rk up add store",
+            )

@@ -1,0 +1,1 @@
+"""The topology file: decoding, errors, edits, command lines, units."""
