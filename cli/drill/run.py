@@ -55,6 +55,8 @@ WHOLE_DEADLINE_S: Final = 20.0
 MOVES_DEADLINE_S: Final = 120.0
 #: Longest time between two evaluations of a condition; events of the follower wake the drill at once.
 _PAUSE_S: Final = 0.05
+#: A kill that takes longer is mentioned in the report, because its exact time is not known.
+_SLOW_KILL_MS: Final = 100
 #: The load runs for this time before the fault, plus a random part of the second value.
 WARM_UP_S: Final = 1.0
 WARM_UP_MORE_S: Final = 2.0
@@ -146,13 +148,22 @@ class Drill:
         return self._processes.daemons()
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL, *, is_quiet: bool = False) -> int:
-        """End a daemon with a signal; return the time at which it was sent."""
+        """End a daemon with a signal; return the time just before that.
+
+        The cluster may notice the death before an operator's command returns. No event of it is earlier than this time.
+        """
         self._touched.add(name)
         self._dead.add(name)
-        self._processes.send(name, number)
         at_ms = self.now_ms()
+        self._processes.send(name, number)
+        took_ms = self.now_ms() - at_ms
         if number == signal.SIGKILL and not is_quiet:
             self.say(f"killed {name} (SIGKILL)")
+        if took_ms > _SLOW_KILL_MS:
+            self.notes.append(
+                f"the command that killed {name} took {output.seconds(took_ms / 1000)}: "
+                "times from the kill count from its start"
+            )
         return at_ms
 
     def restart(self, name: str, *, is_quiet: bool = False) -> None:
