@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.messages.cluster import MasterStatus, Unserved
 from regions.messages.tablets import TabletHealth
@@ -25,6 +26,9 @@ from regions.records.model import RegionState
 
 #: Time for which a region may be in transition before its clients are refused: they retry for about this long.
 TRANSITION_MS: Final = 5_000
+#: More failed opens than these take longer: the pauses between them are 0.5, 1, 2 and 4 s. Each try writes the
+#: transition again, so the age of its state does not show it.
+ATTEMPTS: Final = 4
 #: Roles in which a store node takes writes.
 _LEADERS: Final = ("leader", "standalone")
 #: Roles in which a store node serves its clients.
@@ -129,10 +133,22 @@ def unserved(world: ClusterState, now_ms: int) -> Unserved:
     trying = [one for one in waiting if one.transition is None or not one.transition.parked]
     if not trying:
         return Unserved(len(waiting), parked)
-    oldest = min(trying, key=lambda one: one.seen_ms)
+    oldest = min(trying, key=lambda one: (-_attempts(one), _since_ms(one)))
     state = RegionState.OFFLINE if oldest.transition is None else oldest.transition.state
-    age_ms = max(0, now_ms - oldest.seen_ms) if oldest.transition is not None else 0
-    return Unserved(len(waiting), parked, oldest.key, state.value, age_ms, oldest.last_error)
+    age_ms = max(0, now_ms - _since_ms(oldest)) if oldest.transition is not None else 0
+    error = oldest.last_error or (oldest.transition.last_error if oldest.transition is not None else "")
+    return Unserved(len(waiting), parked, oldest.key, state.value, age_ms, error, _attempts(oldest))
+
+
+def _attempts(replica: Replica) -> int:
+    """Return how many opens of a replica have failed in this transition."""
+    return 0 if replica.transition is None else replica.transition.attempt
+
+
+def _since_ms(replica: Replica) -> int:
+    """Return since when the transition is in its state, also if an earlier master wrote that state."""
+    transition = replica.transition
+    return (0 if transition is None else transition.since_ms) or replica.seen_ms
 
 
 def _of_store(nodes: list[StoreFinding] | None) -> Iterator[Reason]:
@@ -201,10 +217,12 @@ def _of_unserved(found: Unserved) -> Iterator[Reason]:
         yield Reason(HealthVerdict.UNAVAILABLE, f"{_count(found.parked, 'region is', 'regions are')} parked")
     waiting = found.count - found.parked
     if waiting > 0:
+        failed = f", {_count(found.attempts, 'open has', 'opens have')} failed" if found.attempts else ""
         error = f", last error: {found.error}" if found.error else ""
-        oldest = f": {found.key} {found.state} for {found.age_ms / 1000:.1f} s{error}" if found.key else ""
+        oldest = f": {found.key} {found.state} for {found.age_ms / 1000:.1f} s{failed}{error}" if found.key else ""
+        is_refused = found.age_ms > TRANSITION_MS or found.attempts > ATTEMPTS
         yield Reason(
-            HealthVerdict.UNAVAILABLE if found.age_ms > TRANSITION_MS else HealthVerdict.DEGRADED,
+            HealthVerdict.UNAVAILABLE if is_refused else HealthVerdict.DEGRADED,
             f"{_count(waiting, 'region is', 'regions are')} not open yet{oldest}",
         )
 

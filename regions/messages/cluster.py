@@ -188,7 +188,8 @@ class MirrorStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 class Unserved(msgspec.Struct, frozen=True, omit_defaults=True):
     """Replicas of shared regions that should be open and are not, and the one that has waited longest.
 
-    `key` and `state` are "" if there is none, `age_ms` is the age of that replica's transition in its present state.
+    `key` and `state` are "" if there is none, `age_ms` is the age of that replica's transition in its present state,
+    `attempts` the number of its opens that have failed.
     """
 
     count: int = 0
@@ -198,6 +199,7 @@ class Unserved(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = ""
     age_ms: int = 0
     error: str = ""
+    attempts: int = 0
 
 
 class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -10,6 +10,7 @@ import pytest
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
 from regions.diagnose.health import (
+    ATTEMPTS,
     EXIT_STATUS,
     TRANSITION_MS,
     Findings,
@@ -111,6 +112,18 @@ ROWS = [
         figures=figures(unserved=Unserved(2, 0, "r-0", "OPENING", TRANSITION_MS + 1, "no room")),
     ),
     Row(
+        "opened again after a short failure",
+        D,
+        "1 region is not open yet: r-0 OFFLINE for 0.1 s, 4 opens have failed, last error: no room",
+        figures=figures(unserved=Unserved(1, 0, "r-0", "OFFLINE", 100, "no room", ATTEMPTS)),
+    ),
+    Row(
+        "each try begins anew",
+        U,
+        "1 region is not open yet: r-0 OFFLINE for 0.1 s, 5 opens have failed, last error: no room",
+        figures=figures(unserved=Unserved(1, 0, "r-0", "OFFLINE", 100, "no room", ATTEMPTS + 1)),
+    ),
+    Row(
         "tablets without a leader",
         U,
         "3 tablets have no leader or no majority",
@@ -163,6 +176,13 @@ def test_unserved_names_the_oldest_and_leaves_out_what_is_disabled() -> None:
     assert unserved(world, seen_ms + 700) == Unserved(1, 0, "r1-0", "OPENING", 700)
     cluster.set_intent(TableIntent.DISABLED)
     assert unserved(world, seen_ms) == Unserved()
+
+
+def test_unserved_names_the_one_that_fails_to_open_most_often() -> None:
+    """Its transition is written again with each try, so the age of its state says nothing."""
+    cluster = _waiting(RegionState.OFFLINE, attempt=5, last_error="no room", since_ms=40_000)
+    found = unserved(cluster.assigner.world, 40_700)
+    assert (found.attempts, found.age_ms, found.error) == (5, 700, "no room")
 
 
 def test_unserved_counts_parked_replicas_apart() -> None:
