@@ -33,7 +33,7 @@ def _of(load: ServerLoad, now_ms: int) -> Iterator[Obstacle]:
         reason = f" ({load.bar.reason})" if load.bar.reason else ""
         text = f"it was fenced{reason} and gets no regions {bar_end_text(load.bar)}"
         yield Obstacle(text, f"rk server unfence {server.uuid}")
-    if load.draining:
+    if load.draining and load.bar is None:  # a fenced server is emptied like a drained one
         yield Obstacle(
             "it is being drained: it gets no regions until it is undrained", f"rk server undrain {server.uuid}"
         )

@@ -45,5 +45,11 @@ def test_obstacle(found: ServerLoad, text: str, command: str) -> None:
 def test_a_server_without_obstacles_and_one_with_several() -> None:
     assert obstacles(LOAD, NOW_MS) == []
     assert obstacles(server(tablets=False, disk_free=NO_ROOM), NOW_MS) == []
-    several = obstacles(load(draining=True, fenced="f", bar=BarRecord("s1", 7)), NOW_MS)
-    assert [one.text[:14] for one in several] == ["it was fenced ", "it is being dr", "it is being fe"]
+    several = obstacles(load(draining=True, fenced="f"), NOW_MS)
+    assert [one.text[:14] for one in several] == ["it is being dr", "it is being fe"]
+
+
+def test_a_fenced_server_needs_no_undrain() -> None:
+    """A fence empties the server as a drain does, but only `rk server unfence` ends it."""
+    found = obstacles(load(draining=True, bar=BarRecord("s1", 7)), NOW_MS)
+    assert [one.command for one in found] == ["rk server unfence s1"]
