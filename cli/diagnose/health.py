@@ -19,8 +19,8 @@ from rich.text import Text
 
 from cli.common import output
 from cli.common.access import four_letter, open_store, silence_of, store_access
-from cli.common.connect import Cluster, knows_masters_alone, root_of, split_address, store_hosts
-from cli.common.errors import CliError
+from cli.common.connect import Cluster, knows_masters_alone, root_of, split_address, store_errors, store_hosts
+from cli.common.errors import UnreachableError
 from cli.common.local import Daemon, LocalCluster, read_cluster
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
@@ -225,14 +225,17 @@ class _Rounds:
         return {}
 
     def _registered(self) -> tuple[list[str], list[str]]:
-        """Return the addresses of masters and servers that the store has; none if the store does not answer in time."""
+        """Return the addresses of masters and servers that the store has; none if the store does not answer in time.
+
+        Raise CliError if the store denies access.
+        """
         try:
-            with open_store(self._hosts, self._each_s, self._access) as client:
+            with open_store(self._hosts, self._each_s, self._access) as client, store_errors(self._hosts):
                 cluster = Cluster(client, self._hosts, root_of(self._given), None, self._access)
                 return [f"{one.host}:{one.port}" for one in cluster.masters()], [
                     f"{one.host}:{one.port}" for one in cluster.servers()
                 ]
-        except CliError:
+        except UnreachableError:
             return [], []
 
 
