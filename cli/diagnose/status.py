@@ -49,6 +49,7 @@ from regions.records.znodes import decode_cluster
 _MASTER_TIMEOUT_S = 2.0
 _STANDBY_TIMEOUT_S = 1.0
 _RIT_SHOWN = 20
+_MUTE = "does not answer"
 
 
 class StoreNodeStatus(msgspec.Struct):
@@ -71,24 +72,25 @@ class MasterLine(msgspec.Struct):
     role: str
     epoch: int = 0
     uuid: str = ""
-    #: State of a standby's mirror.
+    #: State of a standby's mirror; for any master, that it does not answer.
     mirror: str = ""
     #: Address of its live page, "" if it has none.
     page: str = ""
 
 
 class ServerLine(msgspec.Struct):
-    """A region server: up, draining or down; the counts are the active master's."""
+    """A region server: up, draining, fenced or down; the counts are the active master's, None if it has not answered.
+    """
 
     name: str
     address: str
     state: str
     rack: str = ""
     #: Open replicas, those of tablets included.
-    open: int = 0
-    bytes: int = 0
-    incoming: int = 0
-    outgoing: int = 0
+    open: int | None = None
+    bytes: int | None = None
+    incoming: int | None = None
+    outgoing: int | None = None
     uuid: str = ""
     #: Kind of its opener.
     kind: str = ""
@@ -216,6 +218,9 @@ def _fill(found: Status, cluster: Cluster) -> Names:
             found.rit = sum(one.rit for one in found.tables)
     except UnreachableError as error:
         found.note = f"{error.message}: tables and counts are unknown"
+        for line in found.masters:
+            if line.role == "active":
+                line.mirror = _MUTE
     else:
         found.servers = [_server_line(load, names) for load in loads]
     if not isinstance(cluster, MastersAlone):
@@ -238,7 +243,7 @@ def _mirror_of(address: str) -> str:
             split_address(address), messages.GetMasterStatus(), _STANDBY_TIMEOUT_S, expect=messages.MasterStatus
         )
     except RpcError:
-        return "does not answer"
+        return _MUTE
     mirror = status.mirror
     if mirror is None:
         return ""
@@ -295,7 +300,7 @@ def _add_dead(found: Status, local: LocalCluster | None) -> None:
     seen = {line.address for line in found.servers}
     for daemon in local.servers if local is not None else []:
         if daemon.address not in seen:
-            found.servers.append(ServerLine(daemon.name, daemon.address, "down", daemon.rack))
+            found.servers.append(ServerLine(daemon.name, daemon.address, "down", daemon.rack, 0, 0, 0, 0))
     found.servers.sort(key=lambda line: line.name)
 
 
@@ -351,7 +356,7 @@ def _servers_table(servers: Sequence[ServerLine]) -> Table:
     """Return the printed servers; with the columns of tablets if one has tablets."""
     with_tablets = any(one.tablets for one in servers)
     rows = [
-        (s.name, s.address, _word(s.state), s.kind, s.rack, _open(s), _data(s), s.incoming, s.outgoing)
+        (s.name, s.address, _word(s.state), s.kind, s.rack, _open(s), _data(s), _known(s.incoming), _known(s.outgoing))
         + ((_known(s.tablets), _known(s.leaders)) if with_tablets else ())
         for s in servers
     ]
@@ -370,12 +375,12 @@ def _leaders(servers: Sequence[ServerLine]) -> str:
 
 def _open(one: ServerLine) -> str:
     is_unknown = one.tablets and one.tablets_open is None
-    return f"{one.open} + {UNKNOWN}" if is_unknown else str(one.open)
+    return f"{one.open} + {UNKNOWN}" if is_unknown else _known(one.open)
 
 
 def _data(one: ServerLine) -> str:
     """Return the bytes of the server's replicas, with `~` if they are an estimate."""
-    return output.estimated(one.bytes, is_measured=one.measured)
+    return UNKNOWN if one.bytes is None else output.estimated(one.bytes, is_measured=one.measured)
 
 
 def _known(count: int | None) -> str:
