@@ -21,7 +21,8 @@ _LATEST: Final = 8
 
 
 class InTransition(NamedTuple):
-    """A region in transition, and since when it has been in its state: by the store at the begin of the watch."""
+    """A region in transition, and since when it has been in its state, or has failed to open: by the store at the begin
+    of the watch."""
 
     since_ms: int
     line: Line
@@ -53,8 +54,9 @@ class Board:
         key = (line.region, line.replica)
         if line.after:
             known = self._moving.get(key)
-            since = known.since_ms if known is not None and known.line.after == line.after else line.time_ms
-            self._moving[key] = InTransition(since, line)
+            # A failed open goes back to OFFLINE and is tried again: that is no progress, so the age goes on.
+            stays = known is not None and (known.line.after == line.after or line.attempt > 0)
+            self._moving[key] = InTransition(known.since_ms if known is not None and stays else line.time_ms, line)
         else:
             self._moving.pop(key, None)
         self._total += 1
@@ -98,7 +100,8 @@ class Board:
         )
         left = len(oldest) - rows
         more = Text(f"… and {left} younger ones", style="dim") if left > 0 else Text("")
-        return Group(head, counts, servers, Text(""), table, more, *self._latest)
+        lines = [_one_line(one) for one in (head, counts, servers, Text(""))]
+        return Group(*lines, table, more, *[_one_line(one) for one in self._latest])
 
     @staticmethod
     def _row(one: InTransition, now_ms: int) -> tuple[object, ...]:
@@ -106,3 +109,9 @@ class Board:
         age = f"{max(0, now_ms - one.since_ms) / 1000:.1f} s"
         region = f"{line.table} {line.region}" + (f" #{line.replica}" if line.replica else "")
         return age, region, describe(line.before, line.after), line.server, line.why, line.attempt or "", line.error
+
+
+def _one_line(text: Text) -> Text:
+    """Return the text as one line of the screen, which ends with an ellipsis in a narrow terminal."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text

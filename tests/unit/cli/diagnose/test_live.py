@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
@@ -17,8 +18,8 @@ def line(after: str, *, region: str = "t.1", at_ms: int = NOW, server: str = "se
     return Line(at_ms, table, region, 0, "", "", "", after, server, "", "assign", 0, 1, "", "", 0)
 
 
-def drawn(board: Board, now_ms: int = NOW, height: int = 30) -> str:
-    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+def drawn(board: Board, now_ms: int = NOW, height: int = 30, width: int = 160) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(board.draw(now_ms, height))
     return console.export_text()
 
@@ -46,6 +47,28 @@ def test_a_region_that_shows_progress_in_one_state_keeps_its_age() -> None:
     screen.step(line("OPENING", at_ms=NOW - 8_000), Text("a"))
     screen.step(line("OPENING", at_ms=NOW - 1_000), Text("b"))
     assert "8.0 s" in drawn(screen)
+
+
+def test_the_age_of_a_region_that_fails_to_open_goes_on_over_its_tries() -> None:
+    """B1: each try writes the transition again; a region that has not been open for a minute is no young one."""
+    screen = board()
+    screen.step(line("OPENING", at_ms=NOW - 60_000), Text("a"))
+    for attempt, ago_ms in ((1, 40_000), (2, 2_000)):
+        screen.step(replace(line("OFFLINE", at_ms=NOW - ago_ms), attempt=attempt), Text("b"))
+        screen.step(replace(line("OPENING", at_ms=NOW - ago_ms + 1_000), attempt=attempt), Text("c"))
+    assert "60.0 s" in drawn(screen)
+
+
+def test_a_narrow_terminal_shows_one_line_for_each_thing() -> None:
+    """B1: nothing is folded, so the screen is as high as it was asked to be."""
+    screen = board()
+    for number in range(2, 20):
+        screen.server(f"s{number}", f"server-{number}", is_up=True)
+    for number in range(30):
+        screen.step(line("OFFLINE", region=f"t.{number}"), Text(f"a step with a long explanation {number} " * 5))
+    text = drawn(screen, height=24, width=80)
+    assert len(text.splitlines()) <= 24
+    assert "30 in transition" in text.splitlines()[0]
 
 
 def test_rates_count_the_last_ten_seconds() -> None:
