@@ -157,7 +157,8 @@ def _of_store(nodes: list[StoreFinding] | None) -> Iterator[Reason]:
     serving = [one for one in nodes if one.role in _SERVING]
     if not any(one.answers for one in nodes):
         yield Reason(HealthVerdict.UNAVAILABLE, "no node of the store answers")
-    elif not any(one.role in _LEADERS for one in serving):
+    elif not any(one.role in _LEADERS for one in serving) and len(serving) < len(nodes):
+        # Followers serve while they have a leader. If all nodes serve, a node that was not named leads.
         yield Reason(HealthVerdict.UNAVAILABLE, f"the store has no leader: {len(serving)} of {len(nodes)} nodes serve")
     for one in nodes:
         if one.role not in _SERVING:

@@ -74,6 +74,7 @@ ROWS = [
         store=[node(1, ""), node(2, "", answers=False), node(3, "", answers=False)],
     ),
     Row("followers alone", U, "the store has no leader: 2 of 3 nodes serve", store=[node(1), node(2), node(3, "")]),
+    Row("not all nodes were named", H, "", store=[node(1), node(2)]),
     Row("one node is down", D, "store node store-3 refuses connections", store=[*HEALTHY_STORE[:2], node(3, "")]),
     Row("a single node", H, "", store=[node(1, "standalone")]),
     Row("a standby is dead", D, "master master-2 refuses connections", masters=[ACTIVE, DEAD_MASTER]),
