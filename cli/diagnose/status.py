@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -36,6 +38,7 @@ from cli.tablets.former import name_former
 from coord.client.access import StoreAccess
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
+from coord.server.config.addresses import ANYWHERE, parse_config_text, shown
 from regions import messages
 from regions.diagnose.health import EXIT_STATUS, Health, judge
 from regions.messages import TabletHealth
@@ -49,6 +52,8 @@ from regions.records.znodes import decode_cluster
 _MASTER_TIMEOUT_S = 2.0
 _STANDBY_TIMEOUT_S = 1.0
 _RIT_SHOWN = 20
+#: The znode with the members of the store.
+_MEMBERS = "/zookeeper/config"
 _MUTE = "does not answer"
 
 
@@ -79,8 +84,7 @@ class MasterLine(msgspec.Struct):
 
 
 class ServerLine(msgspec.Struct):
-    """A region server: up, draining, fenced or down; the counts are the active master's, None if it has not answered.
-    """
+    """A region server: up, draining, fenced or down; the counts are the active master's, None if it has not answered."""
 
     name: str
     address: str
@@ -144,6 +148,9 @@ def status(given: Globals, bound: Bound, check: bool) -> int:
     unreachable: CliError | None = None
     try:
         with open_cluster(given, bound=bound) as cluster:
+            if not isinstance(cluster, MastersAlone):
+                more = unnamed_nodes(cluster.get(_MEMBERS) or b"", [one.address for one in found.store])
+                found.store += store_nodes(",".join(more), local, cluster.access) if more else []
             names = _fill(found, cluster)
             found.as_of = None if bound.is_none else cluster.as_of
     except UnreachableError as error:
@@ -168,6 +175,28 @@ def store_nodes(hosts: str, local: LocalCluster | None, access: StoreAccess) -> 
     """Return the state of each node of the store."""
     known = {node.address: node.name for node in local.coord} if local is not None else {}
     return [_store_node(known.get(address, address), address, access) for address in hosts.partition("/")[0].split(",")]
+
+
+def unnamed_nodes(configuration: bytes, named: Sequence[str]) -> list[str]:
+    """Return the addresses for clients of the store's members that were not named. Pure but for the resolver.
+
+    `configuration` is the content of /zookeeper/config, which has no such address of a node that has not announced it.
+    """
+    try:
+        members = parse_config_text(configuration)[0]
+    except ValueError:
+        return []
+    known = {_resolved(one) for one in named}
+    clients = [member.client for member, _ in members.values() if member.client is not None]
+    return [text for one in clients if one[0] != ANYWHERE and _resolved(text := shown(one)) not in known]
+
+
+def _resolved(address: str) -> str:
+    """Return the address with the host's first IPv4 address, if it has one: `localhost` and `127.0.0.1` are the same."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError, UnicodeError):
+        return f"{socket.gethostbyname(host)}:{port}"
+    return address
 
 
 def _store_node(name: str, address: str, access: StoreAccess) -> StoreNodeStatus:

@@ -25,7 +25,8 @@ PARTICIPANT: Final = "participant"
 OBSERVER: Final = "observer"
 #: Node ids fit into the top byte of a session id.
 NODE_ID_MAX: Final = 127
-_ANYWHERE: Final = "0.0.0.0"
+#: Host of a client address of which only the port is known.
+ANYWHERE: Final = "0.0.0.0"
 
 
 class MemberAddress:
@@ -95,7 +96,7 @@ def parse_member(node_id: int, text: str) -> tuple[MemberAddress, str]:
     client: Address | None = None
     if semicolon:
         client_text = client_text.strip()
-        client = parse_host_port(client_text if ":" in client_text else f"{_ANYWHERE}:{client_text}")
+        client = parse_host_port(client_text if ":" in client_text else f"{ANYWHERE}:{client_text}")
     return MemberAddress(node_id, peer, int(parts[1]), client), role
 
 
