@@ -84,7 +84,7 @@ class MasterLine(msgspec.Struct):
 
 
 class ServerLine(msgspec.Struct):
-    """A region server: up, draining, fenced or down; the counts are the active master's, None if it has not answered."""
+    """A region server: up, draining, fenced or down; counts are None if no active master has answered."""
 
     name: str
     address: str
@@ -192,7 +192,7 @@ def unnamed_nodes(configuration: bytes, named: Sequence[str]) -> list[str]:
 
 
 def _resolved(address: str) -> str:
-    """Return the address with the host's first IPv4 address, if it has one: `localhost` and `127.0.0.1` are the same."""
+    """Return the address with the first IPv4 address of its host: `localhost` and `127.0.0.1` are the same."""
     host, _, port = address.rpartition(":")
     with contextlib.suppress(OSError, UnicodeError):
         return f"{socket.gethostbyname(host)}:{port}"
