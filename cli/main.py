@@ -55,6 +55,7 @@ _DAEMON: Final = "Daemons, one process each"
 ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(_LOCAL, "up", "cli.up.command:up", "Start store, masters and region servers; stay until Ctrl-C."),
     CommandEntry(_LOCAL, "topology", "cli.topology.command:topology", "Check and show a topology file, cluster.toml."),
+    CommandEntry(_LOCAL, "systemd", "cli.topology.systemd:systemd", "Units of systemd for a machine of a topology."),
     CommandEntry(_LOCAL, "log-level", "cli.up.logs:log_level", "Let a running daemon log everything, or as usual."),
     CommandEntry(
         _LOCAL, "drill", "cli.drill.command:drill", "Kill a part of the cluster; measure, check the invariants."

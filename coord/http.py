@@ -3,6 +3,7 @@
     GET /metrics   Prometheus text of one registry
     GET /health    200 {"healthy": true, …} while the process works, else 503            (liveness: restart me?)
     GET /ready     200 {"ready": true, …} while the process can serve, else 503          (readiness: route to me?)
+                   /ready?role=active: 200 only while the page also says "role": "active"
     GET /status    JSON with the daemon's state
 
 A daemon may add actions under other paths; each action checks its caller. It may also have a *front* that answers `/`
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -102,6 +104,7 @@ class AdminHttp:
         self.actions = dict(actions or {})
         self.front = front
         self._names = names
+        self._ready = ready
         self._credentials = process.own()
         self._pages: dict[bytes, Callable[[], Page]] = {
             b"/metrics": lambda: (200, CONTENT_TYPE_LATEST.encode("ascii"), generate_latest(registry)),
@@ -144,9 +147,14 @@ class AdminHttp:
             request.addCookie(_COOKIE, sent.encode(), path=b"/", httpOnly=True, sameSite="strict")
         return found
 
-    def page(self, path: bytes) -> Page:
-        """Return (status, content type, body) of one page; never raises."""
+    def page(self, path: bytes, role: str = "") -> Page:
+        """Return (status, content type, body) of one page; never raises.
+
+        `role`: the process is ready only in this role, for a load balancer that looks for the active master.
+        """
         build = self._pages.get(path)
+        if role and path == b"/ready":
+            build = partial(_ready_in, role, self._ready)
         if build is None:
             return 404, _TEXT, b"Not found. Pages: /metrics, /health, /ready, /status.\n"
         try:
@@ -159,6 +167,12 @@ class AdminHttp:
 def _verdict(word: str, answer: tuple[bool, Mapping[str, object]]) -> Page:
     holds, facts = answer
     return 200 if holds else 503, _JSON, _json({word: holds, **facts})
+
+
+def _ready_in(role: str, ready: Check) -> Page:
+    """Return the page of a process that is ready only in one role."""
+    holds, facts = ready()
+    return _verdict("ready", (holds and facts.get("role") == role, facts))
 
 
 def _json_page(build: Callable[[], object]) -> Callable[[], Page]:
@@ -237,7 +251,8 @@ class _Page(Resource):
             action(request)
             return NOT_DONE_YET
         if request.method in (b"GET", b"HEAD"):
-            status, kind, body = self._admin.page(request.path)
+            role = request.args.get(b"role", [b""])[0].decode("ascii", "replace")
+            status, kind, body = self._admin.page(request.path, role)
         else:
             status, kind, body = 405, _TEXT, b"Only GET and HEAD.\n"
             request.setHeader(b"allow", b"GET, HEAD")

@@ -6,6 +6,6 @@ edit.py      the file with one daemon more (pure)
 words.py     the command line of each daemon on its machine (pure)
 units.py     units of systemd for one machine (pure)
 load.py      reads the file; knows the options that daemons have
-command.py   `rk topology`
+command.py   `rk topology`; credentials.py `rk topology credentials`
 systemd.py   `rk systemd`
 """

@@ -8,6 +8,7 @@ import click
 
 from cli.common import output
 from cli.common.options import Globals, global_options
+from cli.topology.credentials import credentials
 from cli.topology.load import USUAL_FILE, load, local_data_dir
 from cli.topology.model import PlacedDaemon, Topology
 from cli.topology.words import address, arguments, data_dir
@@ -23,6 +24,9 @@ def topology() -> None:
     `rk up --topology FILE` starts one on this machine, `rk systemd FILE` writes units for machines, `rk drill` takes
     it too. FILE is cluster.toml unless another one is named. docs/deploy.md describes its keys.
     """
+
+
+topology.add_command(credentials)
 
 
 @topology.command("check")

@@ -73,6 +73,8 @@ def _name(option: click.Option) -> str:
 
 def _described(option: click.Option) -> DaemonOption:
     def objection(value: object) -> str:
+        if isinstance(option.type, click.Path):
+            return ""  # a file of another machine
         try:
             option.type.convert(str(value), option, None)
         except click.BadParameter as error:

@@ -23,11 +23,12 @@ class AdminPort(SynchronousTestCase):
         self.registry = CollectorRegistry()
         Gauge("regions_open", "regions", registry=self.registry).set(3)
         self.is_ready = False
+        self.facts: dict[str, object] = {"lease_ms_left": 12}
         self.reactor = MemoryReactorClock()
         self.admin = AdminHttp(
             registry=self.registry,
             health=lambda: (True, {}),
-            ready=lambda: (self.is_ready, {"lease_ms_left": 12}),
+            ready=lambda: (self.is_ready, self.facts),
             status=lambda: {"open": 3},
         )
         self.site = self.admin.site(self.reactor)
@@ -56,6 +57,18 @@ class AdminPort(SynchronousTestCase):
         assert (status, json.loads(body)) == (503, {"ready": False, "lease_ms_left": 12})
         self.is_ready = True
         assert self.ask("GET /ready")[0] == 200
+
+    def test_ready_in_one_role(self) -> None:
+        """A load balancer finds the active master; a page without roles is ready in none."""
+        self.is_ready = True
+        assert self.ask("GET /ready?role=active")[0] == 503
+        self.facts = {"role": "standby"}
+        assert self.ask("GET /ready?role=active")[0] == 503
+        assert self.ask("GET /ready")[0] == 200
+        self.facts = {"role": "active"}
+        assert self.ask("GET /ready?role=active")[0] == 200
+        self.is_ready = False
+        assert self.ask("GET /ready?role=active")[0] == 503
 
     def test_metrics_are_those_of_the_registry(self) -> None:
         """Prometheus text."""

@@ -1,0 +1,85 @@
+"""`rk topology credentials`: everything secret that the daemons of a topology read, in one directory to copy from.
+
+DIR/                 what every daemon of the cluster reads; with keys it is their credentials-dir
+  cluster-secret.json, peer-secret, user.admin.json
+  store-auth         super's credential for the store (--store-auth of masters and servers)
+  store-super        its hash (--super-digest-file of store nodes)
+  NAME/              with certificates: the directory of one daemon
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from cli.common import output
+from cli.common.errors import CliError, UsageFaultError
+from cli.common.local import FIRST_USER, SUPER_DIGEST_FILE, SUPER_FILE, make_super, make_super_digest
+from cli.common.options import Globals, global_options
+from cli.topology.load import USUAL_FILE, load
+from cli.topology.model import CERTIFICATES, INSECURE, KINDS, STORE, PlacedDaemon, Topology
+from coord.errors import ConfigError
+from coord.security import making
+from coord.security import making_certificates as certificates
+from coord.security.credentials import CLUSTER_FILE, read_private
+from coord.security.principal import MASTER, NODE, SERVER, USER, Principal
+
+#: The kind of principal that each kind of daemon proves.
+_PRINCIPALS: Final = dict(zip(KINDS, (NODE, MASTER, SERVER), strict=True))
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default=USUAL_FILE)
+@click.option(
+    "--to", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write here."
+)
+@click.option("--keep", is_flag=True, help="Succeed without a change if DIR has the secrets of a cluster.")
+@global_options
+@click.pass_obj
+def credentials(given: Globals, file: Path, to: Path, keep: bool) -> None:
+    """Make the secrets that the daemons of a topology FILE read, and the key of the first user, `admin`.
+
+    Copy DIR to credentials-dir of every machine, owner the daemons' user, mode 0700; with certificates copy DIR/NAME of
+    the machine's daemons alone, and keep ca.key where you issue certificates. `rk certs` rotates and issues more.
+    """
+    topology = load(file)
+    if topology.credentials == INSECURE or topology.is_local:
+        why = 'says credentials = "insecure"' if topology.credentials == INSECURE else "names no hosts"
+        hint = "`rk up` makes the keys of one machine itself."
+        raise UsageFaultError(f"{file} {why}, so there is nothing to make", hint)
+    if (to / CLUSTER_FILE).exists() and keep:
+        kept = f"{to} has the secrets of a cluster: kept"
+        output.report({"directory": str(to), "made": []}, kept, as_json=given.json)
+        return
+    try:
+        made = _make(topology, to)
+    except ConfigError as error:
+        raise CliError(str(error), "Give --to with a new directory, or --keep.") from error
+    output.report({"directory": str(to), "made": made}, f"made {', '.join(made)} in {to}", as_json=given.json)
+
+
+def _make(topology: Topology, to: Path) -> list[str]:
+    user = Principal(USER, FIRST_USER)
+    making.init(to, user)
+    make_super(to)
+    make_super_digest(to)
+    made = ["the cluster's secrets", f"the key of {user}"]
+    if topology.credentials == CERTIFICATES:
+        now = datetime.datetime.now(datetime.UTC)
+        certificates.init_authority(to, now)
+        certificates.issue(to, user, [], to, now)
+        for daemon in topology.nodes():
+            _issue(daemon, to, now)
+        made.append(f"certificates of {output.count(len(topology.nodes()), 'daemon')}")
+    return made
+
+
+def _issue(daemon: PlacedDaemon, to: Path, now: datetime.datetime) -> None:
+    """Make the directory of one daemon, with all that its command line names."""
+    target = to / daemon.name
+    certificates.issue(to, Principal(_PRINCIPALS[daemon.kind], daemon.name), [daemon.host], target, now)
+    name = SUPER_DIGEST_FILE if daemon.kind == STORE else SUPER_FILE
+    making.write_private(target / name, read_private(to / name))
