@@ -1,4 +1,4 @@
-"""`rk get`, `rk put`, `rk delete`, `rk scan`, `rk load`: the rows of key-value regions.
+"""`rk get`, `rk put`, `rk delete`, `rk scan`: the rows of key-value regions.
 
 In a table with columns (docs/rows.md) words such as `amount=2.5` name columns. In another table a row is a key and a
 value; values are printed as text if they are UTF-8, else as base64; JSON output marks base64.
@@ -7,94 +7,41 @@ value; values are printed as text if they are UTF-8, else as base64; JSON output
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
-import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import Final, TypeVar
 
 import click
 import msgspec
-from kazoo.exceptions import KazooException
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cli.common import output
-from cli.common.connect import forbidden, open_cluster
-from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
+from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options
 from cli.common.waiting import takes_timeout, waiting
 from cli.rows import show
-from cli.rows.files import read_rows, read_typed_rows
+from cli.rows.opening import TIMEOUT_S, null_text, open_regions
 from cli.shell import complete
 from coord.rpc.wire import Code
-from regions.records.partitioning import place
-from regions.records.rows.codec import RowError, TypedTable
+from regions.records.rows.codec import TypedTable
 from regions.records.rows.values import Value
 from regions.records.rows.words import parse_bound, parse_key, parse_prefix, parse_row, row_json
 from regionserver.client import (
-    Change,
-    DataError,
-    Forbidden,
-    NoSuchTable,
-    OutcomeUnknown,
     Refused,
     RegionClient,
-    RegionLocator,
-    TableDisabled,
-    Unavailable,
 )
-from regionserver.kv.messages import KEYS_MAX, NO_SCHEMA, SCHEMA_CHANGED, WRITE_BYTES_MAX
 
 T = TypeVar("T")
 
-#: Concurrent requests of `rk load`.
-LOAD_THREADS: Final = 8
 _SCAN_DEFAULT: Final = 100
-_TIMEOUT_S: Final = 10.0
 #: Before a value that is no text in UTF-8.
 _BASE64: Final = "base64:"
 
 
-_words = click.argument("words", nargs=-1, required=True, metavar="KEY")
-_null_text = click.option(
-    "--null", default="", metavar="TEXT", help="CSV field that stands for null.  [default: empty]"
-)
 _if_value = click.option(
     "--if-value", metavar="TEXT", help="Only if the row has this value; else status 1. For tables with replicas."
 )
-
-
-@contextlib.contextmanager
-def open_regions(given: Globals, timeout_s: float) -> Iterator[RegionClient]:
-    """Yield a client of the cluster's regions; its errors become one clear line."""
-    with open_cluster(given) as cluster:
-        client = RegionClient(RegionLocator(cluster.client, cluster.layout), timeout_s=timeout_s)
-        try:
-            yield client
-        except NoSuchTable as error:
-            raise NotFoundError(str(error), "`rk table list` shows the tables.") from error
-        except TableDisabled as error:
-            maybe = " The change may have been made." if error.may_have_been_done else ""
-            raise CliError(str(error), f"`rk table enable {shlex.quote(error.table)}` opens it.{maybe}") from error
-        except Unavailable as error:
-            maybe = " The change may have been made." if error.may_have_been_done else ""
-            raise UnreachableError(str(error), f"`rk why TABLE:KEY` shows the reason.{maybe}") from error
-        except RowError as error:
-            raise UsageFaultError(str(error), "`rk table show TABLE` shows its columns.") from error
-        except OutcomeUnknown as error:
-            raise UnreachableError(str(error), "The change may have been made: read the row.") from error
-        except Forbidden as error:
-            raise forbidden(str(error)) from error
-        except DataError as error:
-            raise CliError(str(error)) from error
-        except KazooException as error:
-            raise UnreachableError(f"the store stopped answering ({type(error).__name__})", "Try again.") from error
-        finally:
-            client.close()
+_words = click.argument("words", nargs=-1, required=True, metavar="KEY")
 
 
 def shown(value: bytes) -> str:
@@ -127,7 +74,7 @@ def one_key(table: str, words: tuple[str, ...]) -> str:
 @click.command()
 @click.argument("table", shell_complete=complete.tables)
 @_words
-@takes_timeout(_TIMEOUT_S)
+@takes_timeout(TIMEOUT_S)
 @global_options
 @click.pass_obj
 def get(given: Globals, table: str, words: tuple[str, ...], timeout_s: float) -> int:
@@ -192,7 +139,7 @@ def _print_value(value: bytes) -> None:
 )
 @_if_value
 @click.option("--if-absent", is_flag=True, help="Put only if there is no row; else status 1. For tables with replicas.")
-@takes_timeout(_TIMEOUT_S)
+@takes_timeout(TIMEOUT_S)
 @global_options
 @click.pass_obj
 def put(
@@ -256,7 +203,7 @@ def refuse_if_value(table: str, if_value: str | None) -> None:
 @click.argument("table", shell_complete=complete.tables)
 @_words
 @_if_value
-@takes_timeout(_TIMEOUT_S)
+@takes_timeout(TIMEOUT_S)
 @global_options
 @click.pass_obj
 def delete(given: Globals, table: str, words: tuple[str, ...], if_value: str | None, timeout_s: float) -> int:
@@ -331,8 +278,8 @@ def _done(given: Globals, table: str, key: str, text: str) -> None:
 @click.option("--limit", type=click.IntRange(0), default=_SCAN_DEFAULT, show_default=True, help="Rows; 0: all.")
 @click.option("--count", is_flag=True, help="Only count the rows (all, unless --limit is given).")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
-@_null_text
-@takes_timeout(_TIMEOUT_S)
+@null_text
+@takes_timeout(TIMEOUT_S)
 @global_options
 @click.pass_context
 def scan(
@@ -431,126 +378,3 @@ class ScanPart:
                 self.has_more = True
                 return
             yield key, value
-
-
-@click.command()
-@click.argument("table", shell_complete=complete.tables)
-@click.argument("source", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--key", "key_column", help="Column of the key, in a table without columns.  [default: the first]")
-@click.option("--skip-unknown", is_flag=True, help="Leave out columns of the file that the table does not have.")
-@_null_text
-@click.option(
-    "--threads", type=click.IntRange(1, 64), default=LOAD_THREADS, show_default=True, help="Requests at once."
-)
-@takes_timeout(_TIMEOUT_S)
-@global_options
-@click.pass_obj
-def load(
-    given: Globals,
-    table: str,
-    source: Path,
-    key_column: str | None,
-    skip_unknown: bool,
-    null: str,
-    threads: int,
-    timeout_s: float,
-) -> None:
-    """Put every row of SOURCE into TABLE: a CSV file with a header line (gzip or plain), or a Parquet file.
-
-    In a table with columns the names in the file say which column a field is; the whole file is checked before
-    anything is written. In another table the value is the row as JSON. Existing rows are replaced, so an interrupted
-    load may be repeated.
-    """
-    began = time.monotonic()
-    with open_regions(given, timeout_s) as client, _progress(given) as progress:
-        columns = client.columns(table)
-        if columns is None:
-            if skip_unknown or null:
-                raise UsageFaultError(f"--skip-unknown and --null are for tables with columns; {table!r} has none")
-            rows, version = read_rows(source, key_column), NO_SCHEMA
-        else:
-            if key_column is not None:
-                keys = ", ".join(one.name for one in columns.keys)
-                raise UsageFaultError(f"--key: the key columns of table {table!r} are {keys}")
-            reading = progress.add_task(f"reading {source.name}", total=None)
-            rows = read_typed_rows(
-                source, columns, null=null, skip_unknown=skip_unknown,
-                progress=lambda count: progress.update(reading, completed=count),
-            )  # fmt: skip
-            progress.update(reading, completed=len(rows), total=len(rows))
-            version = columns.version
-        batches = _by_region(client, table, rows)
-        task = progress.add_task(f"rows into {table}", total=len(rows))
-        with ThreadPoolExecutor(threads) as pool:
-            try:
-                for count in _in_parallel(pool, client, table, batches, 2 * threads, version):
-                    progress.advance(task, count)
-            except Refused as error:
-                if error.code != SCHEMA_CHANGED:
-                    raise
-                raise CliError(
-                    f"table {table!r} was altered during the load: {error}",
-                    "Repeat the load: rows that were written are replaced.",
-                ) from error
-    seconds = time.monotonic() - began
-    if given.json:
-        output.print_json({"table": table, "rows": len(rows), "requests": len(batches), "seconds": round(seconds, 3)})
-    else:
-        click.echo(
-            f"{output.count(len(rows), 'row')} in {output.seconds(seconds)}, {len(rows) / seconds:.0f} rows/s, "
-            f"{output.count(len(batches), 'durable write')}"
-        )
-
-
-def _by_region(client: RegionClient, table: str, rows: list[Change]) -> list[list[Change]]:
-    """Return batches of rows, in the order of their placed keys, split at region bounds and request limits."""
-    regions, record = client.locator.regions(table), client.locator.table(table)
-    if regions is None or record is None:
-        raise NoSuchTable(f"table {table!r} does not exist")
-    batches: list[list[Change]] = []
-    at, size = -1, 0
-    for placed, row in sorted((place(row.key, record.hash_buckets), row) for row in rows):
-        begins = False
-        while at < 0 or not regions[at].contains(placed):
-            at, begins = at + 1, True
-        bytes_of_it = len(placed.encode()) + len(row.value or b"")
-        if begins or len(batches[-1]) == KEYS_MAX or size + bytes_of_it > WRITE_BYTES_MAX:
-            batches.append([])
-            size = 0
-        batches[-1].append(row)
-        size += bytes_of_it
-    return batches
-
-
-def _in_parallel(
-    pool: ThreadPoolExecutor,
-    client: RegionClient,
-    table: str,
-    batches: list[list[Change]],
-    at_once: int,
-    schema_version: int,
-) -> Iterator[int]:
-    """Write the batches with `at_once` in flight; yield the rows of each finished batch. Raise the first DataError."""
-    left = iter(batches)
-    running: set[Future[int]] = set()
-    try:
-        while True:
-            for batch in left:
-                running.add(pool.submit(client.write, table, batch, schema_version=schema_version))
-                if len(running) >= at_once:
-                    break
-            if not running:
-                return
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for one in done:
-                yield one.result()
-    finally:
-        for one in running:
-            one.cancel()
-
-
-def _progress(given: Globals) -> Progress:
-    """Return a progress bar for a terminal; it is disabled for programs."""
-    console = output.console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, disable=given.json or not console.is_terminal)

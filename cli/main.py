@@ -103,7 +103,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(_DATA, "put", "cli.data:put", "Put a value at a key, or a row of columns."),
     CommandEntry(_DATA, "delete", "cli.data:delete", "Delete a key."),
     CommandEntry(_DATA, "scan", "cli.data:scan", "Rows in the order of their keys."),
-    CommandEntry(_DATA, "load", "cli.data:load", "Put every row of a CSV or Parquet file."),
+    CommandEntry(_DATA, "load", "cli.rows.load:load", "Put every row of a CSV or Parquet file."),
     CommandEntry(
         _DATA, "backup", "cli.backup.command:backup", "Rows and store in one directory: create, verify, restore."
     ),

@@ -23,7 +23,7 @@ from cli.common.errors import CliError, ExitStatus, UsageFaultError
 from cli.common.options import Globals, global_options, json_option
 from cli.common.views.lists import Listing, listed
 from cli.common.waiting import takes_timeout
-from cli.data import open_regions
+from cli.rows.opening import open_regions
 from cli.store.backup import admin_accesses
 from coord.admin_token import ADMIN_FILE
 from regions.records.znodes import check_table_name

@@ -93,8 +93,13 @@ class RegionSource:
         """Close idle connections."""
         self._connections.close()
 
-    def read(self, region: RegionRecord, known: RowsPoint | None, sink: RowsSink) -> RegionRead:
+    def read(
+        self, region: RegionRecord, known: RowsPoint | None, sink: RowsSink, span: tuple[bytes, bytes] = (b"", b"")
+    ) -> RegionRead:
         """Read a region's rows into `sink`, unless they are those of the point `known`.
+
+        `span`: only the pages with keys from the first to before the second; b"" is no bound. The first and the last
+        page may have keys outside.
 
         Raises:
             RegionFailedError: the rows cannot be read.
@@ -109,7 +114,7 @@ class RegionSource:
 
         while True:
             try:
-                return self._read(region, known, sink, got_on)
+                return self._read(region, known, sink, span, got_on)
             except RpcError as error:
                 if error.code in FATAL:
                     raise RegionFailedError(f"region {region.region_id}: {error.message or error.code}") from error
@@ -127,13 +132,18 @@ class RegionSource:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     def _read(
-        self, region: RegionRecord, known: RowsPoint | None, sink: RowsSink, got_on: Callable[[], None]
+        self,
+        region: RegionRecord,
+        known: RowsPoint | None,
+        sink: RowsSink,
+        span: tuple[bytes, bytes],
+        got_on: Callable[[], None],
     ) -> RegionRead:
         """Read a region once. Raise RpcError, or what the locator raises."""
         now = self._locator.refresh(region.table_id, region.region_id)
         if now is None or now.is_replaced:
             raise RegionFailedError(f"region {region.region_id} is gone: its table was deleted meanwhile")
-        begin, read_on = (self._tablet if now.is_tablet else self._shared)(now, known)
+        begin, read_on = (self._tablet if now.is_tablet else self._shared)(now, known, span[0])
         if self._stopped.is_set():
             raise StoppedError
         at_ms = int(time.time() * 1000)
@@ -149,11 +159,13 @@ class RegionSource:
             with self._pacing:
                 pause_s = self._pace.pause_s(len(page.rows), time.monotonic())
             is_stopped = self._stopped.wait(pause_s)
-            if not page.next_key:
+            is_over = bool(span[1]) and page.next_key >= span[1]
+            if page.next_key and (is_over or is_stopped):
+                self._ask(server, read_on(page.held, b"", True), SnapshotPage)
+            if is_over or not page.next_key:
                 return RegionRead(page.point, server.uuid, at_ms, False)
             got_on()
             if is_stopped:
-                self._ask(server, read_on(page.held, b"", True), SnapshotPage)
                 raise StoppedError
             page = self._ask(server, read_on(page.held, page.next_key, False), SnapshotPage)
 
@@ -162,7 +174,7 @@ class RegionSource:
 
     # --- shared regions ---
 
-    def _shared(self, region: RegionRecord, known: RowsPoint | None) -> tuple[_Begin, _ReadOn]:
+    def _shared(self, region: RegionRecord, known: RowsPoint | None, start: bytes) -> tuple[_Begin, _ReadOn]:
         place = Place.of(region)
         server = None if place is None else self._locator.server(place.server, place.start_code)
         if place is None or server is None:
@@ -171,16 +183,16 @@ class RegionSource:
 
         def begin() -> tuple[_Server, SnapshotPage]:
             try:
-                return asked, self._ask(asked, KvSnapshot(place, known=known), SnapshotPage)
+                return asked, self._ask(asked, KvSnapshot(place, start=start, known=known), SnapshotPage)
             except RpcError:
                 self._locator.refresh_server(asked.uuid)
                 raise
 
-        return begin, lambda held, start, ends: KvSnapshot(place, held, start, ends=ends)
+        return begin, lambda held, key, ends: KvSnapshot(place, held, key, ends=ends)
 
     # --- tablets ---
 
-    def _tablet(self, region: RegionRecord, known: RowsPoint | None) -> tuple[_Begin, _ReadOn]:
+    def _tablet(self, region: RegionRecord, known: RowsPoint | None, start: bytes) -> tuple[_Begin, _ReadOn]:
         tablet = region.region_id
         leader = region.member(region.leader)
         uuids = dict.fromkeys([*([leader.uuid] if leader else []), *(one.uuid for one in region.members)])
@@ -196,7 +208,8 @@ class RegionSource:
                     continue
                 tried.add(server)
                 try:
-                    reply = self._ask(server, TabletSnapshot(tablet, known=known), SnapshotPage | LeaderElsewhere)
+                    begun = TabletSnapshot(tablet, start=start, known=known)
+                    reply = self._ask(server, begun, SnapshotPage | LeaderElsewhere)
                 except RpcError as error:
                     problem = error
                     continue
@@ -208,7 +221,7 @@ class RegionSource:
                     waiting.insert(0, _Server(hint.server, (hint.host, hint.port)))
             raise problem
 
-        return begin, lambda held, start, ends: TabletSnapshot(tablet, held, start, ends=ends)
+        return begin, lambda held, key, ends: TabletSnapshot(tablet, held, key, ends=ends)
 
 
 _Begin = Callable[[], tuple[_Server, SnapshotPage]]

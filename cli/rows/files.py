@@ -138,7 +138,7 @@ def _csv_rows(
     source: Path, table: TypedTable, data: bytes, null: str, skip_unknown: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     header, lines = _csv(source, data)
-    _check_names(source, table, header, skip_unknown)
+    check_names(source, table, header, skip_unknown)
     columns = [table.columns.get(name) for name in header]
     for line, fields in lines:
         if len(fields) != len(header):
@@ -156,7 +156,13 @@ def _csv_rows(
         yield f"line {line}", row
 
 
-def _check_names(source: Path, table: TypedTable, names: Sequence[str], skip_unknown: bool) -> None:
+def check_names(
+    source: Path | str,
+    table: TypedTable,
+    names: Sequence[str],
+    skip_unknown: bool,
+    hint: str = "--skip-unknown leaves such columns out.",
+) -> None:
     """Raise UsageFaultError if a file with these columns cannot be loaded."""
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -165,7 +171,7 @@ def _check_names(source: Path, table: TypedTable, names: Sequence[str], skip_unk
     if unknown and not skip_unknown:
         raise UsageFaultError(
             f"{source}: table {table.name!r} has no column {unknown[0]!r}; its columns: {', '.join(table.columns)}",
-            "--skip-unknown leaves such columns out.",
+            hint,
         )
     for column in table.schema.columns:
         needs = column.key or (not column.nullable and column.default is None)
@@ -173,7 +179,7 @@ def _check_names(source: Path, table: TypedTable, names: Sequence[str], skip_unk
             what = "a key column" if column.key else "required"
             raise UsageFaultError(
                 f"{source} has no column {column.name!r}, which is {what} in table {table.name!r}",
-                f"Columns of the file: {', '.join(names)}.",
+                f"Its columns: {', '.join(names)}.",
             )
 
 
@@ -193,7 +199,7 @@ def _parquet_rows(
     try:
         file = ParquetFile(BufferReader(data))
         names = [str(name) for name in file.schema_arrow.names]
-        _check_names(source, table, names, skip_unknown)
+        check_names(source, table, names, skip_unknown)
         wanted = [name for name in names if name in table.columns]
         number = 0
         for batch in file.iter_batches(batch_size=_PART, columns=wanted):

@@ -246,7 +246,7 @@ def hadoop(options: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
 
 def find_blocks(jvm: Any, configuration: Any, paths: list[tuple[str, str]], progress: ProgressWriter) -> Blocks:
     """Return the hosts of the blocks of these tables. Raise BadInput with the path."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
 
     found = LocalBytes()
     for table_id, path in paths:

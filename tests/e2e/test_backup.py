@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from cli.backup.files import read_manifest, read_rows
-from cli.data import read_rows as rows_of_csv
+from cli.rows.files import read_rows as rows_of_csv
 from regionserver.client import RegionClient, connect
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
 from tests.support.helpers import PATIENCE_S, eventually, rk

@@ -25,6 +25,7 @@ from coord import compiled
 from tests.e2e.clusters import STOP_DEADLINE_S, UP_DEADLINE_S, free_base_port, processes_of
 from tests.support.helpers import eventually, finished
 from tests.support.sources import ROOT
+from tests.support.tidy import PACKAGES
 
 pytestmark = pytest.mark.e2e
 
@@ -79,7 +80,7 @@ def names_in(wheel: Path) -> set[str]:
 def check_contents(wheel: Path) -> None:
     """Assert that the data of the packages, the license and the metadata are in a wheel."""
     names = names_in(wheel)
-    for package in ("cli", "coord", "master", "regions", "regionserver", "simulation"):
+    for package in PACKAGES:
         assert f"{package}/py.typed" in names
     assert {"cli/examples/debian-packages.csv.gz", "cli/examples/counters.py"} <= names
     assert any(name.endswith("share/man/man1/rk.1") for name in names)
@@ -193,6 +194,6 @@ def test_sources_are_of_every_python_that_the_package_names(version: str) -> Non
         "for name in sys.argv[1:]:\n"
         "    for path in pathlib.Path(name).rglob('*.py'): ast.parse(path.read_text(), str(path))"
     )
-    packages = [str(ROOT / name) for name in ("cli", "coord", "master", "regions", "regionserver", "simulation")]
+    packages = [str(ROOT / name) for name in PACKAGES]
     done = finished([python, "-c", script, *packages], COMMAND_DEADLINE_S)
     assert done.returncode == 0, done.stderr

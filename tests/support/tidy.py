@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = ("coord", "regions", "master", "regionserver", "cli", "simulation")
+PACKAGES: Final = ("coord", "regions", "master", "regionserver", "cli", "simulation", "pyspark_regionkeeper")
 #: Parts of a package that are listed by themselves: the cores, which must be denser in comments and assertions.
 CORES: Final = ("coord.raft", "coord.tree", "coord.storage", "coord.wire", "regions.assign", "regionserver.replica")
 

@@ -16,7 +16,7 @@ from tests.support.tidy import Module, load
 #: The mark of the beginning and the end of a state diagram.
 _END: Final = "[*]"
 #: Packages in the order of the layers, top first.
-_LAYERS: Final = ("cli", "simulation", "master", "regionserver", "regions", "coord")
+_LAYERS: Final = ("pyspark_regionkeeper", "cli", "simulation", "master", "regionserver", "regions", "coord")
 
 
 def diagrams_page() -> str:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import data
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
 from cli.main import rk
+from cli.rows import opening
 from examples.replicated_counter import add
 from regions.records.members import Storage
 from regionserver.client import OutcomeUnknown, RegionClient
@@ -31,7 +31,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     def open_cluster(_given: object) -> Iterator[Any]:
         yield SimpleNamespace(client=made.store, layout=PATHS)
 
-    monkeypatch.setattr(data, "open_cluster", open_cluster)
+    monkeypatch.setattr(opening, "open_cluster", open_cluster)
     yield made
     made.client.close()
     made.servers.close()

@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli import data
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.lookup import key_text
-from cli.rows import show
+from cli.rows import opening, show
 from regions.records import schema as sc
 from regions.records import znodes as layout
 from regions.records.members import Storage
@@ -54,7 +53,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[SalesBench]:
     def open_cluster(_given: object) -> Iterator[Any]:
         yield SimpleNamespace(client=made.store, layout=PATHS)
 
-    monkeypatch.setattr(data, "open_cluster", open_cluster)
+    monkeypatch.setattr(opening, "open_cluster", open_cluster)
     yield made
     made.client.close()
     made.servers.close()
