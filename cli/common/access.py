@@ -26,7 +26,7 @@ from kazoo.exceptions import AuthFailedError, KazooException
 from kazoo.security import ACL, Id
 
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
-from cli.common.local import CERTS_DIR, FIRST_USER, read_cluster, read_super
+from cli.common.local import CERTS_DIR, FIRST_USER, READERS, read_cluster, read_super
 from cli.common.options import SETTINGS, Globals, variable_of
 from cli.common.waiting import limit_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess, parse_readers
@@ -92,7 +92,9 @@ def store_access(given: Globals) -> StoreAccess:
     access = read_access(given.settings(), {})
     if access.has_credential() or not is_for_secured_local(given):
         return access
-    return dataclasses.replace(access, auth=read_super(given.data_path))
+    return dataclasses.replace(
+        access, auth=read_super(given.data_path), readers=access.readers or parse_readers(READERS)
+    )
 
 
 def certs_dir_named(given: Globals) -> Path | None:
@@ -148,8 +150,9 @@ def kazoo_options(access: StoreAccess) -> dict[str, Any]:
         options |= {"use_ssl": True, "ca": str(access.tls_ca), "check_hostname": access.verify_host}
         if access.tls_cert is not None:
             options |= {"certfile": str(access.tls_cert), "keyfile": str(access.tls_key or access.tls_cert)}
-    if access.auth:
-        options["auth_data"] = [("digest", access.auth)]
+    digests = access.digests()
+    if digests:
+        options["auth_data"] = [("digest", credential) for credential in digests]
     if access.sasl:
         user, _, password = access.sasl.partition(":")
         if importlib.util.find_spec("puresasl") is None:

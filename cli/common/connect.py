@@ -109,7 +109,8 @@ def store_errors(hosts: str) -> Iterator[None]:
         raise CliError(
             f"the store at {hosts} serves only clients that authenticate, and this one proved no identity of a scheme"
             " that it requires",
-            "Give the cluster's credential: --store-auth, --store-sasl or --store-tls-cert (docs/store/security.md).",
+            "Give your credentials with --certs-dir DIR (RK_CERTS_DIR), or what the store knows: --store-auth,"
+            " --store-sasl or --store-tls-cert (docs/store/security.md).",
         ) from error
     except CorruptZnode as error:
         raise CliError(

@@ -51,6 +51,9 @@ FORMAT_VERSION: Final = 1
 #: The user whose key `rk up` and `rk certs init` make.
 FIRST_USER: Final = "admin"
 
+#: Who may read the znodes of a secured cluster: every user with a key of the cluster.
+READERS: Final = "rk:user"
+
 #: Limits of the port plan.
 STORE_NODES_MAX: Final = 9
 MASTERS_MAX: Final = 9
@@ -258,7 +261,7 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
     if daemon.role == STORE:
         addresses = ["--client-address", daemon.address, "--peer-address", daemon.peer, *_members(daemon, cluster)]
         rights = ["--super-digest-file", str(make_super_digest(daemon.home))]
-        rights += [*peer_secret, "--certs-dir", str(certs)] if cluster.secured else []
+        rights += [*peer_secret, "--certs-dir", str(certs), "--require-auth", "rk"] if cluster.secured else []
         words = [*start, "coord", "run", "--id", daemon.number, *addresses, *common, *rights, "--drill-links"]
         return [*words, *daemon.options]
     place = ["--store", cluster.store, "--root", cluster.root, "--address", daemon.address]

@@ -19,7 +19,14 @@ from coord.errors import ConfigError
 from coord.security import making
 from coord.security import making_certificates as certificates
 from coord.security.authority import ends_at
-from coord.security.credentials import AUTHORITY_FILE, CERTIFICATE_SUFFIX, CLUSTER_FILE, read_private
+from coord.security.credentials import (
+    AUTHORITY_FILE,
+    CERTIFICATE_SUFFIX,
+    CLUSTER_FILE,
+    FOR_ADMIN,
+    FOR_STORE,
+    read_private,
+)
 from coord.security.keys import decode_key, decode_secrets
 from coord.security.principal import USER, Principal, parse_principal
 
@@ -119,17 +126,29 @@ def rotate(given: Globals, finish: bool) -> None:
 
 
 @certs.command("token")
+@click.option(
+    "--for",
+    "port",
+    type=click.Choice(["admin", "store"]),
+    default="admin",
+    show_default=True,
+    help="Ports that take it.",
+)
 @global_options
 @click.pass_obj
-def token(given: Globals) -> None:
-    """Print the token that admin ports take, for Prometheus (authorization: credentials) and curl."""
+def token(given: Globals, port: str) -> None:
+    """Print the token that admin ports take, for Prometheus (authorization: credentials) and curl.
+
+    With `--for store` it is for ZooKeeper clients: zkCli `addauth digest TOKEN`, kazoo `add_auth("digest", TOKEN)`.
+    """
     credentials = credentials_of(given)
     if credentials is None:
         raise UsageFaultError("this command has no credentials", "Give --certs-dir DIR (RK_CERTS_DIR).")
+    found = credentials.token(FOR_STORE if port == "store" else FOR_ADMIN)
     if given.json:
-        output.print_json({"principal": str(credentials.principal), "token": credentials.token()})
+        output.print_json({"principal": str(credentials.principal), "token": found})
         return
-    click.echo(credentials.token())
+    click.echo(found)
 
 
 @certs.command("list")

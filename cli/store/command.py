@@ -16,6 +16,7 @@ from cli.common.peers import peer_tls
 from coord.errors import ConfigError
 from coord.security import process
 from coord.security.principal import NODE, Principal
+from coord.server.config.exposure import check_exposed
 from coord.server.config.secrets import read_peer_secret, read_super_digest, read_users, warn_if_open
 from coord.server.config.settings import (
     DEFAULT_WORDS,
@@ -180,7 +181,8 @@ def coord() -> None:
     "--certs-dir",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Credentials: the admin port then demands a token, except for /health and /ready.",
+    help="Credentials: the admin port then demands a token, except for /health and /ready, and clients may prove"
+    " identities of the scheme rk.",
 )
 @click.option(
     "--require-auth",
@@ -260,8 +262,9 @@ def coord() -> None:
     help="Append this node's Raft events to FILE, for `rk coord check-trace`.  [default: none]",
 )
 @click.option("--drill-links", is_flag=True, default=None, hidden=True, help="Let `rk drill` cut this node off.")
+@click.option("--insecure", is_flag=True, help="Serve everybody, also on addresses that other machines reach.")
 @log_options
-def run(config: Path | None, certs_dir: Path | None = None, **given: Any) -> None:
+def run(config: Path | None, certs_dir: Path | None = None, *, insecure: bool = False, **given: Any) -> None:
     """Run a node until a signal arrives (SIGTERM, Ctrl-C).
 
     \b
@@ -271,6 +274,8 @@ def run(config: Path | None, certs_dir: Path | None = None, **given: Any) -> Non
     """
     try:
         settings = _settings(config, {name: value for name, value in given.items() if value is not None})
+        if not insecure:
+            check_exposed(settings, has_certs=certs_dir is not None)
         process.use_daemon(certs_dir, Principal(NODE, str(settings.node_id)))
     except ConfigError as error:
         raise UsageFaultError(str(error)) from error

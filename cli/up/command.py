@@ -31,6 +31,7 @@ from cli.common.local import (
     CONTROL_FILE,
     HOST,
     LOCK_FILE,
+    READERS,
     SUPER_FILE,
     LocalCluster,
     Shape,
@@ -354,10 +355,14 @@ def _run(
 
 
 def _store_credential(given: Globals, local: LocalCluster, data_dir: Path) -> dict[str, str]:
-    """Return the environment by which the daemons of a secured cluster close their znodes: super's credential."""
+    """Return the environment by which the daemons of a secured cluster close their znodes: super's credential.
+
+    Users with a key may read the znodes, unless other readers are named.
+    """
     if not local.secured or local.outside or {"store-auth", "store-sasl"} & given.settings().keys():
         return {}
-    return {variable_of("store-auth"): f"@{data_dir / SUPER_FILE}"}
+    readers = given.settings().get("store-readers", READERS)
+    return {variable_of("store-auth"): f"@{data_dir / SUPER_FILE}", variable_of("store-readers"): readers}
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

@@ -11,13 +11,14 @@ from typing import Final
 from coord.client.ops import digest_acl
 from coord.digests import is_digest
 from coord.errors import ConfigError
+from coord.security import process
 from coord.tls.context import caller_context
 from coord.wire.opcodes import PERM_ALL, PERM_READ
 from coord.wire.values import OPEN_ACL, Acl
 
 #: Schemes of identities that prove something, for readers.
-_READING_SCHEMES: Final = ("digest", "sasl", "x509")
-_BETWEEN_READERS: Final = re.compile(r",(?=\s*(?:digest|sasl|x509):)")
+_READING_SCHEMES: Final = ("digest", "rk", "sasl", "x509")
+_BETWEEN_READERS: Final = re.compile(r",(?=\s*(?:digest|rk|sasl|x509):)")
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,10 @@ class StoreAccess:
                 raise ConfigError(f"the store's {name} credential is not USER:PASSWORD")
         if self.readers and not self.has_credential():
             raise ConfigError("readers are named, but without a credential (auth or sasl) everybody may do everything")
+
+    def digests(self) -> list[str]:
+        """Return the digest credentials that a new connection proves: the configured one, and this process's token."""
+        return [credential for credential in (self.auth, process.store_token()) if credential]
 
     def has_credential(self) -> bool:
         """Return True if the znodes that this client creates are closed to others."""

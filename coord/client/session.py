@@ -156,7 +156,9 @@ class ZkClient(Requests):
         self._closing: Deferred[None] | None = None
         self._waiters: list[Deferred[None]] = []
         self._listeners: list[Callable[[SessionState], object]] = []
-        self._auths: list[tuple[bytes, bytes]] = [(b"digest", access.auth.encode())] if access.auth else []
+        #: Credentials of `add_auth`; those of `access` are read again for every connection.
+        self._auths: list[tuple[bytes, bytes]] = []
+        self._digests = access.digests
         self._sasl = access.sasl
         self._tls = access.tls_context()
         self._watches = WatchBook()
@@ -345,7 +347,8 @@ class ZkClient(Requests):
         self._connection = connection
         self._opened_ms = self._clock.monotonic_ms()
         self.trouble = ""
-        for scheme, credential in self._auths:
+        own = [(b"digest", credential.encode()) for credential in self._digests()]
+        for scheme, credential in [*own, *self._auths]:
             connection.authenticate(scheme, credential).addErrback(_ignore_failure)
         if resumed:
             self._restore_watches(connection)

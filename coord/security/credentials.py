@@ -33,6 +33,9 @@ CLUSTER_FILE: Final = "cluster-secret.json"
 AUTHORITY_FILE: Final = "ca.crt"
 CERTIFICATE_SUFFIX: Final = ".crt"
 _KEY_SUFFIX: Final = ".key"
+#: Purposes of tokens: a token for one kind of port is worth nothing at the other kind.
+FOR_ADMIN: Final = b"regionkeeper admin 1 "
+FOR_STORE: Final = b"regionkeeper store 1 "
 #: Permissions that a file with secrets must not give: anything to other users, or writing to its group.
 _TOO_OPEN: Final = 0o027
 #: Longest number of a secret in a token.
@@ -91,15 +94,18 @@ class Credentials:
             return TlsChannel(self._contexts[0], is_server=True)
         return ListeningChannel(self.principal, self.cluster, self._key_of, os.urandom(NONCE_BYTES))
 
-    def token(self) -> str:
-        """Return the token that this principal sends to admin ports (`coord.security.admin`), "" without a key."""
+    def token(self, purpose: bytes = FOR_ADMIN) -> str:
+        """Return the token that this principal sends to admin ports (`coord.security.admin`), "" without a key.
+
+        `purpose`: FOR_STORE returns the digest credential that store nodes take instead.
+        """
         self._refresh()
         key = self._key
         if key is None:
             return ""
-        return f"{self.principal}:{key.number}:{_token_mac(bytes.fromhex(key.key), key.cluster)}"
+        return f"{self.principal}:{key.number}:{_token_mac(bytes.fromhex(key.key), key.cluster, purpose)}"
 
-    def principal_of(self, token: str) -> Principal | None:
+    def principal_of(self, token: str, purpose: bytes = FOR_ADMIN) -> Principal | None:
         """Return the principal whose valid token this is, else None."""
         self._refresh()
         kind, _, rest = token.partition(":")
@@ -107,7 +113,7 @@ class Credentials:
         if not is_valid(kind, name) or not number.isascii() or not number.isdecimal() or len(number) > _NUMBER_DIGITS:
             return None
         key = self._key_of(Principal(kind, name), int(number))
-        wanted = _token_mac(key, self.cluster) if key is not None else ""
+        wanted = _token_mac(key, self.cluster, purpose) if key is not None else ""
         return Principal(kind, name) if wanted and hmac.compare_digest(wanted.encode(), mac.encode()) else None
 
     def _key_of(self, principal: Principal, number: int) -> bytes | None:
@@ -158,8 +164,8 @@ class Credentials:
         self._seen, self._problem = seen, ""
 
 
-def _token_mac(key: bytes, cluster: str) -> str:
-    return hmac.digest(key, b"regionkeeper admin 1 " + cluster.encode(), "sha256").hex()
+def _token_mac(key: bytes, cluster: str, purpose: bytes) -> str:
+    return hmac.digest(key, purpose + cluster.encode(), "sha256").hex()
 
 
 def read_user(directory: Path, name: str = "") -> Credentials:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from coord.security.credentials import Credentials, read_daemon, read_user
+from coord.security.credentials import FOR_STORE, Credentials, read_daemon, read_user
 from coord.security.principal import Principal
 
 DIRECTORY_VARIABLE: Final = "RK_CERTS_DIR"
@@ -45,6 +45,18 @@ def choose_by(choose: Callable[[], Credentials | None]) -> None:
 def forget() -> None:
     """Return to the environment's choice. For tests."""
     _Own.is_set, _Own.credentials, _Own.choose = False, None, None
+
+
+def store_token() -> str:
+    """Return the digest credential by which this process proves its identity to store nodes, "" without a key."""
+    credentials = own()
+    return "" if credentials is None else credentials.token(FOR_STORE)
+
+
+def principal_of_store_token(token: str) -> Principal | None:
+    """Return the principal whose token for store nodes this is, as far as this process can verify tokens."""
+    credentials = own()
+    return None if credentials is None else credentials.principal_of(token, FOR_STORE)
 
 
 def own() -> Credentials | None:

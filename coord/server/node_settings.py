@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from coord.security import process
+from coord.security.principal import Principal
 from coord.server.clients.authentication import Authenticator
 from coord.server.clients.connection import Limits
 from coord.server.config.addresses import Address, Members
+from coord.server.config.settings import RAFT_TICK_MS, StoreSettings
 
 
 class NodeSettings:
@@ -36,6 +39,7 @@ class NodeSettings:
         super_digest: str = "",
         sasl_users: Mapping[str, str] | None = None,
         required_schemes: Iterable[str] = (),
+        principal_of: Callable[[str], Principal | None] = lambda _: None,
         read_only_mode: bool = False,
         enforce_quotas: bool = False,
         znodes_max: int = 0,
@@ -83,6 +87,8 @@ class NodeSettings:
         self.sasl_users = sasl_users
         #: Schemes of which every connection must prove an identity; empty: none.
         self.required_schemes = tuple(required_schemes)
+        #: Returns the principal whose token for store nodes a client has sent, None for another credential.
+        self.principal_of = principal_of
         #: Whether read-only clients are served while there is no leader.
         self.read_only_mode = read_only_mode
         #: As a leader: whether commands that would exceed a hard quota are rejected.
@@ -99,5 +105,42 @@ class NodeSettings:
             super_digest=self.super_digest,
             sasl_users=self.sasl_users,
             required=self.required_schemes,
+            principal_of=self.principal_of,
             monotonic_ms=monotonic_ms,
         )
+
+
+def node_settings(settings: StoreSettings) -> NodeSettings:
+    """Return the settings of the node that these settings of the command line describe."""
+    return NodeSettings(
+        settings.node_id,
+        tick_ms=settings.tick_ms,
+        raft_tick_ms=RAFT_TICK_MS,
+        leader_absence_ms=settings.leader_absence_ms,
+        snapshot_entries=settings.snapshot_entries,
+        snapshot_bytes=settings.snapshot_bytes,
+        keep_entries=settings.keep_entries,
+        keep_bytes=settings.keep_bytes,
+        members=settings.first_members(),
+        client=settings.client_address,
+        reconfig_enabled=settings.reconfig_enabled,
+        linearizable_reads=settings.linearizable_reads,
+        super_digest=settings.super_digest,
+        sasl_users=settings.sasl_users,
+        required_schemes=settings.required_schemes,
+        principal_of=process.principal_of_store_token,
+        read_only_mode=settings.read_only_mode,
+        enforce_quotas=settings.enforce_quotas,
+        znodes_max=settings.znodes_max,
+        data_bytes_max=settings.data_bytes_max,
+        reap_interval_ms=settings.reap_interval_ms,
+        limits=Limits(
+            outstanding_max=settings.outstanding_max,
+            sessions_max=settings.sessions_max,
+            sessions_per_address_max=settings.sessions_per_address_max,
+            output_bytes_max=settings.output_bytes_max,
+            watches_max=settings.watches_max,
+            session_timeout_min_ms=settings.timeout_min_ms(),
+            session_timeout_max_ms=settings.timeout_max_ms(),
+        ),
+    )

@@ -29,7 +29,6 @@ from coord.raft.membership import Configuration, decode_configuration
 from coord.server.admin.backup import Backups
 from coord.server.admin.four_letter import FourLetterWords
 from coord.server.admin.readiness import Readiness
-from coord.server.clients.connection import Limits
 from coord.server.clients.listener import ClientLimits, ClientListener
 from coord.server.config.addresses import shown
 from coord.server.config.settings import RAFT_TICK_MS, StoreSettings
@@ -37,7 +36,7 @@ from coord.server.membership.joining import Joining, renew_memory
 from coord.server.membership.removal import Removal
 from coord.server.membership.steps import addresses_of
 from coord.server.node import Node
-from coord.server.node_settings import NodeSettings
+from coord.server.node_settings import node_settings
 from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import has_forgotten, recover_or_repair
 from coord.server.recovery.startup import WAL_FOLDER
@@ -154,7 +153,7 @@ class Service:
         self._job = ForkSnapshotJob(self.reactor, found.snapshots)
         self._recovered_to = found.core.log.last
         self.node = Node(
-            _node_settings(settings),
+            node_settings(settings),
             found.core,
             found.machine,
             writer=self._writer,
@@ -523,40 +522,6 @@ def _began_with(meta: dict[str, Any]) -> Configuration:
 def _is_loopback(listening: socket.socket) -> bool:
     host = str(listening.getsockname()[0])
     return host == "::1" or host.startswith("127.")
-
-
-def _node_settings(settings: StoreSettings) -> NodeSettings:
-    return NodeSettings(
-        settings.node_id,
-        tick_ms=settings.tick_ms,
-        raft_tick_ms=RAFT_TICK_MS,
-        leader_absence_ms=settings.leader_absence_ms,
-        snapshot_entries=settings.snapshot_entries,
-        snapshot_bytes=settings.snapshot_bytes,
-        keep_entries=settings.keep_entries,
-        keep_bytes=settings.keep_bytes,
-        members=settings.first_members(),
-        client=settings.client_address,
-        reconfig_enabled=settings.reconfig_enabled,
-        linearizable_reads=settings.linearizable_reads,
-        super_digest=settings.super_digest,
-        sasl_users=settings.sasl_users,
-        required_schemes=settings.required_schemes,
-        read_only_mode=settings.read_only_mode,
-        enforce_quotas=settings.enforce_quotas,
-        znodes_max=settings.znodes_max,
-        data_bytes_max=settings.data_bytes_max,
-        reap_interval_ms=settings.reap_interval_ms,
-        limits=Limits(
-            outstanding_max=settings.outstanding_max,
-            sessions_max=settings.sessions_max,
-            sessions_per_address_max=settings.sessions_per_address_max,
-            output_bytes_max=settings.output_bytes_max,
-            watches_max=settings.watches_max,
-            session_timeout_min_ms=settings.timeout_min_ms(),
-            session_timeout_max_ms=settings.timeout_max_ms(),
-        ),
-    )
 
 
 def most_clients(asked: int, descriptors: int) -> int:

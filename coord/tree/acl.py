@@ -2,8 +2,8 @@
 
 An access list is a list of entries `permissions scheme:id`. A session has identities `(scheme, id)`, replicated with
 the session, so that every replica decides alike. Schemes: world (anyone), ip (address, with or without /bits), digest
-(user:base64 of SHA-1), x509 and sasl (compared literally). `auth` is not stored: planning a command replaces it by the
-identities of the session. An identity of scheme `super` has all permissions.
+(user:base64 of SHA-1), x509, sasl and rk (compared literally; ZooKeeper has no rk). `auth` is not stored: planning a
+command replaces it by the identities of the session. An identity of scheme `super` has all permissions.
 
 Lists are shared: a tree of a million znodes usually has a handful of them. Equal lists are one object.
 """
@@ -30,7 +30,7 @@ SUPER: Final = b"super"
 
 #: Schemes that authenticate: `auth` is replaced by identities of these. An address authenticates nobody, and `super` is
 #: not a user name: a superuser's other identities are used (ZooKeeper 3.9.5).
-PROVING_SCHEMES: Final = (DIGEST, b"x509", b"sasl")
+PROVING_SCHEMES: Final = (DIGEST, b"x509", b"sasl", b"rk")
 #: Schemes of which a session may have identities.
 IDENTITY_SCHEMES: Final = (IP, SUPER, *PROVING_SCHEMES)
 
@@ -189,7 +189,7 @@ def _is_valid(line: Acl) -> bool:
         return _network(line.id) is not None
     if line.scheme == b"sasl":
         return b"@" not in line.id or _is_principal(line.id) is not None
-    return line.scheme == b"x509" and line.id != b""
+    return line.scheme in (b"x509", b"rk") and line.id != b""
 
 
 def user_of(identity: Identity) -> bytes:

@@ -28,6 +28,8 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
+from coord.client.access import StoreAccess
+
 #: A node that has not replied for this long is left; later nodes get up to the second value.
 SILENCE_S: Final = 1.0
 SILENCE_MAX_S: Final = 8.0
@@ -45,8 +47,9 @@ _PASSING: Final = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 
 
 def _proof(auth: str) -> dict[str, Any]:
-    """Return kazoo's argument for a digest credential."""
-    return {"auth_data": [("digest", auth)]} if auth else {}
+    """Return the arguments by which a client proves the digest credential `auth`, and this process's identity."""
+    digests = StoreAccess(auth=auth).digests()
+    return {"auth_data": [("digest", credential) for credential in digests]} if digests else {}
 
 
 class StoreSilentError(Exception):

@@ -133,7 +133,7 @@ class Ensemble:
         return "".join(f"{key}={value}\n" for key, value in lines.items())
 
     def _our_command(self, config: Path) -> list[str]:
-        return rk("coord", "run", "--config", str(config))
+        return rk("coord", "run", "--insecure", "--config", str(config))
 
     def _java_command(self, config: Path) -> list[str]:
         properties = {

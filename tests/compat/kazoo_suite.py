@@ -45,7 +45,7 @@ with open(config, "a") as file:
     if {is_tls} and "ssl.clientAuth=" not in known:
         file.write("ssl.clientAuth=none\\n")
 os.chdir({root!r})
-os.execv({python!r}, [{python!r}, "-m", "cli", "coord", "run", "--config", config])
+os.execv({python!r}, [{python!r}, "-m", "cli", "coord", "run", "--insecure", "--config", config])
 """
 
 

@@ -333,14 +333,14 @@ def test_damaged_log_is_refused_with_file_and_offset(tmp_path: Path) -> None:
 
 
 def test_zoo_cfg_starts_a_single_node(tmp_path: Path) -> None:
-    """An existing file works unchanged; unknown keys are named in a warning."""
+    """An existing file works unchanged; unknown keys are named in a warning. Its port is open to other machines."""
     [port] = free_ports(1)
     config = tmp_path / "zoo.cfg"
     config.write_text(f"tickTime=2000\ndataDir={tmp_path}/data\nclientPort={port}\nfancy.key=1\n")
     log = tmp_path / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cli", "coord", "run", "--config", str(config)], stderr=out, stdout=out
+            [sys.executable, "-m", "cli", "coord", "run", "--insecure", "--config", str(config)], stderr=out, stdout=out
         )
     client = KazooClient(hosts=f"127.0.0.1:{port}", timeout=10.0)
     try:

@@ -262,7 +262,7 @@ def test_observer_and_linearizable_reads_in_zoo_cfg(nodes: Nodes) -> None:
         own += ["peerType=observer"] if roles[i] == "observer" else []
         (nodes.folder / f"{i}.cfg").write_text("\n".join([*common, *own, *lines]))
         stack = nodes.running[i] = contextlib.ExitStack()
-        command = rk("coord", "run", "--config", str(nodes.folder / f"{i}.cfg"))
+        command = rk("coord", "run", "--insecure", "--config", str(nodes.folder / f"{i}.cfg"))
         nodes.processes[i] = stack.enter_context(daemon(command, log=nodes.folder / f"{i}.log"))
     eventually(lambda: [node["role"] for node in nodes.members()] == list(roles.values()), what="all are there")
     observing = KazooClient(hosts=nodes.clients[3], timeout=10)

@@ -82,7 +82,7 @@ def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Pat
         assert cluster_id(up) == name
         assert places(data_dir) == before
         assert "table" not in [phase["name"] for phase in again["phases"]]
-        client = KazooClient(hosts=again["cluster"]["store"])
+        client = KazooClient(hosts=again["cluster"]["store"], auth_data=[("digest", up.store_auth())])
         client.start(60)
         for number in range(ACKNOWLEDGED):
             client.create(f"/acknowledged-{number:03d}", b"kept")
@@ -94,7 +94,7 @@ def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Pat
         third = up.event("up")
         assert "tablets, 3 replicas each" in detail(third, "table")
         assert (third["open"], third["kept"]) == (40 + 8 * 3, 40), up.said()
-        client = KazooClient(hosts=third["cluster"]["store"])
+        client = KazooClient(hosts=third["cluster"]["store"], auth_data=[("digest", up.store_auth())])
         client.start(60)
         client.sync("/")
         kept = [name for name in client.get_children("/") if name.startswith("acknowledged-")]

@@ -69,7 +69,8 @@ class Honest:
 def running_store(folder: Path, *options: str) -> Iterator[Store]:
     """Yield a store of one node that serves clients of every address."""
     (port,) = free_ports(1)
-    words = ("coord", "run", "--id", "1", "--data-dir", str(folder / "data"), "--client-address", f"0.0.0.0:{port}")
+    place = ("--data-dir", str(folder / "data"), "--client-address", f"0.0.0.0:{port}")
+    words = ("coord", "run", "--insecure", "--id", "1", *place)
     with daemon(rk(*words, *options), log=folder / "store.log") as process:
         made = Store(folder, f"127.0.0.1:{port}", process)
         eventually(lambda: "serves clients" in made.log() and "is leader" in made.log(), what="the store")

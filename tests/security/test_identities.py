@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError, SessionClosedRequireSaslError
 
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
@@ -124,12 +128,76 @@ def test_the_owner_and_the_owners_users_are_served(cluster: LocalUp, tmp_path: P
     assert "give --certs-dir DIR (RK_CERTS_DIR)" in stranger.stderr
 
 
-def test_the_znodes_are_closed(cluster: LocalUp, tmp_path: Path) -> None:
-    """The store's client port serves everybody, and access lists close what the cluster keeps there."""
-    store = json.loads((cluster.data_dir / "cluster.json").read_text())["store"]
-    shown = run_rk("table", "list", "--store", store, "--data-dir", str(tmp_path))
+def store_of(up: LocalUp) -> str:
+    """Return the client addresses of the cluster's store."""
+    found: str = json.loads((up.data_dir / "cluster.json").read_text())["store"]
+    return found
+
+
+@contextlib.contextmanager
+def zookeeper(hosts: str, *digests: str) -> Iterator[KazooClient]:
+    """Yield a ZooKeeper client of somebody's own that proves these digests."""
+    client = KazooClient(hosts, timeout=10, auth_data=[("digest", one) for one in digests])
+    client.start(30)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        lambda client: client.get("/"),
+        lambda client: client.exists("/regionkeeper"),
+        lambda client: client.get_children("/"),
+        lambda client: client.create("/mine", b""),
+        lambda client: client.delete("/regionkeeper"),
+        lambda client: client.sync("/"),
+    ],
+)
+@pytest.mark.parametrize("digest", [(), ("admin:guess",), ("user:admin:1:" + "0" * 64,)])
+def test_a_stranger_gets_nothing_of_the_store(cluster: LocalUp, request_: Any, digest: tuple[str, ...]) -> None:
+    """As on a ZooKeeper with enforce.auth.enabled: a session is opened, and its first request ends the connection.
+
+    Fails without `--require-auth rk` in `cli.common.local.command_line`.
+    """
+    with zookeeper(store_of(cluster), *digest) as client, pytest.raises(SessionClosedRequireSaslError):
+        request_(client)
+
+
+def test_a_users_key_is_enough_for_the_store(cluster: LocalUp, tmp_path: Path) -> None:
+    """A ZooKeeper client with the token of a key reads the cluster's znodes and changes none; `rk` finds the token by
+    itself. The token of an admin port is worth nothing here.
+
+    Fails without `READERS` in the daemons' environment: NoAuthError.
+    """
+    data, store = ("--data-dir", str(cluster.data_dir)), store_of(cluster)
+    dave = ("--certs-dir", str(tmp_path / "dave"))
+    assert run_rk("certs", "issue", "--user", "dave", "--to", str(tmp_path / "dave"), *data).returncode == 0
+    token = run_rk("certs", "token", "--for", "store", *dave).stdout.strip()
+    with zookeeper(store, token) as client:
+        assert client.get("/regionkeeper/epoch")[0]
+        for change in (lambda: client.delete("/regionkeeper/epoch"), lambda: client.set("/regionkeeper/epoch", b"9")):
+            with pytest.raises(NoAuthError):
+                change()
+        client.create("/of-dave", b"1")
+        assert client.get_children("/")
+    assert run_rk("grant", "dave", "read", *data).returncode == 0
+    shown = run_rk("status", "--store", store, "--data-dir", str(tmp_path), *dave)
+    assert "packages" in shown.stdout, shown.stderr
+    for_admin = run_rk("certs", "token", *dave).stdout.strip()
+    with zookeeper(store, for_admin) as client, pytest.raises(SessionClosedRequireSaslError):
+        client.get("/")
+
+
+def test_a_command_without_credentials_says_what_is_missing(cluster: LocalUp, tmp_path: Path) -> None:
+    """Not that the store is away."""
+    shown = run_rk("table", "list", "--store", store_of(cluster), "--data-dir", str(tmp_path))
     assert shown.returncode != 0
-    assert "denied access" in shown.stderr
+    assert "serves only clients that authenticate" in shown.stderr
+    assert "--certs-dir" in shown.stderr
 
 
 def test_secrets_are_rotated_without_a_restart(cluster: LocalUp) -> None:

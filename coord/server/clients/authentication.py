@@ -5,12 +5,14 @@
 | auth packet `digest` with user:password | (digest, user:hash); also (super, "") if that is the super digest |
 | auth packet `ip` | the address, which the session has from the start |
 | SASL DIGEST-MD5 | (sasl, user) |
+| the same packet with a token of the cluster's credentials | also (rk, kind:name) and (rk, kind) |
 | TLS with a client certificate | (x509, subject), with the session itself |
 
 If identities of certain schemes are required, a connection that has proved none of them may only prove one: any other
 request is answered SessionClosedRequireSaslAuth, whatever the scheme, and ends the connection. So does ZooKeeper
-(`enforce.auth.enabled`). As there, each connection of a session proves its own. A failed SASL exchange is answered
-AuthFailed nevertheless: ZooKeeper's other code ends the thread of a kazoo client with a traceback.
+(`enforce.auth.enabled`). The superuser has proved `rk`, too. As in ZooKeeper, each connection of a session proves its
+own. A failed SASL exchange is answered AuthFailed nevertheless: ZooKeeper's other code ends the thread of a kazoo
+client with a traceback.
 
 Every attempt is a line of the audit log, `authentication scheme=… id=… session=… address=… result=…`, and so is every
 setACL, `acl path=… session=… address=… result=…`. No line contains a secret or a hash of one.
@@ -25,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from coord.errors import OK, RemoteProtocolError
+from coord.security.principal import Principal
 from coord.server.clients.audit import AuditLog
 from coord.server.clients.connection import Connection
 from coord.tree.acl import DIGEST, IP, SUPER, Identity
@@ -34,6 +37,8 @@ from coord.wire.sasl import SaslError, SaslServer
 
 X509: Final = b"x509"
 SASL: Final = b"sasl"
+#: Scheme of the principals of the cluster: `user:alice`; and `user`, which every user has.
+RK: Final = b"rk"
 _NONCE_BYTES: Final = 18
 #: Characters of a path that an audit line shows; a path may have a million.
 PATH_SHOWN_MAX: Final = 1024
@@ -51,16 +56,19 @@ class Authenticator:
         super_digest: str = "",
         sasl_users: Mapping[str, str] | None = None,
         required: Iterable[str] = (),
+        principal_of: Callable[[str], Principal | None] = lambda _: None,
         monotonic_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """`token(n)` returns n unpredictable bytes; `super_digest` is `user:base64 of SHA-1`, "" for no superuser.
 
-        `required` has the schemes of which a connection must prove one; empty: none. `monotonic_ms` is the audit log's
+        `required` has the schemes of which a connection must prove one; empty: none. `principal_of` returns the
+        principal of a token. `monotonic_ms` is the audit log's
         clock.
         """
         self._token = token
         self._super_digest = super_digest.encode()
         self._sasl_users = sasl_users or {}
+        self._principal_of = principal_of
         self._required = frozenset(scheme.encode() for scheme in required)
         self.audit = AuditLog(monotonic_ms)
 
@@ -83,9 +91,17 @@ class Authenticator:
             user = credential.partition(b":")[0]
             name = user + b":" + base64.b64encode(hashlib.sha1(credential, usedforsecurity=False).digest())
             proved = [(DIGEST, name)]
+            scheme_of_line = "digest"
             if self._super_digest and hmac.compare_digest(name, self._super_digest):
                 proved.append(_SUPERUSER)
-            self._note(connection, "super" if len(proved) > 1 else "digest", user, "ok")
+                self._proved(connection, RK)
+                scheme_of_line = "super"
+            elif (principal := self._principal_of(credential.decode(errors="replace"))) is not None:
+                # Not the digest: it would change with the secret, and lists name the principal.
+                proved = [(RK, str(principal).encode()), (RK, principal.kind.encode())]
+                self._proved(connection, RK)
+                scheme_of_line, user = "rk", str(principal).encode()
+            self._note(connection, scheme_of_line, user, "ok")
             self._proved(connection, DIGEST)
             return proved
         if scheme == IP or (scheme == X509 and connection.certificate):

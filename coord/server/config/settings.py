@@ -17,7 +17,7 @@ from coord.wire.client_conn import FOUR_LETTER_WORDS
 #: Four-letter words that are answered by default: they reveal only whether the node works.
 DEFAULT_WORDS: Final = frozenset({"srvr", "ruok", "mntr", "isro"})
 #: Schemes of identities that can be required of every connection.
-REQUIRABLE_SCHEMES: Final = ("digest", "sasl", "x509")
+REQUIRABLE_SCHEMES: Final = ("digest", "rk", "sasl", "x509")
 #: Raft tick; heartbeats and election timeouts are counted in these ticks.
 RAFT_TICK_MS: Final = 50
 #: Upper limit of `frame_bytes_max`. A follower forwards a request to the leader in one frame of the peer protocol

@@ -10,6 +10,7 @@ import pytest
 from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 
 from coord.errors import AUTH_FAILED, NO_AUTH, OK, SESSION_CLOSED_REQUIRE_SASL_AUTH
+from coord.security.principal import Principal
 from coord.server.clients.authentication import Authenticator
 from coord.wire import opcodes as op
 from coord.wire import records
@@ -271,3 +272,29 @@ def test_a_certificate_is_proof_where_x509_is_required(nodes: StoreNodes) -> Non
         client.connect()
         nodes.settle()
         assert Asker(nodes, client).ask(op.OP_WHO_AM_I, b"")[0] == err
+
+
+def test_a_token_of_the_cluster_proves_its_principal(nodes: StoreNodes, audit: Audit) -> None:
+    """A node that requires `rk` serves the token of a user and the superuser, and no other digest. A znode may be
+    closed to everybody but the cluster's users.
+
+    Fails without `_proved(connection, RK)`: the user's request is answered SessionClosedRequireSaslAuth.
+    """
+    for node in nodes.nodes.values():
+        node.pipeline.handshake.authenticator = Authenticator(
+            SeededRng(7).token,
+            super_digest=SUPER_DIGEST,
+            required=("rk",),
+            principal_of=lambda token: Principal("user", "alice") if token == "user:alice:1:mac" else None,
+        )
+    boss, alice, stranger = Asker(nodes), Asker(nodes), Asker(nodes)
+    assert boss.auth(b"digest", b"super:test") == OK
+    lines = [Acl(31, b"rk", b"master:m1"), Acl(1, b"rk", b"user")]
+    assert boss.ask(op.OP_CREATE, records.encode_create(CreateRequest(op.OP_CREATE, b"/x", b"v", lines, 0)))[0] == OK
+    assert alice.auth(b"digest", b"user:alice:1:mac") == OK
+    assert alice.ask(op.OP_GET_DATA, records.encode_path_watch(b"/x", False))[0] == OK
+    assert alice.ask(op.OP_SET_DATA, records.encode_set_data(b"/x", b"w", -1))[0] == NO_AUTH
+    assert stranger.auth(b"digest", b"user:alice:1:guess") == OK
+    assert stranger.ask(op.OP_GET_DATA, records.encode_path_watch(b"/x", False))[0] == SESSION_CLOSED_REQUIRE_SASL_AUTH
+    assert any("scheme=rk id='user:alice'" in line and "result=ok" in line for line in audit.lines)
+    assert not any("mac" in line for line in audit.lines)
