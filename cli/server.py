@@ -415,7 +415,7 @@ def run(
     peer_tls_cert: Path | None,
     peer_tls_key: Path | None,
     peer_tls_ca: Path | None,
-    peer_tls_host_check: bool,
+    peer_tls_host_check: bool | None,
     peer_secret_file: Path | None,
     rack: str,
     weight: float,

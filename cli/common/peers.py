@@ -29,9 +29,10 @@ def peer_options(command: _Command) -> _Command:
             pem("--peer-tls-key", "Key of the certificate, if it is in another file."),
             pem("--peer-tls-ca", "Authority of the servers' certificates, and of no others."),
             click.option(
-                "--peer-tls-host-check",
-                is_flag=True,
-                help="A server's certificate must name the host of its address, so no server can pose as another.",
+                "--peer-tls-host-check/--no-peer-tls-host-check",
+                default=None,
+                help="Whether a server's certificate must name the host of its address, so that no server can pose as"
+                " another.  [default: --peer-tls-host-check]",
             ),
             click.option(
                 "--peer-secret-file",
@@ -54,10 +55,13 @@ def peer_secret(file: Path | None) -> bytes:
     return read_peer_secret(file)
 
 
-def peer_tls(cert: Path | None, key: Path | None, ca: Path | None, *, verify_host: bool) -> TlsFiles | None:
-    """Return the certificates for peers, None without any. Raise ConfigError if some are missing."""
+def peer_tls(cert: Path | None, key: Path | None, ca: Path | None, *, verify_host: bool | None) -> TlsFiles | None:
+    """Return the certificates for peers, None without any. Raise ConfigError if some are missing.
+
+    `verify_host`: None if the option was not given; then hosts are checked.
+    """
     if cert is not None and ca is not None:
-        return TlsFiles(cert=cert, key=key, ca=ca, client_auth="need", verify_host=verify_host)
+        return TlsFiles(cert=cert, key=key, ca=ca, client_auth="need", verify_host=verify_host is not False)
     if cert is not None or key is not None or ca is not None or verify_host:
         raise ConfigError("--peer-tls-cert and --peer-tls-ca must be given together")
     return None

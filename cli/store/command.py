@@ -238,10 +238,10 @@ def coord() -> None:
 @_pem_option("--peer-tls-key", "Key of the certificate, if it is in another file.")
 @_pem_option("--peer-tls-ca", "Authority of the nodes' certificates, and of no others.")
 @click.option(
-    "--peer-tls-host-check",
-    is_flag=True,
+    "--peer-tls-host-check/--no-peer-tls-host-check",
     default=None,
-    help="A node's certificate must name the host of its --peer-address, so no node can pose as another.",
+    help="Whether a node's certificate must name the host of its --peer-address, and its id if `rk certs` has made it,"
+    " so that no node can pose as another.  [default: --peer-tls-host-check]",
 )
 @click.option("--peer-secret-file", type=_FILE, metavar="FILE", help="Secret that all nodes share, at least 16 bytes.")
 @click.option(
@@ -293,7 +293,7 @@ def _gather_tls(given: dict[str, Any]) -> None:
     elif any(found.values()):
         raise ConfigError("--tls-cert is missing")
     peer = {name: given.pop(f"peer_tls_{name}", None) for name in ("cert", "key", "ca")}
-    verify_host = given.pop("peer_tls_host_check", False)
+    verify_host = given.pop("peer_tls_host_check", None)
     files = peer_tls(**peer, verify_host=verify_host)
     if files is not None:
         given["peer_tls"] = files

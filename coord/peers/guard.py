@@ -32,6 +32,7 @@ import msgspec
 
 from coord.errors import RemoteProtocolError
 from coord.peers.framing import CHALLENGE, COUNTER, PROOF, frame
+from coord.security.tls_channel import misnamed
 from coord.tls.context import Engine, TlsFiles, client_context, server_context
 
 NONCE_BYTES: Final = 32
@@ -150,7 +151,7 @@ class PeerGuard:
         self.client: ssl.SSLContext | None = client_context(tls) if tls is not None else None
         #: Cluster and name of this peer, for proofs; set by `introduce`.
         self._own = NO_NAMES
-        #: True if a peer's certificate must name the host of the peer.
+        #: True if a peer's certificate must name the host of the peer, and no other principal of the cluster.
         self.verifies_host: bool = tls is not None and tls.verify_host
 
     def is_open(self) -> bool:
@@ -162,6 +163,10 @@ class PeerGuard:
         context = self._server if is_server else self.client
         named = host if self.verifies_host and not is_server else ""
         return Engine(context, is_server=is_server, host=named) if context is not None else None
+
+    def misnamed(self, tls: Engine | None, kind: str, name: str = "") -> str:
+        """Return why the peer's certificate is not that of `kind:name`, "" if it is, or if names are not checked."""
+        return misnamed(tls.peer_uris(), kind, name) if tls is not None and self.verifies_host else ""
 
     def introduce(self, cluster: str, name: str) -> None:
         """Set this peer's own cluster and name, which accepted connections must look for."""

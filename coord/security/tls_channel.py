@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from typing import Final
 
 from coord.security.channel import IS_OPEN, IS_SECURED, OPEN_GREETING, ProofChannel, Unproven
@@ -81,6 +82,18 @@ class TlsChannel(ProofChannel):
         if not self._is_server and not satisfies(found, self._wanted):
             raise Unproven(f"{found} answers, but {self._wanted} was expected")
         return found
+
+
+def misnamed(uris: Sequence[str], kind: str, name: str = "") -> str:
+    """Return why a certificate with these URIs is not that of `kind:name`, "" if it is; "" as name: any of the kind.
+
+    A certificate of another authority's making names no principal. Then only its host can be checked.
+    """
+    found = [one for uri in uris if (one := principal_in(uri)) is not NOBODY]
+    if not found or any(one.kind == kind and name in ("", one.name) for one in found):
+        return ""
+    wanted = f"{kind}:{name}" if name else f"a {kind}"
+    return f"shows the certificate of {found[0]}, not that of {wanted}"
 
 
 def principal_in(uri: str) -> Principal:

@@ -122,7 +122,7 @@ def test_secret_is_shared_or_nobody_gets_in(tmp_path: Path) -> None:
 def test_certificates_are_of_the_clusters_authority_or_nobody_gets_in(tmp_path: Path) -> None:
     """Mutual TLS: plain peers and foreign certificates are rejected before any byte of the protocol is read."""
     authority = Authority(tmp_path / "ca")
-    with running(tmp_path, *certificate(authority, "node")) as cluster:
+    with running(tmp_path, *certificate(authority, "node"), "--no-peer-tls-host-check") as cluster:
         cluster.start(3)
         eventually(lambda: serves(cluster, 3), what="node 3 serves")
         with cluster.client(3) as client:
@@ -136,24 +136,28 @@ def test_certificates_are_of_the_clusters_authority_or_nobody_gets_in(tmp_path: 
         eventually(lambda: "rejected a connection to the peer port: TLS" in said(cluster, 1), what="a line about it")
 
 
-def test_certificates_are_for_the_nodes_hosts_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_certificates_are_for_the_nodes_hosts(tmp_path: Path) -> None:
     """A certificate of the cluster's authority for another host is rejected, by the listener as well as by the
-    dialer."""
+    dialer; so is one that names another node of the same host.
+
+    Fails if the host check is off by default, or if `certificate_mismatch` does not ask `misnamed`.
+    """
     authority = Authority(tmp_path / "ca")
-    check = "--peer-tls-host-check"
-    with running(tmp_path, *certificate(authority, "node", "IP:127.0.0.1"), check) as cluster:
+    with running(tmp_path, *certificate(authority, "node", "IP:127.0.0.1")) as cluster:
         cluster.start(3)
         eventually(lambda: serves(cluster, 3), what="node 3 serves")
         cluster.kill(3)
         elsewhere = certificate(authority, "elsewhere", "DNS:elsewhere.example,IP:127.0.0.2")
         outsider(cluster, *elsewhere, lines=("not for 127.0.0.1, host of node 3", "no link to node 3"))
-        outsider(cluster, *certificate(authority, "nameless"), check)
+        outsider(cluster, *certificate(authority, "nameless"))
+        stolen = certificate(authority, "stolen", "URI:regionkeeper://c/node/1,IP:127.0.0.1")
+        outsider(cluster, *stolen, lines=("shows the certificate of node:1, not that of node:3",))
 
 
 def test_a_node_joins_with_secret_and_certificate(tmp_path: Path) -> None:
     """The question for the store's identity uses secret and certificate, too."""
     authority = Authority(tmp_path / "ca")
-    options = (*certificate(authority, "node"), *secret_file(tmp_path, "the peers' own secret"))
+    options = (*certificate(authority, "node", "IP:127.0.0.1"), *secret_file(tmp_path, "the peers' own secret"))
     with running(tmp_path, *options) as cluster:
         client_port, peer_port = free_ports(2)
         words = [

@@ -211,7 +211,7 @@ class _SettingsReader:
             opened = warn_if_open(jaas) if options["sasl_users"] else ()
         if self._flag("sslQuorum"):
             files = self._tls_files("ssl.quorum.", NEED)
-            verify = self._flag("ssl.quorum.hostnameVerification")
+            verify = self._flag("ssl.quorum.hostnameVerification", "true")
             options["peer_tls"] = dataclasses.replace(files, verify_host=verify)
         secret = self._path_of("peerSecretFile")
         if secret is not None:
@@ -305,10 +305,10 @@ class _SettingsReader:
         text = self._get(key, "", str)
         return self._path.parent / text if text else None
 
-    def _flag(self, key: str) -> bool:
-        """Return a boolean setting, false by default."""
+    def _flag(self, key: str, default: str = "false") -> bool:
+        """Return a boolean setting."""
         self._used.add(key)
-        text, place = self._values.get(key, ("false", ""))
+        text, place = self._values.get(key, (default, ""))
         if text.lower() not in ("true", "false"):
             raise ConfigError(f"{place}: {key}={text!r} is neither true nor false")
         return text.lower() == "true"

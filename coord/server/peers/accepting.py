@@ -19,6 +19,7 @@ from coord.errors import RemoteProtocolError
 from coord.peers import framing
 from coord.peers.accepting import AcceptedPeer, PeerListener
 from coord.peers.stream import Address
+from coord.security.principal import NODE
 from coord.server.peers import codec
 from coord.server.peers.hello_frames import Hello, decode_hello, encode_hello, encode_removed, is_who
 from coord.server.peers.link_context import LinkContext
@@ -202,7 +203,9 @@ class Acceptor:
             return ""
         address = self._links.address_of(hello.src)
         host = address[0] if address is not None else hello.address.rpartition(":")[0].strip("[]")
-        return "" if tls.names_host(host) else f"shows a certificate that is not for {host}, host of node {hello.src}"
+        if not tls.names_host(host):
+            return f"shows a certificate that is not for {host}, host of node {hello.src}"
+        return guard.misnamed(tls, NODE, str(hello.src))
 
     def _is_newer(self, hello: Hello) -> bool:
         """Return True if the hello comes from a newer configuration and has an address."""

@@ -17,6 +17,7 @@ from coord.peers import framing
 from coord.peers.dialing import REDIAL_MAX_MS, REDIAL_MIN_MS, DialedPeer, PeerDialer
 from coord.peers.guard import PeerNames
 from coord.peers.stream import Address
+from coord.security.principal import NODE
 from coord.server.peers import codec, hello_frames
 from coord.server.peers.link_context import LinkContext
 
@@ -56,6 +57,9 @@ class DialedStream(DialedPeer):
             return
         if kind != framing.HELLO:
             raise RemoteProtocolError(f"unexpected frame of kind {kind}")
+        why = self._guard.misnamed(self.tls, NODE, str(self._link.peer)) if self._guard is not None else ""
+        if why:
+            raise RemoteProtocolError(why)
         self._link.check_answer(hello_frames.decode_hello(body))
         self.is_up = True
         self._link.up()

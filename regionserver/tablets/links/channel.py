@@ -14,6 +14,7 @@ from coord.errors import RemoteProtocolError
 from coord.peers import framing
 from coord.peers.framing import HEAD, HELLO_BYTES_MAX, HELLO_TIMEOUT_S
 from coord.peers.stream import Address, tune
+from coord.security.principal import SERVER
 from coord.tls.context import Engine, TlsError
 from regionserver.tablets.host.envelope import FRAME_BYTES_MAX
 from regionserver.tablets.links import hello as hellos
@@ -130,6 +131,9 @@ def dial_copy(own: OwnServer, server: str, address: Address) -> Channel:
         tls = own.guard.engine(is_server=False, host=address[0]) if own.guard is not None else None
         channel = Channel(sock, tls, peer)
         _introduce(channel, own, server)
+        misnamed = own.guard.misnamed(tls, SERVER) if own.guard is not None else ""
+        if misnamed:
+            raise ChannelLost(f"server {server} {misnamed}")
     except BaseException:
         sock.close()
         raise

@@ -10,6 +10,7 @@ from coord.peers import framing
 from coord.peers.dialing import DialedPeer, PeerDialer
 from coord.peers.guard import PeerNames
 from coord.peers.stream import Address
+from coord.security.principal import SERVER
 from coord.server.config.addresses import shown
 from regionserver.tablets.links import hello as hellos
 from regionserver.tablets.links.own_server import OwnServer
@@ -61,6 +62,9 @@ class OutgoingLink(DialedPeer):
         if kind != framing.HELLO:
             raise RemoteProtocolError(f"unexpected frame of kind {kind}")
         hello = hellos.decode_hello(body)
+        why = self._guard.misnamed(self.tls, SERVER) if self._guard is not None else ""
+        if why:
+            raise RemoteProtocolError(why)
         self._link.check_answer(hello)
         self.start_code = hello.start_code
         self.is_up = True

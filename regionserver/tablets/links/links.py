@@ -37,6 +37,7 @@ from coord.peers.dialing import FrameQueue
 from coord.peers.guard import PeerGuard
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Address
+from coord.security.principal import SERVER
 from coord.tls.context import Engine
 from regionserver.tablets.links import hello as hellos
 from regionserver.tablets.links.accepting import IncomingLink
@@ -212,6 +213,9 @@ class TabletLinks:
             host = hello.address[0]
             if not tls.names_host(host):
                 return f"shows a certificate that is not for {host}, the host in its hello"
+            misnamed = self._own.guard.misnamed(tls, SERVER)
+            if misnamed:
+                return misnamed
         link = self._links.get(hello.src)
         if link is None:
             strangers = sum(each.is_stranger for each in self._links.values())

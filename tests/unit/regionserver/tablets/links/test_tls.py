@@ -66,6 +66,22 @@ def test_certificate_of_another_host_gets_nothing(machine: Machine, authority: A
     assert a.events == b.events == []
 
 
+@pytest.mark.parametrize("dialer", ["a", "b"])
+def test_certificate_of_another_kind_gets_nothing(
+    machine: Machine, authority: Authority, warnings: list[str], dialer: str
+) -> None:
+    """A user's certificate of the same authority is no server's, at either end.
+
+    Fails without the questions to `PeerGuard.misnamed`.
+    """
+    a = certified(machine, "a", authority, "URI:regionkeeper://c/server/a,IP:127.0.0.1")
+    b = certified(machine, "b", authority, "URI:regionkeeper://c/user/bob,IP:127.0.0.1")
+    (a.knows(b) if dialer == "a" else b.knows(a))
+    machine.until(lambda: any("shows the certificate of user:bob" in line for line in warnings), "a rejection")
+    machine.turns()
+    assert a.events == []
+
+
 def test_plain_connection_to_a_tls_port_gets_nothing(
     machine: Machine, authority: Authority, warnings: list[str]
 ) -> None:
