@@ -108,11 +108,21 @@ class AdminHttp:
         self._credentials = process.own()
         self._pages: dict[bytes, Callable[[], Page]] = {
             b"/metrics": lambda: (200, CONTENT_TYPE_LATEST.encode("ascii"), generate_latest(registry)),
-            b"/health": lambda: _verdict("healthy", health()),
+            b"/health": lambda: _verdict("healthy", self._with_certificates(health())),
             b"/ready": lambda: _verdict("ready", ready()),
             b"/status": lambda: (200, _JSON, _json(status())),
             **{path: _json_page(build) for path, build in (pages or {}).items()},
         }
+
+    def _with_certificates(self, answer: tuple[bool, Mapping[str, object]]) -> tuple[bool, Mapping[str, object]]:
+        """Return the answer with certificates that soon expire among its degradations: a restart would not help."""
+        found = [] if self._credentials is None else self._credentials.expiring()
+        if not found:
+            return answer
+        healthy, facts = answer
+        known = facts.get("degraded", [])
+        assert isinstance(known, list), known
+        return healthy, {**facts, "degraded": [*known, *found]}
 
     def listen(self, reactor: ListeningReactor, host: str, port: int) -> IListeningPort:
         """Serve on `host`:`port` (0: any free port). Raise twisted's CannotListenError if the port is in use."""

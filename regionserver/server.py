@@ -29,6 +29,7 @@ from coord.env_os import os_system
 from coord.errors import ConfigError, ConnectionLoss, OperationError
 from coord.http import AdminHttp
 from coord.rpc.server import RpcError, RpcServer
+from coord.security import process
 from regions.messages import (
     NO_LEASE,
     UNKNOWN_EPOCH,
@@ -571,6 +572,7 @@ class RegionServer:
             cluster_id=self._instance.cluster_id,
             masters=[] if self._heartbeats is None else self._heartbeats.reach(),
             tablets=of_tablets,
+            expiring=process.expiring(),
         )
 
     def _ready(self) -> tuple[bool, Mapping[str, object]]:

@@ -177,12 +177,14 @@ class _Rounds:
         answering = {address: one for address, one in statuses.items() if isinstance(one, messages.MasterStatus)}
         return Gathered(found, Names([load.server for load in loads.values()], local), answering, loads)
 
-    def _results(self, servers: dict[str, Future[str]]) -> list[ServerFinding]:
-        found = [(address, future.result()) for address, future in servers.items()]
-        return [
-            ServerFinding(self._names.get(address, address), address, not trouble, trouble)
-            for address, trouble in found
-        ]
+    def _results(self, servers: dict[str, Future[messages.ServerStatus | str]]) -> list[ServerFinding]:
+        return [self._of_server(address, future.result()) for address, future in servers.items()]
+
+    def _of_server(self, address: str, answer: messages.ServerStatus | str) -> ServerFinding:
+        name = self._names.get(address, address)
+        if isinstance(answer, str):
+            return ServerFinding(name, address, False, answer)
+        return ServerFinding(name, address, True, expiring=answer.expiring)
 
     def _node(self, address: str) -> StoreFinding:
         name = self._names.get(address, address)
@@ -201,12 +203,11 @@ class _Rounds:
         name = self._names.get(address, address)
         if isinstance(answer, str):
             return MasterFinding(name, address, False, trouble=answer)
-        return MasterFinding(name, address, True, answer.role)
+        return MasterFinding(name, address, True, answer.role, expiring=answer.expiring)
 
-    def _server(self, address: str) -> str:
-        """Return why the server did not answer, "" if it did."""
-        answer = _ask(address, messages.GetServerStatus(), messages.ServerStatus, self._each_s)
-        return answer if isinstance(answer, str) else ""
+    def _server(self, address: str) -> messages.ServerStatus | str:
+        """Return the server's answer, or why there is none."""
+        return _ask(address, messages.GetServerStatus(), messages.ServerStatus, self._each_s)
 
     def _loads(
         self, pool: ThreadPoolExecutor, statuses: dict[str, messages.MasterStatus | str]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import click
+import msgspec
 
 from cli.common import output
 from cli.common.access import certs_dir_named, credentials_of
@@ -19,6 +20,7 @@ from coord.errors import ConfigError
 from coord.security import making
 from coord.security import making_certificates as certificates
 from coord.security.authority import ends_at
+from coord.security.certificates import CertificateFacts, facts_of
 from coord.security.credentials import (
     AUTHORITY_FILE,
     CERTIFICATE_SUFFIX,
@@ -165,6 +167,51 @@ def list_(given: Globals) -> None:
         return
     columns = ["file", "what", "of", "secrets", "problem"]
     output.console().print(output.table("", columns, [tuple(one) for one in found]))
+
+
+@certs.command("show")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False), metavar="[FILE]...")
+@global_options
+@click.pass_obj
+def show(given: Globals, files: tuple[Path, ...]) -> None:
+    """Show what certificates say: principal, names, serial number, times. Without FILE: all of the directory.
+
+    A certificate with fewer than 14 days left makes its daemon degraded (`rk health`).
+    """
+    directory = None if files else _directory(given)
+    chosen = files if directory is None else sorted(directory.glob(f"*{CERTIFICATE_SUFFIX}"))
+    if not chosen:
+        raise UsageFaultError(f"{directory} has no certificates", "`rk certs init --tls` makes an authority for them.")
+    found = [(path, one) for path in chosen for one in _checked(lambda path=path: _facts_in(path))]  # type: ignore[misc]
+    now = _now()
+    if given.json:
+        rows = [{"file": str(path), **msgspec.to_builtins(one), "days_left": one.days_left(now)} for path, one in found]
+        output.print_json(rows)
+        return
+    columns = ["file", "principal", "names", "serial", "issued", "expires", "days left"]
+    cells = [
+        (
+            path.name,
+            one.principal or ("authority" if one.is_authority else one.subject),
+            ", ".join(one.names),
+            one.serial,
+            f"{one.issued:%Y-%m-%d}",
+            f"{one.expires:%Y-%m-%d}",
+            str(one.days_left(now)) if one.expires > now else "expired",
+        )
+        for path, one in found
+    ]
+    output.console().print(output.table("", columns, cells))
+
+
+def _facts_in(path: Path) -> list[CertificateFacts]:
+    """Return the certificates in a file. Raise ConfigError."""
+    try:
+        return facts_of(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _now() -> datetime.datetime:

@@ -6,6 +6,7 @@ data, so docs/reference/metrics.md and the dashboards are compared with the defi
 
 from __future__ import annotations
 
+import datetime
 import enum
 import platform
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from coord.compiled import form
 from coord.metrics.spans import Spans
+from coord.security import process
 
 PREFIX: Final = "regionkeeper_"
 _DISTRIBUTION: Final = "regionkeeper"
@@ -82,6 +84,13 @@ BUILD: Final = Definition(
     " interpreted) and the version of Python.",
     ("daemon", "version", "form", "python"),
 )
+#: Of a daemon that shows a certificate.
+CERTIFICATES: Final = Definition(
+    "certificate_expires_seconds",
+    MetricKind.GAUGE,
+    "Time until a certificate expires, negative afterwards: the daemon's own, or that of the newest authority.",
+    ("certificate",),
+)
 #: Of every daemon with an RPC port.
 RPC_REQUESTS: Final = Definition(
     "rpc_request_seconds", MetricKind.HISTOGRAM, "Time from a request to its reply or refusal, by kind.", ("kind",)
@@ -113,9 +122,25 @@ class _Build(Collector):
         yield BUILD.labeled({labels: 1})
 
 
+class _Certificates(Collector):
+    def describe(self) -> list[Metric]:
+        """Return nothing: a daemon may have no certificate."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the times that are left."""
+        credentials = process.own()
+        ends = {} if credentials is None else credentials.certificate_ends()
+        if ends:
+            now = datetime.datetime.now(datetime.UTC)
+            yield CERTIFICATES.labeled({(what,): (end - now).total_seconds() for what, end in ends.items()})
+
+
 def add_process(registry: CollectorRegistry, daemon: str) -> None:
-    """Add the metrics that every daemon has: its build, and of the process memory, processor time and files."""
+    """Add the metrics that every daemon has: its build, its certificates, and memory, processor time and files of the
+    process."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a series for each counter that no query reads
     registry.register(_Build(daemon))
+    registry.register(_Certificates())
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)

@@ -14,6 +14,7 @@ read is no secret, and is rejected.
 
 from __future__ import annotations
 
+import datetime
 import hmac
 import os
 import ssl
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from coord.errors import ConfigError
+from coord.security.certificates import expiring, facts_of
 from coord.security.channel import DialingChannel, ListeningChannel, ProofChannel
 from coord.security.handshake import NONCE_BYTES
 from coord.security.keys import ClusterSecrets, IdentityKey, decode_key, decode_secrets, issue
@@ -62,12 +64,27 @@ class Credentials:
         self._secrets: ClusterSecrets | None = None
         self._key: IdentityKey | None = None
         self._problem = ""
+        #: When this process's certificate and the newest authority expire; empty without a certificate.
+        self._ends: dict[str, datetime.datetime] = {}
         self._read()
 
     @property
     def problem(self) -> str:
         """Why the changed files cannot be used; "" if they can. Meanwhile the last usable ones are."""
         return self._problem
+
+    def certificate_ends(self) -> dict[str, datetime.datetime]:
+        """Return when this process's certificate ("own") and the newest authority ("authority") expire."""
+        self._refresh()
+        return self._ends
+
+    def expiring(self) -> list[str]:
+        """Return a sentence for each certificate that soon expires (`coord.security.certificates`)."""
+        found = [
+            (f"the certificate of {self.principal}" if what == "own" else f"the {what}", end)
+            for what, end in self.certificate_ends().items()
+        ]
+        return expiring(found, datetime.datetime.now(datetime.UTC)) if found else []
 
     @property
     def cluster(self) -> str:
@@ -146,7 +163,10 @@ class Credentials:
     def _read(self) -> None:
         seen = self._stats()
         if self.certificate is not None:
-            self._contexts = _contexts(self.certificate, self.directory / AUTHORITY_FILE)
+            authority = self.directory / AUTHORITY_FILE
+            self._contexts = _contexts(self.certificate, authority)
+            read = {"own": self.certificate, "authority": authority}
+            self._ends = {what: facts_of(path.read_bytes())[0].expires for what, path in read.items()}
         # For tokens, and in place of a certificate.
         is_optional = self.certificate is not None
         if is_optional and not (self._secrets_path() if self.principal.is_daemon else self._key_path()).exists():

@@ -59,6 +59,12 @@ def principal_of_store_token(token: str) -> Principal | None:
     return None if credentials is None else credentials.principal_of(token, FOR_STORE)
 
 
+def expiring() -> list[str]:
+    """Return a sentence for each certificate of this process that soon expires."""
+    credentials = own()
+    return [] if credentials is None else credentials.expiring()
+
+
 def own() -> Credentials | None:
     """Return the credentials of this process, None for open connections. Raise ConfigError."""
     if not _Own.is_set and _Own.choose is not None:

@@ -13,6 +13,7 @@ import msgspec
 
 from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc.server import RpcError
+from coord.security import process
 from coord.security.principal import NOBODY, Principal
 from master.access import granting
 from master.active import ActiveMaster
@@ -216,6 +217,7 @@ class MasterApi:
             unusable=counts.unusable,
             resting=counts.resting,
             unserved=walked.unserved if is_open else None,
+            expiring=process.expiring(),
         )
 
     def _walked(self, active_master: ActiveMaster) -> Walked:

@@ -68,6 +68,8 @@ class MasterFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     answers: bool
     role: str = ""
     trouble: str = ""
+    #: Sentences about its certificates that soon expire.
+    expiring: list[str] = []
 
 
 class ServerFinding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -83,6 +85,8 @@ class ServerFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     tablets: int | None = None
     #: Draining, fenced, or "" for a server that takes regions.
     state: str = ""
+    #: Sentences about its certificates that soon expire.
+    expiring: list[str] = []
 
 
 class Findings(msgspec.Struct, omit_defaults=True):
@@ -113,6 +117,10 @@ def judge(found: Findings) -> Health:
     """Return the verdict about a cluster."""
     reasons = [*_of_store(found.store), *_of_masters(found.masters), *_of_servers(found.servers)]
     reasons += _of_figures(found.figures)
+    # One sentence about the authority, which several processes show.
+    shown = [*(one.expiring for one in found.masters), *(one.expiring for one in found.servers)]
+    sentences = dict.fromkeys(text for one in shown for text in one)
+    reasons += [Reason(HealthVerdict.DEGRADED, text) for text in sentences]
     return _verdict(reasons)
 
 

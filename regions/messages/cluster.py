@@ -241,6 +241,8 @@ class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     resting: int = 0
     #: Regions that clients cannot use now, on the active master; None on a standby.
     unserved: Unserved | None = None
+    #: Sentences about certificates of this master that soon expire.
+    expiring: list[str] = []
 
 
 class TransitionStep(msgspec.Struct, frozen=True, omit_defaults=True):

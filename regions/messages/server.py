@@ -343,6 +343,8 @@ class ServerStatus(msgspec.Struct, frozen=True, tag=True):
     masters: list[MasterReach] = []
     #: None: the server takes no tablets, has not opened them yet, or has an earlier build.
     tablets: TabletFigures | None = None
+    #: Sentences about certificates of this server that soon expire.
+    expiring: list[str] = []
 
 
 ServerRequest = (

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-from coord.metrics.definitions import BUILD, PREFIX, RPC_REQUESTS, TURNS, Definition, MetricKind
+from coord.metrics.definitions import BUILD, CERTIFICATES, PREFIX, RPC_REQUESTS, TURNS, Definition, MetricKind
 from coord.server.admin import metrics as store
 from master import metrics as master
 from regionserver.kv.metrics import KvMetrics
@@ -39,9 +39,9 @@ def _definition(one: MetricWrapperBase) -> Definition:
 def by_daemon() -> dict[str, list[Definition]]:
     """Return the definitions of each daemon: store, master, server."""
     return {
-        "store": [*store.DEFINITIONS, BUILD],
-        "master": [*master.DEFINITIONS, BUILD],
-        "server": [*of_server(), BUILD],
+        "store": [*store.DEFINITIONS, BUILD, CERTIFICATES],
+        "master": [*master.DEFINITIONS, BUILD, CERTIFICATES],
+        "server": [*of_server(), BUILD, CERTIFICATES],
     }
 
 

@@ -31,6 +31,7 @@ _LIMITED: Final = (
     ("coord/server", "The store: node"),
     ("coord/client", "The store's client"),
     ("coord/rpc", "Messages between daemons"),
+    ("coord/security", "Identities and certificates"),
     ("coord/http.py", "Admin ports"),
     ("regions", "Regions: records, messages, plans"),
     ("master", "Masters"),

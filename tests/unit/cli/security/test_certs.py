@@ -176,3 +176,24 @@ def test_an_exposed_daemon_without_credentials_does_not_start(
 def test_who_may_start(host: str, certs_dir: Path | None, insecure: bool) -> None:
     """On loopback, with credentials, or on request."""
     check_exposed(host, certs_dir, insecure=insecure)
+
+
+def test_certificates_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a table and in JSON; a file that is none, and a directory without any, are named."""
+    here = ("--certs-dir", str(tmp_path / "ca"))
+    assert run(["certs", "init", *here]) == ExitStatus.OK
+    assert run(["certs", "show", *here]) == ExitStatus.USAGE
+    assert "rk certs init --tls" in capsys.readouterr().err
+    here = ("--certs-dir", str(tmp_path / "tls"))
+    assert run(["certs", "init", "--tls", *here]) == ExitStatus.OK
+    issued = ["certs", "issue", "--daemon", "node:1", "--host", "10.0.0.1", "--to", str(tmp_path / "n1"), *here]
+    assert run(issued) == ExitStatus.OK
+    capsys.readouterr()
+    assert run(["certs", "show", "--certs-dir", str(tmp_path / "n1"), "--json"]) == ExitStatus.OK
+    authority, node = json.loads(capsys.readouterr().out)
+    assert (authority["is_authority"], node["principal"], node["names"]) == (True, "node:1", ["10.0.0.1"])
+    assert (node["issuer"], node["days_left"]) == (authority["subject"], 364)
+    assert run(["certs", "show", str(tmp_path / "n1" / "node.1.crt")]) == ExitStatus.OK
+    assert node["serial"][:8] in capsys.readouterr().out
+    assert run(["certs", "show", str(tmp_path / "n1" / "node.1.key")]) != ExitStatus.OK
+    assert "no certificate in PEM" in capsys.readouterr().err
