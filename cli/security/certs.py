@@ -18,9 +18,9 @@ from cli.common.local import CERTS_DIR, FIRST_USER, read_cluster
 from cli.common.options import Globals, global_options
 from coord.errors import ConfigError
 from coord.security import making
-from coord.security import making_certificates as certificates
-from coord.security.authority import ends_at
-from coord.security.certificates import CertificateFacts, facts_of
+from coord.security.certificate_facts import CertificateFacts, facts_of
+from coord.security.certificates import making as certificates
+from coord.security.certificates.authority import ends_at
 from coord.security.credentials import (
     AUTHORITY_FILE,
     CERTIFICATE_SUFFIX,

@@ -23,7 +23,7 @@ from cli.topology.load import USUAL_FILE, load
 from cli.topology.model import CERTIFICATES, INSECURE, KINDS, STORE, PlacedDaemon, Topology
 from coord.errors import ConfigError
 from coord.security import making
-from coord.security import making_certificates as certificates
+from coord.security.certificates import making as certificates
 from coord.security.credentials import CLUSTER_FILE, read_private
 from coord.security.principal import MASTER, NODE, SERVER, USER, Principal
 

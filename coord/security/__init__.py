@@ -5,7 +5,8 @@ keys.py         secrets of a cluster and the key of one identity, as files keep 
 handshake.py    challenge and response with such a key, for either end (pure)
 channel.py      the security of one connection, without a socket: handshake, then plain bytes
 credentials.py  the directory of --certs-dir: what this process proves, and whom it accepts
-certificates.py  what a certificate says, and when it expires (pure)
+certificates/   authorities and certificates: making, issuing
+certificate_facts.py  what a certificate says, and when it expires (pure)
 printable.py    texts of strangers for terminals and logs
 process.py      the credentials of this process, for every client that is given none
 """

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Final
 
 from coord.errors import ConfigError
-from coord.security.certificates import expiring, facts_of
 from coord.security.channel import DialingChannel, ListeningChannel, ProofChannel
 from coord.security.handshake import NONCE_BYTES
 from coord.security.keys import ClusterSecrets, IdentityKey, decode_key, decode_secrets, issue
@@ -79,12 +78,16 @@ class Credentials:
         return self._ends
 
     def expiring(self) -> list[str]:
-        """Return a sentence for each certificate that soon expires (`coord.security.certificates`)."""
+        """Return a sentence for each certificate that soon expires (`coord.security.certificate_facts`)."""
         found = [
             (f"the certificate of {self.principal}" if what == "own" else f"the {what}", end)
             for what, end in self.certificate_ends().items()
         ]
-        return expiring(found, datetime.datetime.now(datetime.UTC)) if found else []
+        if not found:
+            return []
+        from coord.security.certificate_facts import expiring  # loads a library that keys do not need
+
+        return expiring(found, datetime.datetime.now(datetime.UTC))
 
     @property
     def cluster(self) -> str:
@@ -163,6 +166,8 @@ class Credentials:
     def _read(self) -> None:
         seen = self._stats()
         if self.certificate is not None:
+            from coord.security.certificate_facts import facts_of  # loads a library that keys do not need
+
             authority = self.directory / AUTHORITY_FILE
             self._contexts = _contexts(self.certificate, authority)
             read = {"own": self.certificate, "authority": authority}

@@ -31,8 +31,8 @@ from coord.rpc.wire import (
     encode_body,
     encode_frame,
 )
-from coord.security import making_certificates as certificates
 from coord.security import process
+from coord.security.certificates import making as certificates
 from coord.security.channel import IS_OPEN, IS_SECURED
 from coord.security.credentials import CLUSTER_FILE, Credentials, key_file, read_daemon, read_user
 from coord.security.keys import ClusterSecrets, encode_file, issue

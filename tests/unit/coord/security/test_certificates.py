@@ -13,9 +13,9 @@ from coord.errors import ConfigError
 from coord.http import AdminHttp
 from coord.metrics.definitions import add_process
 from coord.security import making, process
-from coord.security import making_certificates as certificates
-from coord.security.authority import Pair, issue_certificate
-from coord.security.certificates import EXPIRY_DAYS_MIN, expiring, facts_of
+from coord.security.certificate_facts import EXPIRY_DAYS_MIN, expiring, facts_of
+from coord.security.certificates import making as certificates
+from coord.security.certificates.authority import Pair, issue_certificate
 from coord.security.credentials import Credentials
 from coord.security.principal import MASTER, USER, Principal
 from regions.diagnose.health import Findings, MasterFinding, ServerFinding, judge

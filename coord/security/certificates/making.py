@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from coord.errors import ConfigError
-from coord.security.authority import Pair, issue_certificate, make_authority
+from coord.security.certificates.authority import Pair, issue_certificate, make_authority
 from coord.security.credentials import (
     AUTHORITY_FILE,
     CERTIFICATE_SUFFIX,
