@@ -212,6 +212,14 @@ def _set_intent(given: Globals, region_name: str, *, assigned: bool, wait_s: flo
         request = messages.SetRegionIntent(region_id, assigned, int(wait_s * 1000))
         answer = cluster.ask_master(request, messages.Accepted, timeout_s=wait_s + _GRACE_S)
         after = cluster.ask_master(messages.DescribeRegion(region_id), messages.Regions).regions[0]
+    moves = [one.transition for one in after.replicas if one.transition is not None]
+    parked = next((one for one in moves if one.parked), None)
+    if assigned and wait_s and parked is not None:
+        raise CliError(
+            f"{region_id} cannot be opened and is parked after {output.count(parked.attempt, 'attempt')}: "
+            + names.in_sentence(parked.last_error),
+            f"Remove the cause, then: rk region retry {region_name}",
+        )
     # A tablet's members keep their servers, whether they take part or rest.
     by_servers = wait_s and not after.region.is_tablet
     where = ", ".join(names.of(one.server) or "closed" for one in after.replicas)
