@@ -172,7 +172,7 @@ def interrupt_restore(data_dir: Path, folder: Path) -> None:
 
 
 def test_everything_is_lost_and_restored(tmp_path: Path) -> None:
-    """Every row that was acknowledged before its region's point is there, and none that nobody wrote."""
+    """B13: every row that was acknowledged before its region's point is there, and none that nobody wrote."""
     first, lost, new = tmp_path / "first", tmp_path / "lost", tmp_path / "new"
     loaded = {one.key: one.value or b"" for one in rows_of_csv(EXAMPLE)}
     assert len(loaded) == 63_664

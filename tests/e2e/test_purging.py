@@ -55,7 +55,7 @@ def test_rows_come_back_with_their_table(tmp_path: Path) -> None:
 
 
 def test_rows_are_removed_after_their_time(tmp_path: Path) -> None:
-    """The rows of the other table stay; afterwards the deleted table cannot be restored."""
+    """B12: the rows of the other table stay; afterwards the deleted table cannot be restored."""
     options = ["--purge-after", "1s"]
     with (
         own_store(tmp_path / "store", 1) as hosts,
