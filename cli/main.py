@@ -108,9 +108,11 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
         _DATA, "backup", "cli.backup.command:backup", "Rows and store in one directory: create, verify, restore."
     ),
     CommandEntry(
-        _CHANGE, "certs", "cli.security.certs:certs", "Credentials of daemons and users: init, issue, rotate, list."
+        _CHANGE, "certs", "cli.security.certs:certs", "Credentials of daemons and users: init, issue, rotate, show."
     ),
     CommandEntry(_SHELL, "whoami", "cli.security.grants:whoami", "The identity that the cluster knows you by."),
+    CommandEntry(_SHELL, "login", "cli.shell.login:login", "Keep address and credentials for later commands."),
+    CommandEntry(_SHELL, "logout", "cli.shell.login:logout", "Delete the credentials of a login."),
     CommandEntry(_SHELL, "context", "cli.shell.context:context", "Clusters by name: list, use, add, remove."),
     CommandEntry(
         _SHELL, "completion", "cli.shell.completion:completion", "Completion of commands and names in the shell."

@@ -20,7 +20,7 @@ from cli.common.options import PLACES, SETTINGS, Globals, complete_contexts, glo
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _CREDENTIALS: Final = ("store-auth", "store-sasl")
 
 
@@ -75,7 +75,7 @@ def use(given: Globals, name: str | None, none: bool) -> None:
         raise UsageFaultError("give either NAME or --none", "`rk context list` shows the names.")
     if name is not None:
         given.configuration.values_of(name)
-    _edit(given, lambda document: _with_context_in_use(document, name))
+    edit_file(given, lambda document: with_context_in_use(document, name))
     text = "commands use no context now" if name is None else f"commands use the context {name} now"
     output.report({"context": name}, text, as_json=given.json)
 
@@ -87,7 +87,7 @@ def use(given: Globals, name: str | None, none: bool) -> None:
 @click.pass_obj
 def add(given: Globals, name: str, replace: bool) -> None:
     """Keep the shared options of this command line as the context NAME: rk context add dev --store 127.0.0.1:21801."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise UsageFaultError(f"{name!r} is not a name of a context", "Use letters, digits, - and _; at most 64.")
     values = given.given_values()
     if not any(one in values for one in PLACES):
@@ -108,7 +108,7 @@ def add(given: Globals, name: str, replace: bool) -> None:
         contexts[name] = values
         return document
 
-    path = _edit(given, added)
+    path = edit_file(given, added)
     output.report({"context": name, "options": values}, f"context {name} is in {path}", as_json=given.json)
 
 
@@ -124,14 +124,14 @@ def remove(given: Globals, name: str) -> None:
     def removed(document: TOMLDocument) -> TOMLDocument:
         contexts: Any = document["contexts"]
         del contexts[name]
-        return _with_context_in_use(document, None) if was_used else document
+        return with_context_in_use(document, None) if was_used else document
 
-    _edit(given, removed)
+    edit_file(given, removed)
     text = f"removed the context {name}" + ("; commands use no context now" if was_used else "")
     output.report({"removed": name, "was_in_use": was_used}, text, as_json=given.json)
 
 
-def _edit(given: Globals, change: Callable[[TOMLDocument], TOMLDocument]) -> Path:
+def edit_file(given: Globals, change: Callable[[TOMLDocument], TOMLDocument]) -> Path:
     """Write the file anew after a change of its document, and return its path. Raise CliError."""
     import tomlkit  # only these commands write
 
@@ -155,7 +155,7 @@ def _edit(given: Globals, change: Callable[[TOMLDocument], TOMLDocument]) -> Pat
     return path
 
 
-def _with_context_in_use(document: TOMLDocument, name: str | None) -> TOMLDocument:
+def with_context_in_use(document: TOMLDocument, name: str | None) -> TOMLDocument:
     """Return the document with the line `context`; a new line is the first one, because below a table it would belong
     to that table."""
     import tomlkit

@@ -200,6 +200,20 @@ def test_a_command_without_credentials_says_what_is_missing(cluster: LocalUp, tm
     assert "--certs-dir" in shown.stderr
 
 
+def test_a_login_needs_no_further_options(cluster: LocalUp, tmp_path: Path) -> None:
+    """Who logs in is asked of a master; later commands find cluster and credentials, until the logout."""
+    data, erin = ("--data-dir", str(cluster.data_dir)), str(tmp_path / "erin")
+    (tmp_path / "config.toml").touch(0o600)
+    file = ("--config-file", str(tmp_path / "config.toml"))
+    assert run_rk("certs", "issue", "--user", "erin", "--to", erin, *data).returncode == 0
+    assert run_rk("grant", "erin", "read", *data).returncode == 0
+    found = run_rk(*file, "login", "here", "--store", store_of(cluster), "--certs-dir", erin)
+    assert "logged in as user:erin" in found.stdout, found.stderr
+    assert "packages" in run_rk(*file, "table", "list").stdout
+    assert run_rk(*file, "logout").returncode == 0
+    assert run_rk(*file, "whoami", "--store", store_of(cluster)).returncode != 0
+
+
 def test_secrets_are_rotated_without_a_restart(cluster: LocalUp) -> None:
     """Reads go on at each step, with daemons that run since before."""
     data = ("--data-dir", str(cluster.data_dir))
