@@ -5,7 +5,7 @@ Every method is called on the reactor's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from regionserver.tablets.host.members import answer_of, endpoints_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.host.turn import Turn, TurnOutput
 from regionserver.tablets.host.wanted_copies import CopyWanted
+from regionserver.tablets.members.notes import ConfigNote, ConfigNotes
 from regionserver.workers import Workers
 
 log = Logger()
@@ -57,14 +58,17 @@ class MembersWork:
         turn: Turn,
         replicas: Mapping[str, NotedReplica],
         write: Callable[[ConsensusMeta], str],
+        write_all: Callable[[Sequence[ConsensusMeta]], list[str]],
         files_pool: Workers,
         *,
+        later: Callable[[float, Callable[[], None]], object],
         new_request: Callable[[str], tuple[int, Deferred[TabletAnswer]]],
         soon: Callable[[], None],
         changed: Callable[[str], None],
         learn: Callable[[MemberEndpoint], None],
     ) -> None:
-        """`write` makes consensus metadata durable, on a thread of `files_pool`; it returns "" or why not."""
+        """`write` and `write_all` make consensus metadata durable, on a thread of `files_pool`; they return "" or why
+        not, for each. `later` calls a function after that many seconds."""
         self._turn = turn
         self._replicas = replicas
         self._write = write
@@ -73,6 +77,7 @@ class MembersWork:
         self._soon = soon
         self._changed = changed
         self._learn = learn
+        self._notes = ConfigNotes(write_all, files_pool, later, is_wanted=self._is_wanted, noted=self._noted)
         #: None: nobody can be asked.
         self.ask_for_copy: AskForCopy | None = None
 
@@ -138,17 +143,21 @@ class MembersWork:
         # Term and vote stay as they were written: those in the log count.
         meta = replace(meta, config_term=found.term, config_index=found.index, configuration=found.config.encode())
         replica.meta = meta
+        self._notes.put(tablet, ConfigNote(replica, meta, found))
+        self._changed(tablet)
 
-        def written(result: str | Exception) -> None:
-            if result:
-                log.error("consensus metadata of {tablet} cannot be written: {why}", tablet=tablet, why=str(result))
-            elif self._replicas.get(tablet) is replica:
-                if kill_points.is_wanted():
-                    kill_points.config_reached("noted", found.config)
-                self._turn.noted(tablet, found.index)
-                self._changed(tablet)
+    def _is_wanted(self, tablet: str, note: ConfigNote) -> bool:
+        """Return False for a note of a replica that has been stopped: its files may be gone."""
+        replica = self._replicas.get(tablet)
+        if replica is None or replica is not note.replica or tablet not in self._turn.groups:
+            return False
+        return replica.meta is note.meta
 
-        self._files_pool.submit(lambda: self._write(meta), written)
+    def _noted(self, tablet: str, note: ConfigNote) -> None:
+        if self._replicas.get(tablet) is note.replica:
+            if kill_points.is_wanted():
+                kill_points.config_reached("noted", note.config.config)
+            self._turn.noted(tablet, note.config.index)
 
     def _note_vote(self, vote: TombstoneVote) -> None:
         """Make the vote of a tombstone durable, then send it. Without its consensus metadata it does not vote."""

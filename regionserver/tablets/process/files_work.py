@@ -105,6 +105,15 @@ class FilesWork:
         reason of a failure."""
         return self._carry_out([steps.WriteMeta(meta)])
 
+    def write_metas(self, metas: Sequence[ConsensusMeta]) -> list[str]:
+        """Make consensus metadata of several tablets durable together. Return "" or why not, for each."""
+        try:
+            self._files.carry_out_together([[steps.WriteMeta(meta)] for meta in metas])
+        except (CoordError, OSError):
+            # One bad file must not keep the others from being written.
+            return [self.write_meta(meta) for meta in metas]
+        return [""] * len(metas)
+
     def close(self, block: Superblock, purpose: ClosePurpose, reason: str, at_ms: int) -> Superblock | str | None:
         """Carry out an order to close on a replica that has stopped. Return the resulting superblock, None if the
         tablet does not exist here any more, or the reason of a failure."""

@@ -168,8 +168,9 @@ class TabletHost:
             learn=self._learn,
         )
         self.members = MembersWork(
-            self.turn, self._replicas, files_work.write_meta, self._files_pool,
-            new_request=self._new_request, soon=self._soon, changed=self._report_changed, learn=self._learn,
+            self.turn, self._replicas, files_work.write_meta, files_work.write_metas, self._files_pool,
+            later=self._reactor.callLater, new_request=self._new_request, soon=self._soon,
+            changed=self._report_changed, learn=self._learn,
         )  # fmt: skip
         self._log.start()
         if self._has_turns:

@@ -1,0 +1,88 @@
+"""Notes of committed configurations: consensus metadata that are written together, at most once in a while.
+
+A replacement of a member commits three configurations within seconds, on every server that has the tablet. Each file
+costs two syncs and a new inode. So the latest configurations of all tablets are written together, and a tablet whose
+configuration changes again before that is written once.
+
+Until a configuration is noted, the log keeps its entry. So nothing is lost by a note that waits, or that is dropped
+because the replica was stopped: the next start finds the configuration in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from twisted.logger import Logger
+
+from coord.raft.log import CommittedConfig
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta
+from regionserver.workers import Workers
+
+log = Logger()
+
+#: Shortest time between two writes of notes.
+NOTES_EVERY_S: Final = 1.0
+
+
+class ConfigNote(NamedTuple):
+    """The committed configuration of a replica, and the consensus metadata that say so."""
+
+    replica: Any
+    meta: ConsensusMeta
+    config: CommittedConfig
+
+
+class ConfigNotes:
+    """Every method is called on the reactor's thread."""
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[ConsensusMeta]], list[str]],
+        files_pool: Workers,
+        later: Callable[[float, Callable[[], None]], object],
+        *,
+        is_wanted: Callable[[str, ConfigNote], bool],
+        noted: Callable[[str, ConfigNote], None],
+    ) -> None:
+        """
+        Args:
+            write: Makes consensus metadata durable, on a thread of `files_pool`; returns "" or why not for each.
+            files_pool: The thread of the files, which also closes replicas.
+            later: Calls a function after that many seconds.
+            is_wanted: Returns False for a note whose replica has stopped, or has other metadata by now.
+            noted: Called when a note is durable.
+        """
+        self._write = write
+        self._files_pool = files_pool
+        self._later = later
+        self._is_wanted = is_wanted
+        self._noted = noted
+        self._waiting: dict[str, ConfigNote] = {}
+        #: True while notes are written, and until the next ones may be.
+        self._is_busy = False
+
+    def put(self, tablet: str, note: ConfigNote) -> None:
+        """Have a note written. It replaces an earlier one of the tablet."""
+        self._waiting[tablet] = note
+        if not self._is_busy:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Write what waits. A replica that stops later has its files closed after this write, on the same thread."""
+        waiting, self._waiting = self._waiting, {}
+        notes = {tablet: note for tablet, note in waiting.items() if self._is_wanted(tablet, note)}
+        self._is_busy = bool(notes)
+        if not notes:
+            return
+
+        def written(result: list[str] | Exception) -> None:
+            self._later(NOTES_EVERY_S, self._begin)
+            whys = [str(result)] * len(notes) if isinstance(result, Exception) else result
+            for (tablet, note), why in zip(notes.items(), whys, strict=True):
+                if why:
+                    log.error("consensus metadata of {tablet} cannot be written: {why}", tablet=tablet, why=why)
+                else:
+                    self._noted(tablet, note)
+
+        self._files_pool.submit(lambda: self._write([note.meta for note in notes.values()]), written)
