@@ -77,7 +77,7 @@ class CopySteps(NamedTuple):
     dial: Callable[[], Channel]
     #: Carries out steps on files, in order; each is durable on return.
     carry_out: Callable[[Sequence[steps.Effect]], None]
-    #: Moves the job to another state.
+    #: Moves the job to another state. Does not wait until others see it.
     enter: Callable[[CopyState, str], None]
     wall_ms: Callable[[], int]
 
@@ -114,10 +114,10 @@ class CopyThread:
         """Begin the session. Step 2."""
         plan = self._plan
         asked = wire.BeginCopy(plan.block.tablet, plan.source, plan.block.number)
-        for attempt in range(WAITS_MAX):
-            self._check()
-            channel = self._channel = self._host.dial()
-            try:
+        channel = self._channel = self._host.dial()
+        try:
+            for attempt in range(WAITS_MAX):
+                self._check()
                 begun = self._ask(channel, asked, wire.CopyBegun, may_wait=True)
                 if begun is not None:
                     self._check_range(begun)
@@ -126,13 +126,13 @@ class CopyThread:
                     meta = SourceMeta(begun.term, begun.config_term, begun.config_index, begun.configuration)
                     self._host.carry_out(steps.copy_merged(plan.block, self._merged(meta)))
                     return channel
-            except BaseException:
-                channel.close()
-                raise
+                if not attempt:
+                    self._host.enter(CopyState.WAITING, "the source serves as many copies as it may")
+                time.sleep(min(WAIT_S * 2**attempt, WAIT_MAX_S))
+        except BaseException:
             channel.close()
-            if not attempt:
-                self._host.enter(CopyState.WAITING, "the source serves as many copies as it may")
-            time.sleep(min(WAIT_S * 2**attempt, WAIT_MAX_S))
+            raise
+        channel.close()
         raise CopyFailed("the source serves as many copies as it may")
 
     def _fetch_rows(self, channel: Channel) -> RowsState:

@@ -41,7 +41,8 @@ class Channel:
         self._peer = peer
         self._limit = HELLO_BYTES_MAX
         self._plain = bytearray()
-        self._buffer = bytearray(2 << 20)
+        # A source receives short requests alone. The buffer grows with the first long frame.
+        self._buffer = bytearray(HELLO_BYTES_MAX)
         tune(sock, give_up_ms=int(IDLE_S * 1000))
 
     def established(self) -> None:
