@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 
 from coord.errors import StorageError
 from regionserver.tablets.process.interfaces import ThreadedReactor
-from regionserver.workers import WorkerPool
 
 T = TypeVar("T")
 
@@ -21,7 +20,7 @@ class HostEnds(StorageError):  # noqa: N818 - says what has happened
 
 
 class ReactorCalls:
-    """Lets threads of copies run functions on the reactor's thread, or on another pool, and wait for the results."""
+    """Lets threads of copies run functions on the reactor's thread, and wait for the results if they need them."""
 
     def __init__(self, reactor: ThreadedReactor) -> None:
         self._reactor = reactor
@@ -32,10 +31,9 @@ class ReactorCalls:
         found: T = self._wait(lambda done: done(_result(function)))
         return found
 
-    def call_on(self, pool: WorkerPool, work: Callable[[], T]) -> T:
-        """Run `work` on a thread of `pool`. Return its result, or raise its exception or HostEnds."""
-        found: T = self._wait(lambda done: pool.submit(work, done))
-        return found
+    def post(self, function: Callable[[], object]) -> None:
+        """Run `function` on the reactor's thread, after what was posted before, and do not wait."""
+        self._reactor.callFromThread(function)
 
     def spawn(self, name: str, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         """Run `work` on a thread of its own, and then `done` with the result on the reactor's thread."""

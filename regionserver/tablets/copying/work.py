@@ -49,7 +49,7 @@ from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.links.channel import Channel
 from regionserver.tablets.links.own_server import CopyConnection
 from regionserver.tablets.members.claiming import Claims, NewMember
-from regionserver.tablets.process.files_work import FilesWork
+from regionserver.tablets.process.files_work import FilesWork, SharedSteps
 from regionserver.tablets.process.life_work import ReplicaLife, why_of
 from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.upkeep.space import DiskSpace
@@ -101,6 +101,7 @@ class CopyWork:
         self._files_pool = files_pool
         self._links = links
         self._calls = calls
+        self._steps = SharedSteps(files, self._on_files_soon, lambda: calls.has_ended)
         self.sources = sources
         self.jobs = CopyJobs()
         self._threads: dict[int, CopyThread] = {}
@@ -308,8 +309,8 @@ class CopyWork:
         source = order.source
         steps = CopySteps(
             dial=lambda: self._links.dial_copy(source.uuid, (source.host, source.peer_port)),
-            carry_out=lambda effects: self._calls.call_on(self._files_pool, lambda: self._files.carry_out(effects)),
-            enter=lambda state, reason: self._calls.call(lambda: self._enter(job, state, reason)),
+            carry_out=self._steps.carry_out,
+            enter=lambda state, reason: self._calls.post(lambda: self._enter(job, state, reason)),
             wall_ms=self._clock.wall_ms,
         )
         thread = self._threads[job.job] = CopyThread(plan, job, steps)
@@ -408,6 +409,10 @@ class CopyWork:
         log.failure("a copy of tablet {tablet} has failed", failure=failure, tablet=job.tablet)
         if self.jobs.of(job.tablet) is job:
             self._ended(job, CopyState.FAILED, f"a bug: {failure.getErrorMessage()}")
+
+    def _on_files_soon(self, work: Callable[[], None]) -> None:
+        """Run `work` on the files' thread. May be called on any thread."""
+        self._calls.post(lambda: self._files_pool.submit(work, lambda _: None))
 
     def _on_files(self, work: Callable[[], Any]) -> Deferred[Any]:
         done: Deferred[Any] = Deferred()

@@ -5,10 +5,11 @@ Steps and their order are those of `disk/steps.py`. Changes of slots go through 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
-from coord.errors import CoordError
+from coord.errors import CoordError, StorageError
 from regions.messages.server import ClosePurpose
 from regionserver.tablets.disk import steps, superblock
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
@@ -20,6 +21,9 @@ from regionserver.tablets.disk.superblock import Memory, Superblock
 from regionserver.tablets.host.members import first_configuration
 from regionserver.tablets.process.interfaces import ReplicaOpening
 from regionserver.tablets.process.log_thread import RunningSlots
+
+#: Interval at which a waiting copy checks whether the server ends.
+_LOOK_S: Final = 0.2
 
 
 class MadeReplica(NamedTuple):
@@ -172,12 +176,74 @@ class FilesWork:
         """Carry out steps of a copy. Raise StorageError, OSError."""
         self._files.carry_out(effects)
 
+    def carry_out_together(self, plans: Sequence[Sequence[steps.Effect]]) -> None:
+        """Carry out steps of several copies together. Raise StorageError, OSError."""
+        self._files.carry_out_together(plans)
+
     def _carry_out(self, effects: Sequence[steps.Effect]) -> str:
         try:
             self._files.carry_out(effects)
         except (CoordError, OSError) as error:
             return _why(error)
         return ""
+
+
+class _WaitingStep:
+    """A step of one copy that waits for the files' thread."""
+
+    def __init__(self, effect: steps.Effect) -> None:
+        self.effect = effect
+        self.error: Exception | None = None
+        self.ended = threading.Event()
+
+
+class SharedSteps:
+    """Steps of several copies at once: those that wait together are carried out together, and share their syncs.
+
+    Each copy is of another tablet, and waits for one step before it asks for the next. So every step of a copy is
+    durable before its next one.
+    """
+
+    def __init__(self, work: FilesWork, submit: Callable[[Callable[[], None]], None], has_ended: Callable[[], bool]):
+        """`submit` runs a function on the files' thread, and may be called on any thread. `has_ended`: the server
+        ends, and nothing is carried out any more."""
+        self._work = work
+        self._submit = submit
+        self._has_ended = has_ended
+        self._lock = threading.Lock()
+        self._waiting: list[_WaitingStep] = []
+
+    def carry_out(self, effects: Sequence[steps.Effect]) -> None:
+        """Carry out steps of one copy, on its thread; each is durable before the next. Raise StorageError, OSError."""
+        for effect in effects:
+            step = _WaitingStep(effect)
+            with self._lock:
+                self._waiting.append(step)
+                is_first = len(self._waiting) == 1
+            if is_first:
+                self._submit(self._run)
+            while not step.ended.wait(_LOOK_S):
+                if self._has_ended():
+                    raise StorageError("the server ends")
+            if step.error is not None:
+                raise step.error
+
+    def _run(self) -> None:
+        """Carry out what waits, on the files' thread."""
+        with self._lock:
+            taken, self._waiting = self._waiting, []
+        error = self._error_of([step.effect for step in taken])
+        for step in taken:
+            # Whose step has failed? To repeat the others does nothing, or does what was not begun.
+            step.error = error if error is None or len(taken) == 1 else self._error_of([step.effect])
+            step.ended.set()
+
+    def _error_of(self, effects: Sequence[steps.Effect]) -> Exception | None:
+        try:
+            self._work.carry_out_together([[effect] for effect in effects])
+        except Exception as error:  # the copy's thread raises it
+            return error
+        return None
 
 
 def _why(error: Exception) -> str:
