@@ -54,13 +54,16 @@ from regions.replication.member_orders import MemberOrders, MemberWrites
 from regions.replication.policy.members import MemberPolicy
 from regions.replication.recovery import Goal, ServerFate, goal_of, next_step, work_fate
 from regions.replication.reports import ReplicaView, taken
-from regions.replication.siting import TabletSite, has_room, tablet_sites
+from regions.replication.siting import TabletSite, has_room, is_another_place, tablet_sites
 from regions.replication.tablet import MemberWork, Tablet, TabletTable
 from regions.transitions.next_action import Action, NextStep
 from regions.transitions.states import Cause
 
-#: Interval of the checks of tablets that wait for something.
+#: Interval of the checks of tablets that wait, and its least part for each of them: a tenth of a processor at most.
 LOOK_EVERY_MS: Final = 1_000
+LOOK_PART_MS: Final = 2
+#: Interval of the search for orders that are due again; those of a tablet that was touched go at once.
+ORDERS_EVERY_MS: Final = 250
 #: Tablets that are looked at in one call: some tens of milliseconds of work for a table of 1,000 that is being made.
 LOOKS_MAX: Final = 100
 #: The name of a leader that nothing else is written with is written so late: clients find leaders without it.
@@ -86,6 +89,7 @@ class Keeper:
         #: Tablets about which something may have to be done.
         self._open: dict[str, Tablet] = {}
         self._look_at_ms = 0
+        self._orders_at_ms = 0
         #: Tablets that the look under way has not reached.
         self._unseen: deque[Tablet] = deque()
         self._writes = MemberWrites(epoch, config, self._emit, self._causes)
@@ -250,7 +254,7 @@ class Keeper:
         """A server has registered, or its record has changed."""
         known = self.servers.get(record.uuid)
         self.servers[record.uuid] = record
-        if known is None or _is_another_place(known, record):
+        if known is None or is_another_place(known, record):
             self._servers_differ()
         if known is None or known.incarnation != record.incarnation:
             self._causes.event(f"znode: server {record.host}:{record.port} has registered")
@@ -344,7 +348,7 @@ class Keeper:
     def tick(self, now_ms: int) -> None:
         """Process due deadlines and checks, at most LOOKS_MAX in one call."""
         if self._is_deciding and not self._unseen and now_ms >= self._look_at_ms:
-            self._look_at_ms = now_ms + LOOK_EVERY_MS
+            self._look_at_ms = now_ms + max(LOOK_EVERY_MS, len(self._open) * LOOK_PART_MS)
             self._unseen.extend(self._open.values())
         self._causes.event("timer: tablets at which something is to be looked at")
         for _ in range(min(LOOKS_MAX, len(self._unseen))):
@@ -368,7 +372,10 @@ class Keeper:
         if not more_comes and not self._unseen:
             self._first_members.request_plan(now_ms)
         if self._is_deciding:
-            self._orders.dispatch(self._open.values(), now_ms)
+            is_due = now_ms >= self._orders_at_ms
+            if is_due:
+                self._orders_at_ms = now_ms + ORDERS_EVERY_MS
+            self._orders.dispatch(self._open.values() if is_due else touched, now_ms)
         taken, self._effects = self._effects, []
         return taken
 
@@ -591,10 +598,3 @@ class Keeper:
 
     def _emit(self, effect: KeeperEffect) -> None:
         self._effects.append(effect)
-
-
-def _is_another_place(known: ServerRecord, record: ServerRecord) -> bool:
-    """Return True if a server is another place for members than before."""
-    return (known.rack, known.group, known.kind, known.weight, known.leaving, known.tablets) != (
-        record.rack, record.group, record.kind, record.weight, record.leaving, record.tablets
-    )  # fmt: skip

@@ -117,3 +117,10 @@ def objection_to_racks(candidates: Iterable[Site], racks_min: int, replicas: int
         there = ", ".join(racks) or "none"
         return f"replicas are to lie in {racks_min} racks, and the servers that can be used are in: {there}"
     return ""
+
+
+def is_another_place(known: ServerRecord, record: ServerRecord) -> bool:
+    """Return True if a server is another place for members than before."""
+    return (known.rack, known.group, known.kind, known.weight, known.leaving, known.tablets) != (
+        record.rack, record.group, record.kind, record.weight, record.leaving, record.tablets
+    )  # fmt: skip
