@@ -22,7 +22,7 @@ from regionserver.workers import Workers
 log = Logger()
 
 #: Shortest time between two writes of notes.
-NOTES_EVERY_S: Final = 1.0
+NOTES_EVERY_S: Final = 3.0
 
 
 class ConfigNote(NamedTuple):
