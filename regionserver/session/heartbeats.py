@@ -37,6 +37,9 @@ TIMEOUT_PERIODS: Final = 3
 TIMEOUT_S_MIN: Final = 3.0
 #: Urgent changes are collected for this time before a heartbeat is sent for them.
 SOON_S: Final = 0.02
+#: Shortest time between two heartbeats for urgent changes. A change of a tablet's members is several changes of its
+#: report within some milliseconds, and each report costs the master a decision.
+GAP_S: Final = 0.1
 #: Loads of replicas are compared this often. A load is reported again if it has changed by more than this part of the
 #: reported load and by more than this number of requests per second.
 LOADS_EVERY_S: Final = 10.0
@@ -94,6 +97,8 @@ class HeartbeatSender:
         self._sent: dict[Address, int] = {}
         self._timers: dict[str, IDelayedCall] = {}
         self._reported_loads: dict[Key, float] = {}
+        #: Time by the reactor's clock before which no further changes are sent.
+        self._next_changes_s = 0.0
         self._is_stopped = False
         self._is_reading = False
         self._read_again = False
@@ -118,9 +123,10 @@ class HeartbeatSender:
             peer.client.close()
 
     def send_soon(self) -> None:
-        """Send changes now instead of with the next tick, because a client waits for them."""
+        """Send changes now instead of with the next tick, because a client waits for them. Changes that follow one
+        another are sent together."""
         if "soon" not in self._timers or not self._timers["soon"].active():
-            self._later("soon", SOON_S, self._send_changes)
+            self._later("soon", max(SOON_S, self._next_changes_s - self._reactor.seconds()), self._send_changes)
 
     @property
     def is_up_to_date(self) -> bool:
@@ -210,6 +216,7 @@ class HeartbeatSender:
 
     def _send_changes(self) -> None:
         """Send a heartbeat to active masters that lack something, and to masters without any reply so far."""
+        self._next_changes_s = self._reactor.seconds() + GAP_S
         self._distribute_changes()
         for peer in list(self._peers.values()):
             if peer.link.is_urgent or peer.link.role is Role.UNKNOWN or peer.link.unreported:

@@ -131,12 +131,13 @@ class MembersWork:
             self._note_vote(vote)
 
     def _note_config(self, tablet: str, found: CommittedConfig) -> None:
-        """Make a committed configuration durable. Until then the log keeps its entry."""
+        """Report a committed configuration, and make it durable. Until then the log keeps its entry."""
         if kill_points.is_wanted():
             kill_points.config_reached("committed", found.config)
         replica = self._replicas[tablet]
         for endpoint in endpoints_of(found.config):
             self._learn(endpoint)
+        self._changed(tablet)
         meta = replica.meta
         if meta is None:
             return
@@ -144,7 +145,6 @@ class MembersWork:
         meta = replace(meta, config_term=found.term, config_index=found.index, configuration=found.config.encode())
         replica.meta = meta
         self._notes.put(tablet, ConfigNote(replica, meta, found))
-        self._changed(tablet)
 
     def _is_wanted(self, tablet: str, note: ConfigNote) -> bool:
         """Return False for a note of a replica that has been stopped: its files may be gone."""

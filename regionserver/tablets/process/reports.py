@@ -52,8 +52,8 @@ _COPIED_AGAIN: Final = frozenset((Word.DELETED, Word.FAILED))
 #: The size of a new replica, which needs no report of its own.
 _NOTHING: Final = Measure(0, 0)
 
-#: Events of Raft after which a replica's report differs.
-_REPORTED_EVENTS: Final = frozenset(("role", "leader", "config", "config_reverted", "promote", "demote"))
+#: Events of Raft after which a replica's report differs. A configuration is reported when it is committed.
+_REPORTED_EVENTS: Final = frozenset(("role", "leader"))
 #: Changes of role that the log of the server lists one by one per turn. A table of 1,000 tablets has several thousand.
 ROLES_NAMED_MAX: Final = 5
 
@@ -89,7 +89,7 @@ class ReportChanges:
         self._sizes_due = 0
 
     def after_turn(self, events: Sequence[tuple[str, RaftEvent]], groups: Mapping[str, Group]) -> list[str]:
-        """Return the tablets whose roles or members have changed in a turn, and leaders after their first commit.
+        """Return the tablets whose roles have changed in a turn, and leaders after their first commit.
 
         Only from that commit on do the reports of a leader count.
         """
