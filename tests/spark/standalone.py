@@ -97,8 +97,12 @@ class Standalone:
     def page(self) -> dict[str, Any]:
         """Return the status page of the Spark master. Raise OSError without an answer."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._web_port}/json/", timeout=5) as answer:
-            page: dict[str, Any] = json.load(answer)
-            return page
+            text = answer.read()
+        try:
+            page: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise OSError("the page is not ready: the Spark master still starts its pages") from error
+        return page
 
     def finished(self) -> list[str]:
         """Return the names of the applications that have finished here."""
