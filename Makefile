@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean dist docs lock install-locked sbom audit
+.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz bench bench-plan bench-spark bench-store bench-tablets clean dist docs lock install-locked sbom audit
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -187,7 +187,7 @@ test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## k
 	part zookeeper env RK_ON_ZOOKEEPER=1 $(BIN)/python -m pytest -q -k zookeeper $(ON_BOTH_STORES); \
 	echo "== test-compat took $$(($$(date +%s) - start)) s; failed:$${failed:- nothing}"; test -z "$$failed"
 
-test-spark: $(VENV)/installed-dev $(VENV)/compiled  ## bulk plans on Spark in processes of its own: standalone, spark-submit, Connect; killed workers
+test-spark: $(VENV)/installed-dev $(VENV)/compiled  ## Spark in processes of its own (standalone, spark-submit, Connect), with killed workers: bulk plans, tables
 	$(BIN)/python -m pytest -q tests/spark
 
 test-monitoring: $(VENV)/installed-dev $(VENV)/compiled  ## alert rules and dashboard with a real Prometheus through a crash (apt-get install prometheus)
@@ -201,6 +201,9 @@ bench-plan: $(VENV)/installed-dev  ## bulk plans: every engine beside plain ways
 
 bench-tablets: $(VENV)/installed-dev $(VENV)/compiled  ## tables with three replicas beside one shared copy: speed, failover, restart (BENCH="--full")
 	$(BIN)/python -m benchmarks.tablets $(BENCH)
+
+bench-spark: $(VENV)/installed-dev $(VENV)/compiled  ## tables in Spark beside rk load and rk scan, 1,000,000 rows (BENCH="--rows 10000000 --memory 2g")
+	$(BIN)/python -m benchmarks.spark $(BENCH)
 
 FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/installed-dev  ## search for bytes that break a decoder, the state machine or a node (FUZZ_SECONDS=600)
