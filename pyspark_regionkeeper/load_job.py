@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from cli.common.errors import CliError
+from cli.rows.files import PARQUET
 from pyspark_regionkeeper.encoding import Form, Known, Objects, Texts
 from pyspark_regionkeeper.errors import SourceError, words_of
 from pyspark_regionkeeper.options import opened_regions, parse
@@ -37,7 +38,7 @@ rootLogger.level = off
 
 def main(arguments: list[str]) -> int:
     """Load, and return the exit status of `rk load`."""
-    options = _arguments(arguments)
+    options = parse_arguments(arguments)
     die_with_parent()
     try:
         _load(options)
@@ -49,7 +50,8 @@ def main(arguments: list[str]) -> int:
     return 1
 
 
-def _arguments(arguments: list[str]) -> argparse.Namespace:
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m pyspark_regionkeeper.load_job", description="rk load by Spark.")
     parser.add_argument("table")
     parser.add_argument("source", help="path or URI of CSV or Parquet: a file, or a directory of files")
@@ -102,7 +104,10 @@ def _frame(spark: Any, options: argparse.Namespace, columns: TypedTable | None) 
 
 
 def _is_parquet(spark: Any, source: str) -> bool:
-    """Return True for a Parquet file, or a directory of such files."""
+    """Return True for a Parquet file, or a directory of such files. A file of this machine may have any name."""
+    if Path(source).is_file():
+        with Path(source).open("rb") as file:
+            return file.read(len(PARQUET)) == PARQUET
     head = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(source)
     names = [row[0] for row in head.select("path").limit(100).collect()]
     return any(name.endswith((".parquet", ".parq")) for name in names)

@@ -23,7 +23,8 @@ from regionserver.client.rows import check_size
 from regionserver.kv.messages import VALUE_BYTES_MAX
 
 _GZIP: Final = b"\x1f\x8b"
-_PARQUET: Final = b"PAR1"
+#: First bytes of a Parquet file.
+PARQUET: Final = b"PAR1"
 #: Longest field of a CSV file: base64 of the longest value.
 _FIELD_MAX: Final = 2 * VALUE_BYTES_MAX
 #: Rows between two reports of progress, and rows of a Parquet file that are read together.
@@ -36,7 +37,7 @@ def read_rows(source: Path, key_column: str | None = None) -> list[Change]:
     Raise NotFoundError, UsageFaultError.
     """
     data = _read(source)
-    if data.startswith(_PARQUET):
+    if data.startswith(PARQUET):
         raise UsageFaultError(
             f"{source} is a Parquet file, and the table has no columns", "Make the table with --column NAME:TYPE."
         )
@@ -65,7 +66,7 @@ def read_typed_rows(
     Raise NotFoundError, UsageFaultError, CliError.
     """
     data = _read(source)
-    is_parquet = data.startswith(_PARQUET)
+    is_parquet = data.startswith(PARQUET)
     rows = _parquet_rows(source, table, data, skip_unknown) if is_parquet else _csv_rows(
         source, table, data, null, skip_unknown
     )  # fmt: skip

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cli.common import output
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.options import Globals, global_options, spark_options
-from cli.common.waiting import takes_timeout
+from cli.common.waiting import is_limited, takes_timeout
 from cli.rows.files import read_rows, read_typed_rows
 from cli.rows.opening import TIMEOUT_S, null_text, open_regions
 from cli.rows.spark import SparkLoad, load_by_spark
@@ -78,8 +78,9 @@ def load(
                 requests = loading.write(rows)
             done = {"rows": len(rows), "requests": requests}
     if by_spark:
+        limit_s = timeout_s if is_limited() else None
         asked = SparkLoad(
-            table, source, key_column or "", null, skip_unknown, threads, timeout_s, spark_master, spark_conf
+            table, source, key_column or "", null, skip_unknown, threads, limit_s, spark_master, spark_conf
         )
         found = load_by_spark(given, asked)
         done = {"rows": int(found["rows"]), "tasks": int(found["tasks"])}

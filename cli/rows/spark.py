@@ -33,7 +33,7 @@ _LAST_LINES: Final = 3
 
 
 class SparkLoad(NamedTuple):
-    """What to load, by which Spark."""
+    """What to load, by which Spark. `timeout_s` None: that of the data source."""
 
     table: str
     source: str
@@ -41,7 +41,7 @@ class SparkLoad(NamedTuple):
     null: str
     skip_unknown: bool
     threads: int
-    timeout_s: float
+    timeout_s: float | None
     master: str
     conf: tuple[str, ...]
 
@@ -59,7 +59,7 @@ def load_by_spark(given: Globals, asked: SparkLoad) -> dict[str, Any]:
     console = output.console(stderr=True)
     display = LiveDisplay(console) if console.is_terminal and not given.json else PlainDisplay(console)
     try:
-        return _run(command_of(asked), _environment(given), display)
+        return follow(command_of(asked), _environment(given), display)
     finally:
         display.close()
 
@@ -67,7 +67,9 @@ def load_by_spark(given: Globals, asked: SparkLoad) -> dict[str, Any]:
 def command_of(asked: SparkLoad) -> list[str]:
     """Return the command line of the job."""
     words = [sys.executable, "-m", _JOB, "--key", asked.key, "--null", asked.null, "--master", asked.master]
-    words += ["--threads", str(asked.threads), "--timeout", f"{asked.timeout_s:g}"]
+    words += ["--threads", str(asked.threads)]
+    if asked.timeout_s is not None:
+        words += ["--timeout", f"{asked.timeout_s:g}"]
     if asked.skip_unknown:
         words.append("--skip-unknown")
     for setting in asked.conf:
@@ -87,7 +89,8 @@ def _environment(given: Globals) -> dict[str, str]:
     return found | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def _run(command: list[str], environment: Mapping[str, str], display: Display) -> dict[str, Any]:
+def follow(command: list[str], environment: Mapping[str, str], display: Display) -> dict[str, Any]:
+    """Run the job and show its stages; return the fields of its last line. Raise CliError."""
     last: deque[str] = deque(maxlen=_LAST_LINES)
     shown, fields = "", dict[str, Any]()
     with subprocess.Popen(

@@ -206,3 +206,16 @@ def test_a_table_is_made_with_the_regions_of_the_backup() -> None:
     spread = [region_of(start, end) for start, end in itertools.pairwise(bounds)]
     hashed = create_request(TableRecord("t", "n", hash_buckets=2), spread, "new")
     assert (hashed.splits, hashed.regions, hashed.hash_buckets) == (["m"], [], 2)
+
+
+@pytest.mark.parametrize("region", [SHARED, TABLET])
+def test_a_range_begins_at_its_key_and_ends_the_snapshot_after_its_last_page(region: RegionRecord) -> None:
+    """Fails when the snapshot is not ended: the server keeps few at once, and each until it has been idle for long."""
+    source, script = source_of(region, page("h1", b"c", b="1"), page("h1", b"e", d="2"), SnapshotPage(POINT))
+    sink = Sink()
+    source.read(region, None, sink, (b"b", b"e"))
+    assert sink.rows == {b"b": b"1", b"d": b"2"}
+    begun, read_on, ended = (request for _, request in script.asked)
+    assert (begun.held, begun.start) == ("", b"b")
+    assert (read_on.held, read_on.start, read_on.ends) == ("h1", b"c", False)
+    assert (ended.held, ended.ends) == ("h1", True)
