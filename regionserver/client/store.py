@@ -52,6 +52,11 @@ def _proof(auth: str) -> dict[str, Any]:
     return {"auth_data": [("digest", credential) for credential in digests]} if digests else {}
 
 
+def _renew(client: KazooClient, auth: str) -> None:
+    """Let the next connection prove the present token: the one of the last connection may have been rotated away."""
+    client.auth_data = set(_proof(auth).get("auth_data", ()))
+
+
 class StoreSilentError(Exception):
     """Raised if the store did not reply in time; the message is one line for the user."""
 
@@ -79,6 +84,7 @@ class StoreReader:
         logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # hides retries; this class raises what matters
         until_s = time.monotonic() + timeout_s
         client = KazooClient(hosts, timeout=SESSION_TIMEOUT_S, connection_retry=RECONNECT, **_proof(auth))
+        client.add_listener(lambda _: _renew(client, auth))
         reader = cls(client)
         is_connected = client.start_async()
         while not is_connected.is_set():
