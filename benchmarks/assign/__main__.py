@@ -26,7 +26,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +39,8 @@ from benchmarks.assign.heartbeats import Beating
 from benchmarks.assign.lab import say
 from benchmarks.assign.scenes import SIZES, Death, Failover, Growth, death, failover, growth
 from benchmarks.assign.takeover import Takeover
+from benchmarks.pages import add_html_option, write_page
+from cli.html.curves import Drawing, Series, curves
 from coord.compiled import form
 
 PARTS: Final = ("start", "death", "failover", "growth", "takeover", "ddl", "heartbeats")
@@ -177,6 +179,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=positive, default=1)
     parser.add_argument("--work", type=Path, default=None, help="where the data goes: a real disk")
     parser.add_argument("--json", action="store_true")
+    add_html_option(parser)
     options = parser.parse_args()
     options.sizes = options.sizes or (SIZES if options.full else SIZES[:-1])
     # A SIGTERM must also end the started processes.
@@ -192,25 +195,61 @@ def main() -> int:
     if options.json:
         sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
         return 0
-    goals, grown = goals_table(report), growth_table(report.growth)
-    sys.stdout.write(f"3 store nodes with fsync ({report.store}), 2 masters, 4 servers, {report.cores} cores\n\n")
-    if goals:
-        sys.stdout.write("\n".join(goals) + "\n\n")
-    if grown:
-        sys.stdout.write(
-            "growth; per region: CPU in microseconds, znode writes, commits, requests, bytes of a master's memory\n\n"
-        )
-        sys.stdout.write("\n".join(grown) + "\n\n")
-    if report.takeover:
-        sys.stdout.write("takeover of regions at rest; seconds from the kill, and of its phases\n\n")
-        sys.stdout.write("\n".join(takeover.table(report.takeover)) + "\n\n")
-    if report.ddl:
-        sys.stdout.write("operations on tables of four regions\n\n")
-        sys.stdout.write("\n".join(ddl.table(report.ddl)) + "\n\n")
-    if report.heartbeats:
-        sys.stdout.write("heartbeats; parts of a core, CPU in microseconds\n\n")
-        sys.stdout.write("\n".join(heartbeats.table(report.heartbeats)) + "\n")
+    text = shown(report)
+    sys.stdout.write(text)
+    if options.html:
+        write_page(options.html, "The region layer", text, growth_curves(report))
     return 0
+
+
+def shown(report: Report) -> str:
+    """Return the tables for people, as Markdown."""
+    goals, grown = goals_table(report), growth_table(report.growth)
+    parts = [[f"3 store nodes with fsync ({report.store}), 2 masters, 4 servers, {report.cores} cores"], goals]
+    if grown:
+        unit = "CPU in microseconds, znode writes, commits, requests, bytes of a master's memory"
+        parts += [[f"growth; per region: {unit}"], grown]
+    if report.takeover:
+        parts += [
+            ["takeover of regions at rest; seconds from the kill, and of its phases"],
+            takeover.table(report.takeover),
+        ]
+    if report.ddl:
+        parts += [["operations on tables of four regions"], ddl.table(report.ddl)]
+    if report.heartbeats:
+        parts += [["heartbeats; parts of a core, CPU in microseconds"], heartbeats.table(report.heartbeats)]
+    return "".join("\n".join(lines) + "\n\n" for lines in parts if lines)
+
+
+def growth_curves(report: Report) -> list[Drawing]:
+    """Return the curves over the number of regions: seconds, processor of the active master, failover; none for one
+    size."""
+    if len({one.regions for one in report.growth}) < 2:
+        return []
+
+    def medians(value: Callable[[Growth], float]) -> tuple[tuple[float, float], ...]:
+        sizes = sorted({one.regions for one in report.growth})
+        return tuple((s, statistics.median(value(one) for one in report.growth if one.regions == s)) for s in sizes)
+
+    found = (
+        ("assigned", "s", (Series("all regions open", medians(lambda one: one.assign_s)),)),
+        (
+            "processor per region",
+            "us",
+            (
+                Series("active master", medians(lambda one: one.cpu_active_us)),
+                Series("servers", medians(lambda one: one.cpu_servers_us)),
+                Series("store", medians(lambda one: one.cpu_store_us)),
+            ),
+        ),
+        ("failover", "s", (Series("until the next master serves", medians(lambda one: one.failover.serving_s)),)),
+        (
+            "memory of the active master",
+            "B per region",
+            (Series("", medians(lambda one: one.failover.memory_per_region)),),
+        ),
+    )
+    return [curves(title, unit, series) for title, unit, series in found]
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from typing import Final, TextIO
 
 import msgspec
 
+from benchmarks.pages import add_html_option, write_page
 from benchmarks.plan import dead_server, hbase
 from benchmarks.plan.judging import worth
 from benchmarks.plan.report import Row, as_json, tables
@@ -128,6 +129,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, help="folder for inputs and plans; by default a temporary one")
     parser.add_argument("--render", type=Path, nargs="+", help="measure nothing: tables of files written with --raw")
     parser.add_argument("--json", action="store_true", help="results as JSON instead of tables")
+    add_html_option(parser)
     options = parser.parse_args(arguments)
     options.sizes = _chosen(parser, "--size", options.size, tuple(SIZES))
     options.names = _chosen(parser, "--only", options.only, names)
@@ -152,6 +154,8 @@ def main(arguments: list[str]) -> int:
     else:
         rows = _measured(options)
     print(as_json(rows) if options.json else tables(rows))
+    if options.html:
+        write_page(options.html, "Bulk plans", tables(rows))
     return 1 if any(row.error or row.breaks for row in rows) else 0
 
 

@@ -30,6 +30,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from benchmarks.pages import add_html_option, write_page
 from benchmarks.store.cases import CASES
 from benchmarks.store.clusters import Fleet, build_tools, jars
 from benchmarks.store.matrix import BEFORE, FULL, OURS, SHORT, ZOOKEEPER, Row
@@ -95,6 +96,10 @@ class Bench:
         """Return all results, for people or for programs."""
         if self.given.json:
             return as_json(self.results) + "\n"
+        return self.tables()
+
+    def tables(self) -> str:
+        """Return the tables of all sizes of clusters, as Markdown."""
         return "".join(table(self.results, nodes) + "\n\n" for nodes in self.results.sizes())
 
 
@@ -130,6 +135,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--raw", type=Path, help="append every result as a line of JSON")
     parser.add_argument("--render", type=Path, nargs="+", metavar="FILE", help="measure nothing, show these results")
     parser.add_argument("--json", action="store_true", help="the tables for programs")
+    add_html_option(parser)
     given = parser.parse_args()
     unknown = set(given.what.split(",")) - {LOAD, *CASES}
     if unknown:
@@ -156,6 +162,8 @@ def main() -> None:
         else:
             _measure_all(bench)
         sys.stdout.write(bench.render())
+        if given.html:
+            write_page(given.html, "The store", bench.tables())
 
 
 def _measure_all(bench: Bench) -> None:

@@ -36,6 +36,7 @@ import msgspec
 
 from benchmarks.arguments import parts_of, positive
 from benchmarks.assign.lab import say
+from benchmarks.pages import add_html_option, write_page
 from benchmarks.tablets import copying, healing, policy, scenes
 from benchmarks.tablets.cluster import TABLET
 from benchmarks.tablets.report import Report, copies_table, costs_table, goals_table
@@ -103,6 +104,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--raw", type=Path, help="append every result as a line of JSON")
     parser.add_argument("--render", type=Path, nargs="+", metavar="FILE", help="measure nothing, show these results")
     parser.add_argument("--json", action="store_true")
+    add_html_option(parser)
     options = parser.parse_args()
     options.regions = options.regions or (REGIONS_FULL if options.full else REGIONS)
     return options
@@ -130,6 +132,8 @@ def main() -> int:
         finally:
             shutil.rmtree(work, ignore_errors=True)
     sys.stdout.write(msgspec.json.encode(report).decode() + "\n" if options.json else shown(report))
+    if options.html:
+        write_page(options.html, "Tablets beside shared regions", shown(report))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -13,6 +14,7 @@ from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.options import DEFAULT_DATA_DIR, Globals, apply_options, global_options
 from cli.common.waiting import say_nothing
 from cli.drill.records.history import list_drills, show_drill
+from cli.html.options import html_option
 from cli.shell import complete
 from cli.topology.load import topology_option
 
@@ -66,6 +68,7 @@ def _options(function: _Command) -> _Command:
             show_default=True,
             help="Reads and writes per second, over all regions.",
         ),
+        html_option,
         click.option("--no-load", is_flag=True, help="No reads and writes during the drill."),
         topology_option,
         global_options,
@@ -439,6 +442,7 @@ def _conduct(
     repeat: int,
     rate: float,
     no_load: bool,
+    html: Path | None = None,
     is_startup: bool = False,
     kill_with: str | None = None,
     start_with: str | None = None,
@@ -446,10 +450,12 @@ def _conduct(
     may_be_outside: bool = False,
 ) -> int:
     """Run the drill `repeat` times, and report."""
+    from cli.drill.records.page import DrillRun, page
     from cli.drill.report import print_json, show, show_summary
     from cli.drill.run import open_drill
     from cli.drill.target.cluster import open_cluster_under_test
     from cli.drill.target.processes import Hooks
+    from cli.html.pages import write
 
     name = click.get_current_context().command.name or ""
     hooks = Hooks(kill_with or "", start_with or "", hook_shell)
@@ -458,6 +464,7 @@ def _conduct(
     first = secrets.randbelow(_SEEDS) if seed is None else seed
     say_nothing()  # silent processes are the purpose of a drill
     console = output.console(stderr=given.json)
+    runs: list[DrillRun] = []
     reports: list[DrillReport] = []
     drill_id = trouble = ""
     try:
@@ -467,6 +474,7 @@ def _conduct(
                     console.print(f"run {number + 1} of {repeat}, seed {first + number}", style="bold")
                 with open_drill(target, name, first + number, 0.0 if no_load else rate, is_startup=is_startup) as found:
                     reports.append(scenario(found))
+                runs.append(DrillRun(reports[-1], found.journal.events))
                 drill_id, trouble = found.journal.drill_id, found.journal.trouble
                 if not given.json:
                     show(reports[-1], console)
@@ -477,6 +485,9 @@ def _conduct(
                 print_json(reports, repeat)
             else:
                 show_summary(reports, repeat, console)
+        if html is not None and runs:
+            write(html, page(runs, repeat))
+            console.print(f"the report as a page: {output.shown(html)}", markup=False, soft_wrap=True)
     if given.json and repeat == 1:
         print_json(reports, repeat)
     if trouble:

@@ -64,6 +64,8 @@ class Unavailability(msgspec.Struct):
     all_p99_s: float
     resolution_s: float
     per_region: list[RegionOutage]
+    #: Number of regions that were unavailable at the same time: steps of (seconds since the fault, number).
+    band: list[tuple[float, int]] = []
 
 
 class Traffic(msgspec.Struct):
@@ -111,6 +113,8 @@ class DrillReport(msgspec.Struct):
     action: str = "was killed with SIGKILL"
     seed: int = 0
     seconds: float = 0.0
+    #: When the fault was injected, in seconds since the drill began.
+    struck_s: float = 0.0
     phases: list[DrillPhase] = []
     #: None: no load was requested, or there was nothing to read and write.
     traffic: Traffic | None = None
@@ -220,7 +224,7 @@ def show(report: DrillReport, console: Console) -> None:
         _show_traffic(report.traffic, console)
     if report.figures:
         console.print()
-        figures = [(figure.name, _value(figure.value, figure.unit), figure.meaning) for figure in report.figures]
+        figures = [(figure.name, shown_value(figure.value, figure.unit), figure.meaning) for figure in report.figures]
         console.print(output.table("", ["figure", "#", ""], figures))
     if report.forecast:
         lines = [(one.event, one.expected, one.outcome, "yes" if one.agrees else "NO") for one in report.forecast]
@@ -274,7 +278,7 @@ def show_summary(reports: Sequence[DrillReport], requested: int, console: Consol
     console.print()
     console.print(Text(f"{len(reports)} of {requested} runs of drill {reports[0].drill}", style="bold"))
     rows = [
-        (one.name, *(_value(value, one.unit) for value in (one.smallest, one.median, one.largest)))
+        (one.name, *(shown_value(value, one.unit) for value in (one.smallest, one.median, one.largest)))
         for one in summary(reports)
     ]
     console.print(output.table("", ["figure", "#smallest", "#median", "#largest"], rows))
@@ -288,7 +292,8 @@ def show_summary(reports: Sequence[DrillReport], requested: int, console: Consol
         console.print(Text(f"{requested - len(reports)} runs did not take place", style="bold red"))
 
 
-def _value(value: float, unit: str) -> str:
+def shown_value(value: float, unit: str) -> str:
+    """Return a figure for people, with its unit."""
     if unit == "s":
         return output.seconds(value)
     if unit == "B":

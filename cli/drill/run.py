@@ -102,7 +102,7 @@ class Drill:
         self._frozen: set[str] = set()
         self._endings: list[Callable[[], object]] = []
         self._struck: dict[str, float] = {}
-        self._struck_s = 0.0
+        self._struck_s = self._struck_at_s = 0.0
         #: Operations and failures of the clients with histories.
         self._timings: list[LoadOperation] = []
         self._failed: list[str] = []
@@ -303,6 +303,7 @@ class Drill:
         """Begin the phase of the fault: later outages are caused by the drill."""
         self.phase(phase)
         self._struck_s = time.monotonic()
+        self._struck_at_s = self.elapsed_s()
         if self.traffic is not None:
             self._struck = self.traffic.now_s()
 
@@ -471,6 +472,7 @@ class Drill:
             action=self.action,
             seed=self.seed,
             seconds=round(self.elapsed_s(), 3),
+            struck_s=round(self._struck_at_s, 3),
             phases=self._phases,
             traffic=traffic,
             forecast=self.forecast,

@@ -7,6 +7,7 @@ starts and stops the loads and combines their results. `unavailability` and `rej
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,8 @@ from regionserver.client import DataError, Refused, RegionClient, RegionLocator
 #: Time limit of one operation with all its attempts.
 OPERATION_TIMEOUT_S: Final = 75.0
 _PROBE_TIMEOUT_S: Final = 15.0
+#: Steps of one band: beyond it neighbours are merged, and the merged step shows their maximum.
+STEPS_MAX: Final = 400
 
 #: A move according to the store's history: when the region began to leave, and when it was open again, on any one
 #: clock.
@@ -111,10 +114,14 @@ class Running:
         self._loads = {}
         counts: Counter[str] = Counter()
         outages: list[Outage] = []
+        spans: list[Span] = []
         violations: list[str] = []
         for name, report in reports.items():
             counts.update(report.counts)
-            outages += [one for one in report.outages if one.ended_s >= struck.get(name, 0.0)]
+            since_s = struck.get(name, 0.0)
+            mine = [one for one in report.outages if one.ended_s >= since_s]
+            outages += mine
+            spans += [(one.began_s - since_s, one.ended_s - since_s) for one in mine]
             violations += report.violations
         self.timings = [one for load in loads.values() for one in _on_monotonic_clock(load)]
         regions = sum(report.regions for report in reports.values())
@@ -128,7 +135,10 @@ class Running:
             lost_or_doubled=len(violations),
             latency_p50_ms=round(1000 * max(report.latency_p50_s for report in reports.values()), 2),
             latency_p99_ms=round(1000 * max(report.latency_p99_s for report in reports.values()), 2),
-            unavailability=unavailability(outages, regions, max(report.resolution_s for report in reports.values())),
+            unavailability=msgspec.structs.replace(
+                unavailability(outages, regions, max(report.resolution_s for report in reports.values())),
+                band=band(spans),
+            ),
         )
         detail = f"{acknowledged} acknowledged, {checked} keys of {regions} regions read again"
         return traffic, [check("no row lost, none written twice", violations, detail)]
@@ -177,6 +187,27 @@ def unavailability(outages: Sequence[Outage], regions: int, resolution_s: float)
         resolution_s=round(resolution_s, 3),
         per_region=found,
     )
+
+
+def band(spans: Sequence[tuple[float, float]]) -> list[tuple[float, int]]:
+    """Return how many of the spans (begin, end) cover each moment: steps of (moment, number), from 0 back to 0.
+
+    At most STEPS_MAX steps: of neighbours that are merged the highest number stays.
+    """
+    events: dict[float, int] = {}
+    for began, ended in spans:
+        if ended > began:
+            events[began] = events.get(began, 0) + 1
+            events[ended] = events.get(ended, 0) - 1
+    steps, now = [], 0
+    for at in sorted(events):
+        now += events[at]
+        steps.append((round(at, 3), now))
+    if len(steps) <= STEPS_MAX:
+        return steps
+    each = math.ceil(len(steps) / (STEPS_MAX - 1))
+    merged = [(steps[at][0], max(number for _, number in steps[at : at + each])) for at in range(0, len(steps), each)]
+    return merged if merged[-1][1] == 0 else [*merged, (steps[-1][0], 0)]
 
 
 def rejected_at_rest(

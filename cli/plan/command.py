@@ -16,6 +16,8 @@ import numpy as np
 from cli.common import output
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options, spark_options
+from cli.html.options import html_option
+from cli.html.pages import write
 from cli.plan.apply import Now, abort, apply, census_now, list_command, list_plans, resume, show_plan
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan.make import PlanRequest, display_on_stderr, located, make
@@ -157,7 +159,7 @@ def _paths(given: tuple[str, ...], snapshot: Snapshot, names: dict[str, str]) ->
 
 @plan.command()
 @click.argument("which", metavar="[PLAN]", shell_complete=complete.plans, required=False)
-@click.option("--html", "html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page into this file.")
+@html_option
 @click.option("--cluster", "of_cluster", is_flag=True, help="Show the cluster's plans with their progress.")
 @global_options
 @click.pass_obj
@@ -177,10 +179,7 @@ def show(given: Globals, which: str | None, html: Path | None, of_cluster: bool)
         found = open_plan(directory)
         shown = figures(found.snapshot, found.problem, found.plan.rows)
     if html is not None:
-        try:
-            html.write_text(page(found.manifest, found.verdict, shown, found.name), encoding="utf-8")
-        except OSError as error:
-            raise CliError(f"{html} cannot be written: {error.strerror}", "Give another file.") from error
+        write(html, page(found.manifest, found.verdict, shown, found.name))
     if given.json:
         report = {"directory": str(directory), "manifest": found.manifest, "verdict": found.verdict, "figures": shown}
         output.print_json(report)

@@ -6,6 +6,7 @@ The command reads the store, so it covers all masters and works without an activ
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import click
 from rich.text import Text
@@ -15,20 +16,26 @@ from cli.common.connect import open_cluster
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.views.lists import Listing, listed
+from cli.html.options import html_option
+from cli.html.pages import render, write
 from regions.records.model import RunRecord
 from regions.records.znodes import decode_run
 
 
 @click.command()
 @listed(("time", "took"), "event", states="startup, failover and the other kinds of events", limit=20, default="-time")
+@html_option
 @global_options
 @click.pass_obj
-def runs(given: Globals, listing: Listing) -> None:
+def runs(given: Globals, listing: Listing, html: Path | None) -> None:
     """Show what each startup, failover and bulk assignment took, phase by phase; one line per event, newest first."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         found = [run for _, run in sorted(cluster.records(cluster.layout.runs, decode_run).items(), reverse=True)]
     picked = listing.pick(found, {"time": lambda one: one.at_ms, "took": _took_s}, lambda one: [one.kind or one.path])
+    if html is not None:
+        rest = len(found) - len(picked.rows)
+        write(html, render("runs.html", title="Runs", runs=[_as_row(one, names) for one in picked.rows], more=rest))
     if given.json:
         output.print_json(picked.rows)
         return
@@ -38,17 +45,36 @@ def runs(given: Globals, listing: Listing) -> None:
     for text in lines(picked.rows, names):
         console.print(text, soft_wrap=True)
     picked.print_rest(console)
+    if html is not None:
+        console.print(f"written to {output.shown(html)}", markup=False, soft_wrap=True)
 
 
 def lines(found: Iterable[RunRecord], names: Names) -> Iterable[Text]:
     """Yield the events for people, two lines each: what and when; the phases, and how much work it was."""
     for run in found:
-        host, _, port = run.address.rpartition(":")
-        master = names.of_address(host, int(port)) if port.isdigit() else run.address
+        master = _master(run, names)
         text = Text(f"{output.moment(run.at_ms)}  ").append(f"{run.kind or run.path:<10}", style="bold")
         yield text.append(f"  epoch {run.epoch}  {master}")
         phases = ", ".join(f"{name} {took:.2f}" for name, took in run.phases)
         yield Text(f"    {_took_s(run):.2f} s{f': {phases}' if phases else ''}; {_work(run)}", style="dim")
+
+
+def _as_row(run: RunRecord, names: Names) -> dict[str, object]:
+    """Return what the page says of an event."""
+    return {
+        "when": output.moment(run.at_ms),
+        "kind": run.kind or run.path,
+        "epoch": run.epoch,
+        "master": _master(run, names),
+        "took_s": _took_s(run),
+        "phases": run.phases,
+        "work": _work(run),
+    }
+
+
+def _master(run: RunRecord, names: Names) -> str:
+    host, _, port = run.address.rpartition(":")
+    return names.of_address(host, int(port)) if port.isdigit() else run.address
 
 
 def _took_s(run: RunRecord) -> float:

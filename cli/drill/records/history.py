@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -15,6 +16,7 @@ from cli.common.errors import CliError, ExitStatus, NotFoundError
 from cli.common.options import Globals, global_options
 from cli.common.views.lists import Key, Listing, listed
 from cli.drill.report import DrillReport, show
+from cli.html.options import html_option
 from regions.records.acts.drills import DrillRecord, DrillVerdict
 from regions.records.znodes import decode_drill
 
@@ -58,17 +60,34 @@ def list_drills(given: Globals, listing: Listing) -> int:
 
 @click.command("show")
 @click.argument("drill_id", metavar="ID")
+@html_option
 @global_options
 @click.pass_obj
-def show_drill(given: Globals, drill_id: str) -> int:
+def show_drill(given: Globals, drill_id: str, html: Path | None) -> int:
     """Show one drill: its events and its report. ID is the id of `rk drill list`, or a part that only one id has."""
     with open_cluster(given) as cluster:
         found = choose(read_drills(cluster), drill_id)
+    report = decode_report(found)
+    if html is not None:
+        _write_page(html, found, report)
     if given.json:
         output.print_json({**as_fields(found), "events": list(found.events), "report": found.report})
     else:
-        _show(found, decode_report(found), output.console())
+        _show(found, report, output.console())
+        if html is not None:
+            click.echo(f"written to {output.shown(html)}")
     return ExitStatus.OK
+
+
+def _write_page(html: Path, found: DrillRecord, report: DrillReport | None) -> None:
+    from cli.drill.records.page import DrillRun, page
+    from cli.html.pages import write
+
+    if report is None:
+        raise CliError(
+            f"drill {found.drill_id} has no report that a page could show", "`rk drill show` without --html works."
+        )
+    write(html, page([DrillRun(report, found.events)], 1))
 
 
 def read_drills(cluster: Cluster) -> list[DrillRecord]:

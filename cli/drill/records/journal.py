@@ -51,6 +51,11 @@ class DrillJournal:
         """Return the id of the record, "" before `begin`."""
         return "" if self._record is None else self._record.drill_id
 
+    @property
+    def events(self) -> tuple[DrillEvent, ...]:
+        """Return the events so far, without those that were dropped."""
+        return tuple(self._events)
+
     def note(self, at_s: float, text: str) -> None:
         """Add an event."""
         self._events.append(DrillEvent(round(at_s, 3), text))

@@ -22,7 +22,7 @@ from cli.drill.report import (
 )
 from cli.drill.scenarios.server_crash import left_before
 from cli.drill.target.moves import moves_of, outages
-from cli.drill.traffic import rejected_at_rest, unavailability
+from cli.drill.traffic import STEPS_MAX, band, rejected_at_rest, unavailability
 from cli.drill.writers import Writer, compare, longest_gap_s
 from regions.messages import HostedReplica
 from regions.records.model import (
@@ -244,3 +244,26 @@ def test_summary_spreads_each_figure_over_the_runs_and_names_the_broken() -> Non
     show_summary(runs, 4, Console(file=text, width=150))
     for part in ("3 of 4 runs", "BROKEN with --seed 1 (store-1): no store write lost", "1 runs did not take place"):
         assert part in text.getvalue()
+
+
+def test_the_band_counts_the_regions_that_are_away_at_once() -> None:
+    """Outages that meet, overlap and lie apart; an empty one counts nowhere."""
+    assert band([(1.0, 3.0), (2.0, 4.0), (4.0, 5.0), (8.0, 9.0), (6.0, 6.0)]) == [
+        (1.0, 1),
+        (2.0, 2),
+        (3.0, 1),
+        (4.0, 1),
+        (5.0, 0),
+        (8.0, 1),
+        (9.0, 0),
+    ]
+    assert band([]) == []
+
+
+def test_a_long_band_keeps_its_highest_number_and_its_end() -> None:
+    """A record of a drill has room for STEPS_MAX steps."""
+    spans = [(float(n), n + 0.5) for n in range(2 * STEPS_MAX)] + [(700.0, 700.2), (700.0, 700.1)]
+    found = band(spans)
+    assert len(found) <= STEPS_MAX
+    assert max(number for _, number in found) == 3
+    assert found[-1][1] == 0

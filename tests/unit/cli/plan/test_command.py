@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from cli.main import run
 from cli.plan import make
 from regions.plan import BlockRow, LastRow, Params, Plan, PlanError, RegionRow, ServerRow, Snapshot, plan
 from regions.plan.artifact.files import read_params, read_snapshot, write_snapshot
+from tests.support.markup import check_report
 
 pytest.importorskip("pyarrow")
 
@@ -64,22 +64,7 @@ def test_the_picture_is_one_file_without_scripts(source: Path, capsys: pytest.Ca
     assert run(["plan", "show", str(one), "--html", str(html)]) == 0
     text = html.read_text()
 
-    class Checker(HTMLParser):
-        tags: list[str] = []
-
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            assert tag != "script"
-            assert not {name for name, _ in attrs} & {"src", "href", "onclick"}
-            if tag not in ("meta", "rect"):
-                self.tags.append(tag)
-
-        def handle_endtag(self, tag: str) -> None:
-            if tag not in ("meta", "rect"):
-                assert self.tags.pop() == tag
-
-    checker = Checker()
-    checker.feed(text)
-    assert checker.tags == []
+    check_report(text)
     assert "c&amp;d" in text
     assert text.count("<svg") >= 4
 
