@@ -1,12 +1,16 @@
-"""`rk topology check|show|credentials`: look at a topology file, and make the credentials that it asks for."""
+"""`rk topology check|show|run|credentials`: look at a topology file, and run a daemon of it."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import click
 
 from cli.common import output
+from cli.common.errors import NotFoundError, UsageFaultError
+from cli.common.local import environment
 from cli.common.options import Globals, global_options
 from cli.topology.credentials import credentials
 from cli.topology.load import USUAL_FILE, load, local_data_dir
@@ -66,6 +70,38 @@ def show(given: Globals, file: Path, commands: bool) -> None:
         output.console().print(f"warning: {warning}")
     for name, words in lines.items():
         click.echo(f"{name}: rk {' '.join(words)}")
+
+
+@topology.command("run")
+@_FILE
+@click.option("--daemon", metavar="NAME", help="The daemon, such as server-2.")
+@click.option("--host", metavar="HOST", help="Instead: the only daemon that the topology places on this machine.")
+@global_options
+@click.pass_obj
+def run(given: Globals, file: Path, daemon: str | None, host: str | None) -> None:  # noqa: ARG001
+    """Become a daemon of a topology of machines: containers need no other command line.
+
+    In a StatefulSet the pod's host name chooses the daemon.
+    """
+    found = load(file)
+    if found.is_local:
+        raise UsageFaultError(f"{file} names no hosts", "`rk up --topology` runs all daemons of one machine.")
+    words = arguments(_chosen(found, file, daemon, host), found)
+    os.execve(sys.executable, [sys.executable, "-P", "-m", "cli", *words], environment())
+
+
+def _chosen(found: Topology, file: Path, daemon: str | None, host: str | None) -> PlacedDaemon:
+    if (daemon is None) == (host is None):
+        raise UsageFaultError("name either a daemon or a machine", "Give --daemon server-2, or --host HOST.")
+    named = [one for one in found.nodes() if daemon in (None, one.name) and host in (None, one.host)]
+    if not named:
+        known = sorted(one.name for one in found.nodes()) if host is None else found.hosts()
+        raise NotFoundError(f"{file} has no daemon {daemon or 'on ' + str(host)}", f"It has: {', '.join(known)}.")
+    if len(named) > 1:
+        raise UsageFaultError(
+            f"{file} places {len(named)} daemons on {host}", f"Give --daemon: {', '.join(one.name for one in named)}."
+        )
+    return named[0]
 
 
 def _counts(found: Topology) -> str:

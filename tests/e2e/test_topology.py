@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.clusters import free_base_port, local_up, processes_of, run_rk
+from tests.support.helpers import PATIENCE_S, daemon, eventually, rk
 
 pytestmark = pytest.mark.e2e
 
@@ -64,3 +66,56 @@ def test_a_cluster_grows_and_starts_again_as_it_was(tmp_path: Path) -> None:
         assert run_rk("status", "--data-dir", str(tmp_path / "two-data")).returncode == 0
         assert second.stop() == 0
     assert processes_of(tmp_path) == []
+
+
+MACHINES = """
+[cluster]
+name = "far"
+data-dir = "{folder}"
+credentials = "{credentials}"
+credentials-dir = "{folder}/certs"
+[[store.node]]
+host = "127.0.3.1"
+client-port = {port}1
+peer-port = {port}2
+admin-port = {port}3
+[[masters.node]]
+host = "127.0.3.2"
+port = {port}4
+admin-port = {port}5
+[[servers.node]]
+host = "127.0.3.3"
+port = {port}6
+peer-port = {port}7
+admin-port = {port}8
+"""
+
+
+@pytest.mark.parametrize("credentials", ["keys", "certificates", "insecure"])
+def test_daemons_of_machines_work_together(tmp_path: Path, credentials: str) -> None:
+    """Each daemon has an address of its own, as on machines; the secrets are those that the topology asks for."""
+    folder = tmp_path / "far"
+    file = tmp_path / "far.toml"
+    port = free_base_port() // 10
+    file.write_text(MACHINES.format(folder=folder, port=port, credentials=credentials))
+    folder.mkdir()
+    if credentials != "insecure":
+        made = run_rk("topology", "credentials", str(file), "--to", str(folder / "certs"))
+        assert made.returncode == 0, made.stderr
+    secrets = ("--certs-dir", f"{folder}/certs", "--store-auth", f"@{folder}/certs/store-auth")
+    place = ("--store", f"127.0.3.1:{port}1", *(secrets if credentials != "insecure" else ()))
+    with contextlib.ExitStack() as stack:
+        for name, host in (("store-1", "127.0.3.1"), ("master-1", "127.0.3.2"), ("server-1", "127.0.3.3")):
+            chosen = ("--host", host) if name == "master-1" else ("--daemon", name)
+            words = rk("topology", "run", str(file), *chosen)
+            stack.enter_context(daemon(words, log=tmp_path / f"{name}.log"))
+
+        eventually(lambda: run_rk("health", *place).returncode == 0, 2 * PATIENCE_S, what="the cluster is healthy")
+        for words in (
+            ("table", "create", "t", "--regions", "1", "--storage", "tablet"),
+            ("put", "t", "k", "v"),
+            ("get", "t", "k"),
+        ):
+            done = run_rk(*words, *place)
+            assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == "v"
