@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from coord.rpc.wire import RpcError
 from coord.security.principal import SERVER, Principal
@@ -12,6 +13,8 @@ from regions.access.refusals import SPAN_S, Refusals
 from regions.messages.codes import FORBIDDEN
 from regions.messages.heartbeat import Heartbeat
 from regions.records.znodes import CorruptZnode, decode_grants
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Guard:
@@ -36,6 +39,9 @@ class Guard:
         self._damaged = damaged
         self._refusals = Refusals()
         self._damage = ""
+        #: The certificates' names by the uuids of their servers, and the reverse. Bounded by the number of names.
+        self._names: dict[str, str] = {}
+        self._uuids: dict[str, str] = {}
 
     def seen(self, data: bytes, _version: int, began_s: float) -> None:
         """Take in the value of `/grants` from a read that began at `began_s`."""
@@ -53,12 +59,28 @@ class Guard:
         """Raise RpcError if `who` may not send this request, or if this cannot be decided now."""
         try:
             self.permissions.check(who, request, find_table)
-            if who.kind == SERVER and isinstance(request, Heartbeat) and request.server.uuid != who.name:
+            if who.kind == SERVER and isinstance(request, Heartbeat) and not self._is_sender(who, request.server.uuid):
                 raise RpcError(FORBIDDEN, f"{who} may not send the heartbeat of server {request.server.uuid}")
         except RpcError as error:
             if error.code == FORBIDDEN and self._refusals.note(f"{type(request).__name__}: {error.message}"):
                 self._later(SPAN_S, self._summarize)
             raise
+
+    def _is_sender(self, who: Principal, uuid: str) -> bool:
+        """Return whether `who` is the server with this uuid.
+
+        A key proves the uuid. A certificate has a name that an operator chose: the name that sends a uuid's first
+        heartbeat keeps the uuid, and a name has one uuid at a time (a server with an empty directory draws a new one).
+        """
+        if who.name == uuid:
+            return True
+        if _UUID.fullmatch(who.name) or self._names.get(uuid, who.name) != who.name:
+            return False
+        former = self._uuids.get(who.name)
+        if former != uuid:
+            self._names.pop(former or "", None)
+            self._names[uuid], self._uuids[who.name] = who.name, uuid
+        return True
 
     def _summarize(self) -> None:
         self._refused(self._refusals.take())

@@ -68,11 +68,30 @@ def test_a_summary_has_a_bounded_number_of_lines() -> None:
 def test_a_server_sends_its_own_heartbeats_alone() -> None:
     """Another server's heartbeats would keep a dead server alive, or report its regions closed."""
     bench = Bench()
-    own = Heartbeat("c", Incarnation("s1", 7), 1)
-    bench.guard.check(Principal(SERVER, "s1"), own, lambda _scope, _request: None)
-    assert bench.refuse(own, Principal(SERVER, "s2")) == ms.FORBIDDEN
+    one, two = (f"{number * 8}-0000-4000-8000-000000000000" for number in "12")
+    own = Heartbeat("c", Incarnation(one, 7), 1)
+    bench.guard.check(Principal(SERVER, one), own, lambda _scope, _request: None)
+    assert bench.refuse(own, Principal(SERVER, two)) == ms.FORBIDDEN
     bench.due[0][1]()
-    assert bench.refused == [["Heartbeat: server:s2 may not send the heartbeat of server s1"]]
+    assert bench.refused == [[f"Heartbeat: server:{two} may not send the heartbeat of server {one}"]]
+
+
+def test_a_certificate_with_a_name_sends_the_heartbeats_of_one_server() -> None:
+    """Operators name certificates as they like: `rk certs issue --daemon server:s1`.
+
+    Tried: with `who.name != uuid` as the whole check, as before, the first heartbeat is refused.
+    """
+    bench = Bench()
+
+    def beat(name: str, uuid: str) -> None:
+        bench.guard.check(Principal(SERVER, name), Heartbeat("c", Incarnation(uuid, 7), 1), lambda _s, _r: None)
+
+    beat("s1", "a")
+    beat("s2", "b")
+    beat("s1", "a")
+    assert bench.refuse(Heartbeat("c", Incarnation("a", 7), 1), Principal(SERVER, "s2")) == ms.FORBIDDEN
+    beat("s1", "c")  # its directory was empty
+    beat("s3", "a")  # nobody else has that uuid any more
 
 
 def test_damaged_grants_change_nothing_and_grow_old() -> None:
