@@ -16,7 +16,10 @@ from tests.support.docs.reference import all_commands
 from tests.support.sources import ROOT, text_files
 
 #: Options of `spark-submit` that pages name.
-_OTHERS: Final = frozenset({"--deploy-mode", "--executor-memory", "--py-files"})
+_OTHERS: Final = frozenset(
+    {"--deploy-mode", "--executor-memory", "--py-files"}
+    | {"--build", "--rm", "--now", "--system", "--from-file"}  # docker, systemctl, useradd, kubectl
+)
 #: Paths of `Layout` that are directories of the rows, or lists of paths.
 _DIRECTORIES: Final = {
     "root", "parents", "records", "shard_paths", "parse_transition",
