@@ -43,6 +43,9 @@ class MetricsSource(Protocol):
     @property
     def api(self) -> StatusSource: ...
 
+    @property
+    def grants_problem(self) -> str: ...
+
 
 class StatusFigure(NamedTuple):
     """A gauge of a master's status, and the function that reads it."""
@@ -130,6 +133,7 @@ ACTIVE: Final = (
     ActiveFigure(_history("bytes", "Bytes of the history in the store."), lambda a: a.history_writer.size),
     ActiveFigure(_history("segments", "Znodes of the history."), lambda a: a.history_writer.segments),
 )  # fmt: skip
+GRANTS_DAMAGED: Final = _gauge("grants_damaged", "1 while the grants in the store cannot be read.")
 TENURES: Final = _counter("tenures", "Times that this process has become the active master.")
 PHASES: Final = _gauge("phase_seconds", "Last duration of each phase of an activation.", "phase")
 PHASE_TIMES: Final = Definition(
@@ -161,7 +165,7 @@ TABLETS_LED: Final = _gauge("tablets_led", "Tablets whose leader reports to this
 TABLET_ORPHANS: Final = _gauge("tablet_orphans", "Replicas of tablets that the store does not know.")
 DEFINITIONS: Final = (
     *(one.definition for one in (*STATUS, *HEARTBEATS, *ACTIVE)),
-    *(TENURES, PHASES, PHASE_TIMES, STATE_TIMES, CAUSE_TIMES, BY_STATE, OLDEST, ALARMS, STEPS),
+    *(GRANTS_DAMAGED, TENURES, PHASES, PHASE_TIMES, STATE_TIMES, CAUSE_TIMES, BY_STATE, OLDEST, ALARMS, STEPS),
     *(TABLETS, TABLETS_LED, TABLET_ORPHANS, RPC_REQUESTS),
 )
 
@@ -186,6 +190,7 @@ class MasterMetrics(Collector):
             yield figure.definition.family(figure.read(status))
         for beats in HEARTBEATS:
             yield beats.definition.family(beats.read(master.heartbeats))
+        yield GRANTS_DAMAGED.family(int(bool(master.grants_problem)))
         yield TENURES.family(master.tenures)
         yield PHASES.labeled({(phase.name,): phase.seconds for phase in status.phases})
         yield PHASE_TIMES.histogram_by_name(master.phase_times.by_name)

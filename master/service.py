@@ -290,11 +290,17 @@ class MasterService:
             await self._admin_port.stopListening()
         self._identity.release()
 
+    @property
+    def grants_problem(self) -> str:
+        """What is wrong with the grants in the store, or ""."""
+        return "" if self.checks is None else self.checks.problem()
+
     def _health(self) -> tuple[bool, dict[str, object]]:
         is_activating = self.active_master is not None and self.role == "activating"
         began_ms = self._active_since_ms if is_activating else None
         reasons = self.health.reasons(self.client.trouble, began_ms, self.phases.current)
-        found: dict[str, object] = {"uuid": self.uuid, "reasons": reasons}
+        degraded = [self.grants_problem] if self.grants_problem else []
+        found: dict[str, object] = {"uuid": self.uuid, "reasons": reasons, "degraded": degraded}
         if self.role == "active":
             # As `rk health`, by this master's figures alone. It does not count for `healthy`: a restart of this master
             # would not repair the cluster.

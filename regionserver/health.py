@@ -108,6 +108,8 @@ class HealthFacts(NamedTuple):
     why_unserving: str
     #: When it began to close the regions of a lost session; None: it closes none.
     closing_since_s: float | None
+    #: What is wrong with the grants in the store, or "".
+    grants: str = ""
 
 
 class TabletsHealth(Protocol):
@@ -166,7 +168,7 @@ class HealthWatch:
         else:
             reasons = [*unserving, *reasons]
         problem = "" if self._tablets is None else self._tablets.problem()
-        degraded += [problem] if problem else []
+        degraded += filter(None, (problem, facts.grants))
         return not reasons, {"reasons": reasons, "degraded": degraded, "closing_for_s": round(closing_s, 1)}
 
     def _note(self) -> HealthFacts:

@@ -63,6 +63,9 @@ class Metrics:
             f"{_PREFIX}lease_left_seconds", "Time until the lease ends unless renewed.", registry=self.registry
         )
         self.serving = Gauge(f"{_PREFIX}serving", "1 while regions may be served.", registry=self.registry)
+        self.grants_damaged = Gauge(
+            f"{_PREFIX}grants_damaged", "1 while the grants in the store cannot be read.", registry=self.registry
+        )
         self.epoch = Gauge(f"{_PREFIX}epoch", "Highest fencing epoch seen.", registry=self.registry)
         self.sessions = Counter(f"{_PREFIX}sessions", "Sessions begun with the store.", registry=self.registry)
         self.heartbeats = Counter(

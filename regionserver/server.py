@@ -560,6 +560,7 @@ class RegionServer:
         self._metrics.epoch.set(self._epoch)
         self._metrics.lease_left_s.set(left_s)
         self._metrics.serving.set(self._host.is_serving)
+        self._metrics.grants_damaged.set(bool(self._checks.problem()))
         return ServerStatus(
             server=self._record,
             epoch=self._epoch,
@@ -582,7 +583,8 @@ class RegionServer:
 
     def _health_facts(self) -> HealthFacts:
         is_serving = self._ready()[0] and self._holds()
-        return HealthFacts(is_serving, self._is_leaving, self._why_unserving(), self._closing_since_s)
+        why, since_s, grants = self._why_unserving(), self._closing_since_s, self._checks.problem()
+        return HealthFacts(is_serving, self._is_leaving, why, since_s, grants)
 
     def _why_unserving(self) -> str:
         client, registration = self._client, self._registration

@@ -89,6 +89,10 @@ class MasterChecks:
                 del self._permitted[next(iter(self._permitted))]
             self._permitted[request_id] = _Permitted(who, _without_wait(request))
 
+    def problem(self) -> str:
+        """Return what is wrong with the grants in the store, or ""."""
+        return self._guard.problem()
+
     def identity(self, who: Principal) -> ms.CallerIdentity:
         """Return what a caller with this identity has."""
         world = self._world()
@@ -135,11 +139,8 @@ class MasterChecks:
                 active_master.history_writer.event(REFUSED, line[:DETAIL_MAX])
 
     @staticmethod
-    def _damaged(why: str) -> None:
-        log.error(
-            "the grants in the store are damaged, requests of users will be refused: {why}; `rk fsck` names them",
-            why=why,
-        )
+    def _damaged(problem: str) -> None:
+        log.error("{problem}; `rk fsck` names them", problem=problem)
 
 
 def _address_of_active(master: MasterProcess) -> str:

@@ -30,7 +30,7 @@ class Guard:
     ) -> None:
         """`later` calls a function after some seconds.
 
-        `refused` gets the lines of a summary of refused requests. `damaged` gets the reason why the grants in the store
+        `refused` gets the lines of a summary of refused requests. `damaged` gets the problem if the grants in the store
         cannot be read; the guard goes on with those that it knows, until they are too old.
         """
         self.permissions = Permissions(now_s, age_max_s)
@@ -43,17 +43,28 @@ class Guard:
         self._names: dict[str, str] = {}
         self._uuids: dict[str, str] = {}
 
-    def seen(self, data: bytes, _version: int, began_s: float) -> None:
-        """Take in the value of `/grants` from a read that began at `began_s`."""
+    def problem(self) -> str:
+        """Return what is wrong with the grants in the store, and until when those known before are used, or ""."""
+        if not self._damage:
+            return ""
+        age_s, age_max_s = self.permissions.age_s(), self.permissions.age_max_s
+        if age_s is None or age_s > age_max_s:
+            return f"the grants in the store are damaged, requests of users are rejected: {self._damage}"
+        left_s = age_max_s - age_s
+        return f"the grants in the store are damaged, the last good ones are used for {left_s:.0f} s: {self._damage}"
+
+    def seen(self, data: bytes, _version: int, began_s: float) -> bool:
+        """Take in the value of `/grants` from a read that began at `began_s`. Return False if it is damaged."""
         try:
             record = decode_grants(data)
         except CorruptZnode as error:
             if str(error) != self._damage:
                 self._damage = str(error)
-                self._damaged(self._damage)
-            return
+                self._damaged(self.problem())
+            return False
         self._damage = ""
         self.permissions.learn(record, began_s)
+        return True
 
     def check(self, who: Principal, request: Any, find_table: FindTable) -> None:
         """Raise RpcError if `who` may not send this request, or if this cannot be decided now."""

@@ -66,7 +66,8 @@ class Permissions:
     def __init__(self, now_s: Callable[[], float], age_max_s: float = AGE_MAX_S) -> None:
         """`age_max_s`: how long grants are used that could not be read again."""
         self._now_s = now_s
-        self._age_max_s = age_max_s
+        #: How long grants are used that could not be read again.
+        self.age_max_s: Final = age_max_s
         self._record = FIRST
         self._read_s: float | None = None
         self._rights: dict[Principal, _Rights] = {}
@@ -142,8 +143,8 @@ class Permissions:
     def _check_age(self) -> None:
         """Raise RpcError(BUSY) if a role may have been revoked since the grants were read."""
         read_s = self._read_s
-        if read_s is None or self._now_s() - read_s > self._age_max_s:
-            since = "yet" if read_s is None else f"for more than {self._age_max_s:.0f} s"
+        if read_s is None or self._now_s() - read_s > self.age_max_s:
+            since = "yet" if read_s is None else f"for more than {self.age_max_s:.0f} s"
             raise RpcError(BUSY, f"nothing was done: the grants could not be read from the store {since}")
 
 

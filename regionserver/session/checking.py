@@ -8,7 +8,6 @@ or after its start.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -25,7 +24,7 @@ from regions.access.guard import Guard
 from regions.access.needs import Scope
 from regions.access.permissions import REFRESH_S, Subject
 from regions.records.model import RegionRecord, ReplicaLocation
-from regions.records.znodes import Layout
+from regions.records.znodes import CorruptZnode, Layout, decode_grants
 from regionserver.request_gate import NOT_SERVING
 
 log = Logger()
@@ -70,9 +69,7 @@ class ServerChecks:
         self._saved: bytes | None = None
         self._guard = Guard(now_s, reactor.callLater, self._refused, self._damaged, AGE_MAX_S)
         self._followed = FollowedZnode(reactor, paths.grants, self._seen, now_s, REFRESH_S)
-        with contextlib.suppress(OSError):
-            self._saved = self._file.read_bytes()
-            self._guard.seen(self._saved, -1, now_s())
+        self._restore(now_s())
 
     def follow(self, client: ZkClient) -> None:
         """Follow the grants by this session, from now on."""
@@ -88,9 +85,26 @@ class ServerChecks:
         if not self.is_open:
             self._guard.check(who, request, self._find_table)
 
+    def problem(self) -> str:
+        """Return what is wrong with the grants in the store, or ""."""
+        return "" if self.is_open else self._guard.problem()
+
+    def _restore(self, now_s: float) -> None:
+        """Use the grants of the data directory, until the store has been read."""
+        try:
+            saved = self._file.read_bytes()
+            decode_grants(saved, str(self._file))
+        except FileNotFoundError:
+            return
+        except (OSError, CorruptZnode) as error:
+            log.warn("cannot use the kept grants, requests of users wait for the store: {error}", error=error)
+            return
+        self._saved = saved
+        self._guard.seen(saved, -1, now_s)
+
     def _seen(self, data: bytes, version: int, began_s: float) -> None:
-        self._guard.seen(data, version, began_s)
-        if data == self._saved:
+        # A damaged value is not kept: the last good grants outlive the damage, and a restart of this server.
+        if not self._guard.seen(data, version, began_s) or data == self._saved:
             return
         # Without the file the server refuses users if it starts while the store is away; nothing else depends on it.
         try:
@@ -119,8 +133,5 @@ class ServerChecks:
             log.warn("refused request: {line}", line=line)
 
     @staticmethod
-    def _damaged(why: str) -> None:
-        log.error(
-            "the grants in the store are damaged, requests of users will be refused: {why}; `rk fsck` names them",
-            why=why,
-        )
+    def _damaged(problem: str) -> None:
+        log.error("{problem}; `rk fsck` names them", problem=problem)

@@ -22,7 +22,7 @@ from coord.errors import CoordError, NoNode
 log = Logger()
 
 #: Takes the value (b"" for a missing znode), its version (-1 if it is missing), and when the read began.
-Seen = Callable[[bytes, int, float], None]
+Seen = Callable[[bytes, int, float], object]
 
 
 class FollowedZnode:

@@ -135,3 +135,11 @@ def test_a_full_disk_of_tablets_degrades_and_is_no_reason_for_a_restart() -> Non
     )  # fmt: skip
     tablets.trouble = ""
     assert watch.report()[1]["degraded"] == []
+
+
+def test_damaged_grants_degrade_a_server() -> None:
+    clock = Clock()
+    facts = HealthFacts(True, False, "", None, "the grants in the store are damaged")
+    watch = HealthWatch(object(), clock, 1000, lambda: None, lambda: facts, None)
+    is_healthy, said = watch.report()
+    assert (is_healthy, said["degraded"]) == (True, ["the grants in the store are damaged"])

@@ -63,7 +63,37 @@ def test_revoked_grants_replace_those_on_disk(tmp_path: Path) -> None:
     assert code_of(started(tmp_path, clock)) != ""
 
 
-def test_a_damaged_file_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("damage", [b"{", b'{"grants":[{"user":1}]}', b"\xff", GRANTS[:-1]])
+def test_a_damaged_znode_does_not_replace_good_grants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
+) -> None:
+    """In memory they are used within the bound of age, and on disk they are left for a restart."""
+    said: list[str] = []
+    monkeypatch.setattr(ServerChecks, "_damaged", staticmethod(said.append))
+    clock = Clock()
+    checks = started(tmp_path, clock)
+    checks._seen(GRANTS, 0, clock.seconds())
+    assert checks.problem() == ""
+    clock.advance(10)
+    for version in (1, 2):
+        checks._seen(damage, version, clock.seconds())
+    assert code_of(checks) == ""
+    assert (tmp_path / FILE).read_bytes() == GRANTS
+    assert len(said) == 1, "the log has one line for one damage"
+    assert "the last good ones are used for 3590 s: /grants: " in checks.problem()
+    assert code_of(started(tmp_path, clock)) == ""
+
+    clock.advance(AGE_MAX_S)
+    assert code_of(checks) == BUSY
+    assert "requests of users are rejected" in checks.problem()
+    checks._seen(GRANTS, 3, clock.seconds())
+    assert (code_of(checks), checks.problem()) == ("", "")
+
+
+def test_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"{")
-    monkeypatch.setattr(ServerChecks, "_damaged", staticmethod(lambda _why: None))
-    assert code_of(started(tmp_path, Clock())) == BUSY
+    checks = started(tmp_path, Clock())
+    assert code_of(checks) == BUSY
+    assert checks.problem() == "", "the grants in the store are not known to be damaged"
+    checks._seen(GRANTS, 0, 0.0)
+    assert (tmp_path / FILE).read_bytes() == GRANTS
