@@ -73,8 +73,8 @@ class Guard:
             if who.kind == SERVER and isinstance(request, Heartbeat) and not self._is_sender(who, request.server.uuid):
                 raise RpcError(FORBIDDEN, f"{who} may not send the heartbeat of server {request.server.uuid}")
         except RpcError as error:
-            if error.code == FORBIDDEN and self._refusals.note(f"{type(request).__name__}: {error.message}"):
-                self._later(SPAN_S, self._summarize)
+            if error.code == FORBIDDEN:
+                self._note(who, request, error)
             raise
 
     def _is_sender(self, who: Principal, uuid: str) -> bool:
@@ -92,6 +92,10 @@ class Guard:
             self._names.pop(former or "", None)
             self._names[uuid], self._uuids[who.name] = who.name, uuid
         return True
+
+    def _note(self, who: Principal, request: Any, error: RpcError) -> None:
+        if self._refusals.note(str(who), f"{type(request).__name__}: {error.message}"):
+            self._later(SPAN_S, self._summarize)
 
     def _summarize(self) -> None:
         self._refused(self._refusals.take())

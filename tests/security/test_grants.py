@@ -18,6 +18,7 @@ from coord.security import process
 from coord.security.credentials import Credentials, read_daemon, read_user
 from coord.security.principal import MASTER, SERVER, Principal
 from regions import messages as ms
+from regions.access.refusals import LINES_MAX
 from regions.messages.heartbeat import Heartbeat
 from regions.records.model import Incarnation
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
@@ -131,3 +132,22 @@ def test_a_user_is_no_daemon_and_a_stranger_is_nobody(users: Users) -> None:
     assert users.ask(alice, "masters", ms.ShutdownCluster(), ms.Accepted) == ms.FORBIDDEN
     for kind in ("masters", "servers"):
         assert users.ask(None, kind, ms.GetServerStatus(), ms.ServerStatus) == Code.UNAUTHENTICATED
+
+
+def test_refusals_are_recorded(users: Users) -> None:
+    """In the history, for whoever asks later who has tried what, also if another caller is refused all the time."""
+
+    def texts() -> str:
+        found = json.loads(users.done("history", "--only", "requests", "--json", "--limit", "0"))
+        return "\n".join(one["text"] for one in found["steps"])
+
+    alice = read_user(users.alice_dir)
+    assert users.ask(alice, "masters", ms.ListServers(), ms.Accepted) == ms.FORBIDDEN
+    # Refusals of the cases before are in an earlier summary than those that follow.
+    eventually(lambda: "user:alice" in texts())
+    server = read_daemon(users.up.data_dir / "certs", Principal(SERVER, "x"))
+    for number in range(LINES_MAX + 1):
+        beat = Heartbeat("c", Incarnation(f"s{number}", 1), 1)
+        assert users.ask(server, "masters", beat, ms.HeartbeatReply) == ms.FORBIDDEN
+    assert users.ask(alice, "masters", ms.CreateTable("mine"), ms.Accepted) == ms.FORBIDDEN
+    eventually(lambda: "CreateTable: user:alice may not ADMIN the cluster" in texts())

@@ -11,7 +11,7 @@ from coord.security.principal import SERVER, USER, Principal
 from regions import messages as ms
 from regions.access.guard import Guard
 from regions.access.permissions import AGE_MAX_S
-from regions.access.refusals import LINES_MAX, SPAN_S, Refusals
+from regions.access.refusals import IDENTITIES_MAX, LINES_MAX, SPAN_S, Refusals
 from regions.messages.heartbeat import Heartbeat
 from regions.records.acts.grants import FIRST
 from regions.records.model import Incarnation
@@ -58,10 +58,41 @@ def test_refused_requests_are_summed_up() -> None:
 
 def test_a_summary_has_a_bounded_number_of_lines() -> None:
     refusals = Refusals()
-    assert [refusals.note(f"line {number}") for number in range(LINES_MAX + 5)] == [True] + [False] * (LINES_MAX + 4)
+    noted = [refusals.note("user:eve", f"line {number}") for number in range(LINES_MAX + 5)]
+    assert noted == [True] + [False] * (LINES_MAX + 4)
     lines = refusals.take()
     assert len(lines) == LINES_MAX + 1
-    assert lines[-1] == "5 other refused requests"
+    assert lines[-1] == "5 other refused requests: 5 of user:eve"
+    assert refusals.take() == []
+
+
+def test_refusals_of_one_do_not_hide_those_of_another() -> None:
+    """One refused request after ten others of the same second was counted, and in no line."""
+    bench = Bench()
+    for kind in (ms.ListTables, ms.ListServers, ms.ListRit, ms.ListContacts, ms.ShutdownCluster, ms.ShowRetirement):
+        for who in (Principal(SERVER, "s1"), Principal(USER, "mallory")):
+            bench.refuse(kind("s") if kind is ms.ShowRetirement else kind(), who)  # type: ignore[operator]
+    bench.refuse(ms.CreateTable("mine"))
+    bench.due[0][1]()
+    [lines] = bench.refused
+    assert len(lines) == LINES_MAX + 1
+    assert "CreateTable: user:eve may not ADMIN the cluster: ask an admin for `rk grant eve admin`" in lines
+    assert lines[-1] == "3 other refused requests: 2 of user:mallory, 1 of server:s1"
+
+
+def test_a_summary_is_bounded_however_many_identities_are_refused() -> None:
+    refusals = Refusals()
+    for number in range(IDENTITIES_MAX + 5):
+        for line in range(LINES_MAX + 1):
+            refusals.note(f"user:u{number}", f"u{number} line {line}")
+    assert sum(len(one.counts) for one in refusals._found.values()) == IDENTITIES_MAX * LINES_MAX
+    lines = refusals.take()
+    assert lines[:LINES_MAX] == [f"u{number} line 0" for number in range(LINES_MAX)]
+    every = (IDENTITIES_MAX + 5) * (LINES_MAX + 1)
+    assert lines[LINES_MAX:] == [
+        f"{every - LINES_MAX} other refused requests: "
+        f"11 of user:u99, 11 of user:u98, 11 of user:u97, 11 of user:u96, 11 of user:u95, {every - 65} of others"
+    ]
     assert refusals.take() == []
 
 
