@@ -60,10 +60,10 @@ class HeartbeatReceiver:
             self.refused += 1
             raise RpcError(WRONG_MASTER, f"this is master {master.uuid}")
         now_ms = self._now_ms()
+        crowded = self.roster.crowded
         member = self.roster.accept(beat, now_ms)
-        if now_ms >= self._forget_ms:
-            self._forget_ms = now_ms + FORGET_EVERY_MS
-            self.roster.forget(now_ms)
+        if now_ms >= self._forget_ms or crowded != self.roster.crowded:
+            self._forget(now_ms)
         leads = master.active_master if master.role == "active" else None
         wants_full = False
         if leads is not None:
@@ -86,6 +86,15 @@ class HeartbeatReceiver:
             "" if leads is not None else self._hint(),
             0 if member is not None else self.roster.latest_sequence(beat),
         )
+
+    def _forget(self, now_ms: int) -> None:
+        """Drop servers that have been silent for too long, and the reports of those that nobody knows any more."""
+        self._forget_ms = now_ms + FORGET_EVERY_MS
+        self.roster.forget(now_ms)
+        leads = self._master.active_master
+        if leads is not None:
+            servers = leads.world.servers
+            leads.reports.keep(lambda uuid: uuid in servers or self.roster.find(uuid) is not None)
 
     def _doubt(self, leads: ActiveMaster, server: Incarnation, report: Report) -> None:
         """Pass on the replicas that a report puts in doubt."""

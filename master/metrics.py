@@ -107,6 +107,10 @@ HEARTBEATS: Final = (
         _counter("heartbeats_stale", "Heartbeats ignored because of an old sequence number."), lambda h: h.roster.stale
     ),
     HeartbeatFigure(
+        _counter("heartbeats_crowded", "Servers dropped or not taken into a full roster of heartbeats."),
+        lambda h: h.roster.crowded,
+    ),
+    HeartbeatFigure(
         _counter("heartbeats_refused", "Heartbeats rejected: of another cluster, or for another master."),
         lambda h: h.refused,
     ),

@@ -19,7 +19,7 @@ nothing here, and a full report costs little memory per replica.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from regions.cluster.state import ClusterState
@@ -152,6 +152,11 @@ class Reports:
         holding = self._holdings.pop(uuid, None)
         if holding is not None:
             self._drop(holding)
+
+    def keep(self, is_kept: Callable[[str], bool]) -> None:
+        """Drop the reports of all servers but those whose uuid is to be kept."""
+        for uuid in [one for one in self._holdings if not is_kept(one)]:
+            self.forget(uuid)
 
     def _take_one(self, holding: Holding, report: ReplicaReport, now_ms: int) -> None:
         replica = self._world.replicas.get(report.key)

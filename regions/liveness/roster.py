@@ -5,12 +5,17 @@ sessions decide which servers live (a server's ephemeral, RF-01). So a new activ
 received a heartbeat (HB-11, KUDU-1358). The roster has what the store does not: whether a server can reach *this*
 master (HB-12), and its load.
 
+Anybody who may send heartbeats can invent servers, so the roster is bounded. A server counts as known after KNOWN_BEATS
+heartbeats; if the roster is full, the servers that are not known give way first, then those that are silent. A known
+server that still sends heartbeats never does.
+
 Heartbeats may arrive late, twice or out of order. The roster ignores a heartbeat of an earlier start of the server, or
 with a sequence number that is not above the last one.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from typing import Final
 
@@ -21,6 +26,12 @@ from regions.records.model import Incarnation, ServerRecord
 SILENT_MS: Final = 5_000
 #: A server without a heartbeat for this long is dropped from the roster.
 DROPPED_MS: Final = 3_600_000
+#: A server is known after this number of heartbeats.
+KNOWN_BEATS: Final = 10
+#: A server that is not known is dropped from the roster after this time without a heartbeat.
+UNKNOWN_DROPPED_MS: Final = 60_000
+#: Servers in the roster of one master.
+MEMBERS_MAX: Final = 10_000
 
 
 class RosterEntry:
@@ -48,6 +59,8 @@ class Roster:
         self.beats = 0
         #: Number of ignored heartbeats.
         self.stale = 0
+        #: Number of servers that gave way to others, or were not taken in, because the roster was full.
+        self.crowded = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -61,12 +74,18 @@ class Roster:
         return [self._members[uuid] for uuid in sorted(self._members)]
 
     def accept(self, beat: Heartbeat, now_ms: int) -> RosterEntry | None:
-        """Accept a heartbeat and return the server's entry; None for a stale heartbeat, which must be ignored."""
+        """Accept a heartbeat and return the server's entry.
+
+        None: the heartbeat must be ignored, because it is stale, or of a new server while the roster is full.
+        """
         server = beat.server
         member = self._members.get(server.uuid)
         if member is None or member.incarnation != server:
             if member is not None and member.incarnation.start_code > server.start_code:
                 self.stale += 1
+                return None
+            if member is None and len(self._members) >= MEMBERS_MAX and not self._make_room(now_ms):
+                self.crowded += 1
                 return None
             member = self._members[server.uuid] = RosterEntry(server)
         if beat.sequence <= member.sequence:
@@ -109,6 +128,24 @@ class Roster:
         return found
 
     def forget(self, now_ms: int) -> None:
-        """Drop servers without a heartbeat for DROPPED_MS."""
-        for uuid in [one for one, member in self._members.items() if now_ms - member.received_ms > DROPPED_MS]:
+        """Drop servers without a heartbeat for DROPPED_MS, and after UNKNOWN_DROPPED_MS those that are not known."""
+        for uuid, member in list(self._members.items()):
+            limit_ms = DROPPED_MS if member.beats >= KNOWN_BEATS else UNKNOWN_DROPPED_MS
+            if now_ms - member.received_ms > limit_ms:
+                del self._members[uuid]
+
+    def _make_room(self, now_ms: int) -> bool:
+        """Drop a tenth of the servers that may give way. Return False if there is none.
+
+        A tenth at once, because finding them costs a pass over the roster.
+        """
+        found = [
+            (member.beats >= KNOWN_BEATS, member.received_ms, uuid)
+            for uuid, member in self._members.items()
+            if member.beats < KNOWN_BEATS or now_ms - member.received_ms > SILENT_MS
+        ]
+        dropped = heapq.nsmallest(max(1, MEMBERS_MAX // 10), found)
+        for _, _, uuid in dropped:
             del self._members[uuid]
+        self.crowded += len(dropped)
+        return bool(dropped)

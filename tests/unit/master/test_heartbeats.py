@@ -14,7 +14,7 @@ from master.heartbeats import HeartbeatReceiver
 from regions import messages as ms
 from regions.liveness.reports import PATIENCE_MS
 from regions.liveness.roster import SILENT_MS
-from regions.messages.heartbeat import Heartbeat, ReplicaReport, Report, ServerFigures
+from regions.messages.heartbeat import OPEN, Heartbeat, ReplicaReport, Report, ServerFigures
 from regions.records.model import (
     ActiveRecord,
     Incarnation,
@@ -327,3 +327,18 @@ def test_the_free_bytes_of_a_servers_disk_reach_the_keeper(master: Master) -> No
     master.go_on(1.0)
     master.beat(figures=ServerFigures())
     assert keeper.servers["s1"].disk_free == 5
+
+
+def test_invented_servers_leave_nothing_behind(master: Master) -> None:
+    """Their contacts and reports are dropped within two minutes; those of the registered server stay."""
+    assert master.active_master is not None
+    report = Report((ReplicaReport("x.0", "x", 0, OPEN),), begins=True, ends=True)
+    for server in (S1, *(Incarnation(f"ghost-{number}", 1) for number in range(50))):
+        master.beat(report, server)
+    assert (len(master.ear.roster), len(master.active_master.reports.lists())) == (51, 51)
+    for _ in range(122):
+        master.beat()
+        master.wait(1_000)
+    master.beat()
+    assert [one.server for one in master.ear.contacts().contacts] == [S1]
+    assert list(master.active_master.reports.lists()) == [S1]

@@ -6,7 +6,7 @@ import pytest
 
 from regions.cluster.state import ClusterState
 from regions.liveness.reports import CHECKS_MAX, PATIENCE_MS, SPARE_SIZES, Reports, Ruling, Suspect, ruling
-from regions.liveness.roster import DROPPED_MS, SILENT_MS, Roster
+from regions.liveness.roster import DROPPED_MS, KNOWN_BEATS, SILENT_MS, Roster
 from regions.messages.heartbeat import OPEN, Heartbeat, Measure, ReplicaReport, Report, ServerFigures
 from regions.records.model import (
     Incarnation,
@@ -88,6 +88,15 @@ def test_changes_of_what_is_not_known_are_not_taken_for_everything() -> None:
     assert told.wants_full(A)
 
 
+def test_reports_of_servers_that_nobody_knows_are_dropped() -> None:
+    told = Reports(ClusterState())
+    for server in (A, B):
+        told.take(server, Report((ReplicaReport("x.0", "x", 0, OPEN),), begins=True, ends=True), 0)
+    told.keep(lambda uuid: uuid == "a")
+    assert list(told.lists()) == [A]
+    assert [server for server, _ in told._suspects] == ["a"]
+
+
 def beat(sequence: int, server: Incarnation = A, record: ServerRecord | None = None) -> Heartbeat:
     return Heartbeat("c", server, sequence, figures=ServerFigures(sequence), registration=record)
 
@@ -111,7 +120,8 @@ def test_the_roster_believes_the_latest_only() -> None:
 def test_who_is_silent_and_who_is_forgotten() -> None:
     """HB-12: only servers that are registered, and not before a heartbeat can have arrived."""
     roster = Roster()
-    roster.accept(beat(1), 1_000)
+    for sequence in range(1, KNOWN_BEATS + 1):
+        roster.accept(beat(sequence), 1_000)
     late = 1_000 + SILENT_MS + 1
     assert roster.is_recent(A, late - 1)
     assert not roster.is_recent(A, late)
