@@ -76,6 +76,8 @@ class Globals:
         self.context: str | None = None
         self.config_file: str | None = None
         self.json: bool = False
+        #: The place that a topology file gave (--topology): `data_dir`, or `store`.
+        self.topology: dict[str, str] = {}
         #: Given values of SETTINGS, by option.
         self.store_settings: dict[str, str] = {}
         #: False for daemons: neither a context nor the top of the file counts.
@@ -165,6 +167,10 @@ class Globals:
         return None if self.context else os.environ.get(variable_of(option))
 
     def _check_places(self) -> None:
+        for one in (*PLACES, "context") if self.topology else ():
+            name = one.replace("-", "_")
+            if getattr(self, name) != self.topology.get(name):
+                raise UsageFaultError(f"--topology and --{one} name two clusters", "Give one of the two.")
         named = [one for one in PLACES if self._given(one)]
         if self.context and named:
             raise UsageFaultError(

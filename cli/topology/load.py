@@ -92,18 +92,18 @@ def local_data_dir(topology: Topology, path: Path) -> Path:
 
 
 def apply(given: Globals, path: Path) -> Topology:
-    """Have a command act on the cluster of a topology file. Raise UsageFaultError if another one is named, too."""
-    named = next((one for one in ("store", "masters", "data_dir", "context") if getattr(given, one)), None)
-    if named is not None:
-        option = "--" + named.replace("_", "-")
-        raise UsageFaultError(f"--topology and {option} name two clusters", "Give one of the two.")
+    """Have a command act on the cluster of a topology file. Another place beside it is refused when it is used."""
     topology = load(path)
     if topology.is_local:
-        given.data_dir = str(local_data_dir(topology, path))
+        place = {"data_dir": str(local_data_dir(topology, path))}
     else:
-        given.store, given.root = store_addresses(topology), topology.root
+        place = {"store": store_addresses(topology)}
+        given.root = topology.root
         if topology.credentials != INSECURE and "certs-dir" not in given.settings():
             given.store_settings["certs-dir"] = topology.credentials_dir
+    given.topology = place
+    for name, value in place.items():
+        setattr(given, name, getattr(given, name) or value)
     return topology
 
 

@@ -212,8 +212,16 @@ def test_a_command_acts_on_the_cluster_of_a_file(tmp_path: Path) -> None:
     given = Globals()
     apply(given, local)
     assert given.data_path == tmp_path / "a-data"
-    with pytest.raises(UsageFaultError, match="--topology and --data-dir name two clusters"):
-        apply(given, local)
+    for name in ("data_dir", "store", "masters", "context"):
+        for is_first in (False, True):
+            given = Globals()
+            if is_first:
+                setattr(given, name, "other")
+            apply(given, local)
+            if not is_first:
+                setattr(given, name, "other")
+            with pytest.raises(UsageFaultError, match=f"--topology and --{name.replace('_', '-')} name two clusters"):
+                given.data_path  # noqa: B018 - reading the property checks the places
     several = tmp_path / "shop.toml"
     several.write_text(MACHINES.format(credentials="keys"))
     given = Globals()
