@@ -547,6 +547,7 @@ def suggestions(
     found = [
         (f"{rk} status{where}", "the daemons and tables"),
         (f"{rk} watch{where}", "each transition as it happens"),
+        (f"{rk} up add server{where}", "one more region server, while the cluster runs"),
     ]
     source = output.shown(example_data())
     if has_regions and table:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cli.up.control import ControlRequest, ask
 from tests.e2e.clusters import free_base_port, local_up, processes_of, run_rk
 from tests.support.helpers import PATIENCE_S, daemon, eventually, rk
 
@@ -35,7 +36,8 @@ def rk_json(*words: str) -> list[dict[str, Any]]:
 
 
 def test_a_cluster_grows_and_starts_again_as_it_was(tmp_path: Path) -> None:
-    """A server, a master and two store nodes are added beside another cluster; rows, files and members agree."""
+    """A server, a master and two store nodes are added beside another cluster; rows, files and members agree. The first
+    store node is left by a command that was killed."""
     file = tmp_path / "one.toml"
     file.write_text(FILE.format(name="one", port=free_base_port()))
     other = tmp_path / "two.toml"
@@ -47,9 +49,11 @@ def test_a_cluster_grows_and_starts_again_as_it_was(tmp_path: Path) -> None:
         with local_up(data, "--topology", str(file), "--regions", "4", *options) as up:
             up.event("up")
             assert run_rk("put", "packages", "k", "v", "--data-dir", str(data)).returncode == 0
+            ask(data, ControlRequest("add", name="store"))  # as a command does that is killed before it adds the member
             for kind, count in (("server", 1), ("master", 1), ("store", 2)):
                 said = rk_json("up", "add", kind, "--count", str(count), "--topology", str(file))
                 assert [one["event"] for one in said].count("added") == count
+            assert [said[0]["event"], said[0]["daemon"]] == ["continued", "store-2"]
             nodes = json.loads(run_rk("coord", "list", "--json", "--data-dir", str(data)).stdout)["nodes"]
             assert [(node["id"], node["role"]) for node in nodes] == [(n, "participant") for n in (1, 2, 3)]
             refused = run_rk("up", "add", "server", "--rack", "r9", "--data-dir", str(data))
