@@ -48,6 +48,7 @@ from master.phases import Phases
 from master.plans.planner import Planner
 from master.settings import MasterSettings
 from master.standby.auditor import Auditor, Sources
+from master.standby.shortfall import ShortfallCheck, list_reader
 from master.standby.watcher import StoreWatcher
 from regions.cluster.entities import Replica
 from regions.cluster.limits import AssignerConfig
@@ -401,6 +402,13 @@ class MasterService:
             self.now_ms,
             self.uuid,
             Sources(self._at_rest, self._served_replicas, self._home_of, self._settled_replicas, self._copy),
+            ShortfallCheck(
+                self.client,
+                lambda: self.watcher if self.active_master is None else None,
+                self.heartbeats.roster,
+                list_reader(self._reactor),
+                self.now_ms,
+            ),
         )
         self.heartbeats.doubted = auditor.doubt
         watcher = self.make_watcher(self._reactor, self.client, self._layout, self.now_ms, auditor)

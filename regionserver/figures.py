@@ -29,6 +29,7 @@ def figures(
         round(sum(rates.values()), 2),
         [] if tablets is None else tablets.alarms,
         0 if tablets is None else tablets.disk_free,
+        phases[Phase.OPEN],
     )
 
 

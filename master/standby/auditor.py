@@ -6,8 +6,9 @@ session's watcher (`master/standby/watcher.py`) passes every event of a transiti
 During a bulk assignment most transitions end before they are read, and only the number of their steps is checked.
 
 The active master's auditor also compares the replicas that servers report with the store: those whose owner is in doubt
-after a report or the end of a transition every DOUBTS_S, all of them every OWNERS_S. And every auditor reads a slice of
-the regions again every CACHE_S, and compares it with the copy by which its master decides or will decide.
+after a report or the end of a transition every DOUBTS_S, all of them every OWNERS_S. A standby's auditor looks at the
+number of regions in each server's heartbeats instead (`master/standby/shortfall.py`). And every auditor reads a slice
+of the regions again every CACHE_S, and compares it with the copy by which its master decides or will decide.
 
 An alarm is a log line, a count in the metrics, and a znode `/alarms/<id>` with the steps that led to it. `rk audit` and
 `rk status` show the alarm until an operator acknowledges it. The auditor writes nothing else.
@@ -30,6 +31,7 @@ from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import CoordError, NodeExists, NoNode
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED, Stat
 from master.catalog import store
+from master.standby.shortfall import ShortfallCheck
 from regions.cluster.state import ClusterState
 from regions.diagnose.invariants import Audit, Rule
 from regions.diagnose.live.cache_check import CacheCheck
@@ -96,6 +98,7 @@ class Auditor:
         now_ms: Callable[[], int],
         uuid: str,
         sources: Sources,
+        shortfall: ShortfallCheck | None = None,
     ) -> None:
         self._reactor = reactor
         self._client = client
@@ -103,6 +106,7 @@ class Auditor:
         self._now_ms = now_ms
         self._uuid = uuid
         self._sources = sources
+        self._shortfall = shortfall
         self.session_id = client.session_id
         self.audit = Audit()
         #: Alarms raised by this auditor.
@@ -346,6 +350,16 @@ class Auditor:
             found = self._doubts.look(self._sources.home_of, self._sources.settled(), now_ms)
             for key, (rule, text) in found:
                 self._report(self.audit.owner(key, rule, text, now_ms))
+        for server in [] if self._shortfall is None else self._shortfall.due():
+            ensureDeferred(self._look_for_unserved(server)).addErrback(self._failed)
+
+    async def _look_for_unserved(self, server: Incarnation) -> None:
+        """Ask a server that falls short for its list (a standby gets no reports), and report what nobody serves."""
+        assert self._shortfall is not None
+        found = await self._shortfall.unserved(server)
+        if not self._stopped and self._is_current:
+            for key, (rule, text) in found:
+                self._report(self.audit.owner(key, rule, text, self._now_ms()))
 
     # --- the master's copy --------------------------------------------------------------------------------------------
 

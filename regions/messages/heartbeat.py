@@ -195,6 +195,8 @@ class ServerFigures(msgspec.Struct, frozen=True, array_like=True):
     alarms: list[str] = []
     #: Free bytes of its disk above its reserve, as in its registration; 0: unknown.
     disk_free: int = 0
+    #: Number of open replicas of shared regions, those of tablets left out; -1: unknown.
+    shared: int = -1
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

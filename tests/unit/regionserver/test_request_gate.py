@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from regions.messages.heartbeat import OPEN, Measure, ReplicaReport
-from regionserver.figures import report_with_figures
+from regions.messages.heartbeat import OPEN, Measure, ReplicaReport, ReplicaState
+from regions.messages.server import TabletFigures
+from regionserver.figures import figures, report_with_figures
+from regionserver.replica.states import Phase
 from regionserver.request_gate import SIZE_CHANGE_BYTES, SIZES_EVERY_S, Sizes, differs
 
 R = ("r", 0)
@@ -73,3 +75,10 @@ def test_a_report_has_the_measured_size() -> None:
     found = report_with_figures(bare, {R: 2.5}, sizes)
     assert found is not None
     assert (found.measure, found.load) == (Measure(7, 4096), 2.5)
+
+
+def test_figures_count_shared_regions_apart() -> None:
+    """N5: a standby compares this number with its mirror, which has no members of tablets."""
+    phases = {**dict.fromkeys(Phase, 0), Phase.OPEN: 3}
+    found = figures(phases, {}, TabletFigures({ReplicaState.RUNNING.value: 5}))
+    assert (found.open, found.shared) == (8, 3)
