@@ -21,7 +21,7 @@ PATIENCE_MS: Final = 900
 AGAIN_MS: Final = 10_000
 
 
-class _Seen(NamedTuple):
+class _Shortage(NamedTuple):
     """The numbers of one server, the time of the first look that found them, and that of the latest question."""
 
     stored: int
@@ -34,7 +34,7 @@ class Shortfalls:
     """The servers that fall short, since when."""
 
     def __init__(self) -> None:
-        self._seen: dict[Incarnation, _Seen] = {}
+        self._seen: dict[Incarnation, _Shortage] = {}
 
     def look(
         self, stored: Mapping[Incarnation, int], served: Mapping[Incarnation, int], now_ms: int
@@ -51,7 +51,7 @@ class Shortfalls:
                 continue
             seen = before.get(server)
             if seen is None or (seen.stored, seen.served) != (wanted, count):
-                seen = _Seen(wanted, count, now_ms)
+                seen = _Shortage(wanted, count, now_ms)
             elif now_ms - seen.since_ms >= PATIENCE_MS and (
                 seen.asked_ms is None or now_ms - seen.asked_ms >= AGAIN_MS
             ):
