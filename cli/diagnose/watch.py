@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import click
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 from twisted.internet.defer import ensureDeferred
+from twisted.internet.error import ReactorNotRunning
 from twisted.python.failure import Failure
 
 from cli.common import output
@@ -216,11 +218,15 @@ class Watch:
         self._console.print(Text(f"{output.clock(now_ms)}  ** {text}", style="bold"), soft_wrap=True)
 
     def _failed(self, failure: Failure) -> None:
+        if self._is_ending:
+            return  # SIGTERM, Ctrl-C or the last line ends the session, and the requests that wait for it fail
         self._failure = UnreachableError(f"cannot watch the store: {failure.getErrorMessage()}")
         self._stop()
 
     def _stop(self) -> None:
-        if self._reactor.running:
+        """Stop the reactor unless a signal has stopped it already."""
+        self._is_ending = True
+        with suppress(ReactorNotRunning):
             self._reactor.stop()
 
     def _add(self, change: Change | MembershipChange) -> None:

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 from twisted.internet.defer import ensureDeferred
+from twisted.internet.error import ReactorNotRunning
 
 from cli.common.errors import NotFoundError
 from cli.common.names import Names
@@ -94,3 +95,29 @@ def test_the_screen_begins_with_what_is_in_transition_by_the_store() -> None:
     text = console.export_text()
     assert "1 in transition" in text
     assert "90.0 s" in text
+
+
+def test_a_signal_that_comes_first_ends_the_watch_without_an_error() -> None:
+    """SIGTERM stops the reactor; then requests fail with the session, and the last line may want to stop it again."""
+    stopped: list[str] = []
+
+    def stop() -> None:
+        stopped.append("stop")
+        if len(stopped) > 1:
+            raise ReactorNotRunning("Can't stop reactor that isn't running.")
+
+    reactor = SimpleNamespace(addSystemEventTrigger=lambda *_: None, callWhenRunning=lambda _: None, stop=stop)
+    clock = SimpleNamespace(now_ms=lambda: NOW_MS)
+    follower: Any = SimpleNamespace(clock=clock, on_change=None, on_membership=None)
+    shown = watch.Watch(follower, Names([], None), as_json=True, wanted=watch.Wanted(), count=None)
+    failure: Any = SimpleNamespace(getErrorMessage=lambda: "ConnectionLoss")
+
+    def run_reactor() -> None:
+        stop()
+        shown._end()
+        shown._failed(failure)
+        shown._stop()
+
+    reactor.run = run_reactor
+    shown.run(reactor)
+    assert stopped == ["stop", "stop"]
