@@ -31,6 +31,7 @@ from benchmarks.arguments import positive
 from tests.e2e.clusters import free_base_port, local_up, run_rk
 
 DEADLINE_S: Final = 24 * 3600.0
+UP_S: Final = 600.0
 COLUMNS: Final = ("id:int64:key", "amount:double", "note:string")
 _ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -56,7 +57,8 @@ def measure(options: argparse.Namespace, work: Path) -> list[Figure]:
     wanted = _spark(options, "make", str(source), str(options.rows))["digest"]
     size = ["--store-nodes", "1", "--masters", "1", "--servers", "3", "--no-table", "--plan-engine", "greedy"]
     found = []
-    with local_up(work / "data", "--base-port", str(free_base_port()), *size):
+    with local_up(work / "data", "--base-port", str(free_base_port()), *size) as up:
+        up.event("up", UP_S)
         here = ["--data-dir", str(work / "data")]
         for table in ("plain", "sparked"):
             _create(table, options, here)
