@@ -25,6 +25,7 @@ from regionserver.kv.messages import NO_SCHEMA, SCHEMA_CHANGED
 
 #: Concurrent requests of `rk load`.
 LOAD_THREADS: Final = 8
+SPARK_MASTER: Final = "local[*]"
 
 
 @click.command()
@@ -38,7 +39,7 @@ LOAD_THREADS: Final = 8
     help="Requests at once; with --spark of each task.",
 )  # fmt: skip
 @click.option("--spark", "by_spark", is_flag=True, help="Read and write by Spark (docs/spark.md).")
-@spark_options("for --spark")
+@spark_options("for --spark", SPARK_MASTER)
 @takes_timeout(TIMEOUT_S)
 @global_options
 @click.pass_obj
@@ -63,6 +64,8 @@ def load(
     anything is written. In another table the value is the row as JSON. Existing rows are replaced, so an interrupted
     load may be repeated.
     """
+    if not by_spark and (spark_conf or spark_master != SPARK_MASTER):
+        raise UsageFaultError("--spark-master and --spark-conf are for --spark", "Give --spark as well.")
     began = time.monotonic()
     with open_regions(given, timeout_s) as client:
         columns = client.columns(table)

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals
 from cli.common.views.display import PlainDisplay
+from cli.rows.load import load
 from cli.rows.spark import SparkLoad, command_of, error_of, follow, load_by_spark
 from pyspark_regionkeeper.load_job import parse_arguments
 
@@ -47,6 +49,15 @@ def test_errors_of_the_job_are_errors_of_rk() -> None:
     assert (error.message, error.hint) == ("no table", "Look.")
     with pytest.raises(CliError, match="the Spark job ended with status 3"):
         follow(job('{"stage":"checking"}', 3), {}, PlainDisplay(Console(file=sys.stderr)))
+
+
+def test_settings_of_spark_without_spark_are_a_mistake(tmp_path: Path) -> None:
+    """They would have no effect."""
+    source = tmp_path / "rows.csv"
+    source.write_text("id\n1\n", encoding="ascii")
+    done = CliRunner().invoke(load, ["t", str(source), "--spark-conf", "spark.a=b"])
+    assert isinstance(done.exception, UsageFaultError)
+    assert "are for --spark" in str(done.exception)
 
 
 def test_what_cannot_work_is_said_before_spark_starts(tmp_path: Path) -> None:
