@@ -10,8 +10,6 @@ count and digest. 1,000,000 rows by default; `--rows 10000000` needs 4 GB of mem
     load --spark  rk load --spark             with the start of Spark, and without it
     scan          rk scan --count             one process, region after region
     read          the data source             decoded to columns, counted, and the digest of all columns
-
-CPU seconds are those of the client's processes (rk, Java, Python), not of the servers.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -42,7 +39,6 @@ class Figure(NamedTuple):
     name: str
     rows: int
     seconds: float
-    cpu_s: float
 
     @property
     def per_second(self) -> float:
@@ -71,15 +67,14 @@ def measure(options: argparse.Namespace, work: Path) -> list[Figure]:
         whole = _timed(
             "load --spark", options.rows, lambda: loading.append(_rk("load", "sparked", str(source), *here, *by_spark))
         )
-        found += [whole, Figure("  without the start", options.rows, whole.seconds - started_s(loading[0]), 0.0)]
+        found += [whole, Figure("  without the start", options.rows, whole.seconds - started_s(loading[0]))]
         for table in ("plain", "sparked"):
             _say(f"rk scan {table}")
             found.append(_timed(f"scan {table}", options.rows, lambda name=table: _counted(name, options.rows, here)))
             _say(f"reading {table} by Spark")
-            before = _cpu_s()
             read = _spark(options, "read", table, str(work / "data"))
             assert read["digest"] == wanted, f"{table} has other rows than the file: {read['digest']}, not {wanted}"
-            found.append(Figure(f"read {table}", options.rows, read["seconds"], _cpu_s() - before))
+            found.append(Figure(f"read {table}", options.rows, read["seconds"]))
     return found
 
 
@@ -94,10 +89,8 @@ def started_s(said: str) -> float:
 
 def table_text(found: list[Figure]) -> str:
     """Return the figures as a table of Markdown."""
-    lines = ["| way | rows | seconds | rows/s | client's CPU s |", "| --- | ---: | ---: | ---: | ---: |"]
-    for one in found:
-        cpu = f"{one.cpu_s:.1f}" if one.cpu_s else ""
-        lines.append(f"| {one.name} | {one.rows:,} | {one.seconds:.1f} | {one.per_second:,.0f} | {cpu} |")
+    lines = ["| way | rows | seconds | rows/s |", "| --- | ---: | ---: | ---: |"]
+    lines += [f"| {one.name} | {one.rows:,} | {one.seconds:.1f} | {one.per_second:,.0f} |" for one in found]
     return "\n".join(lines)
 
 
@@ -109,15 +102,9 @@ def _create(table: str, options: argparse.Namespace, here: list[str]) -> None:
 
 
 def _timed(name: str, rows: int, call: Any) -> Figure:
-    began, cpu_s = time.monotonic(), _cpu_s()
+    began = time.monotonic()
     call()
-    return Figure(name, rows, time.monotonic() - began, _cpu_s() - cpu_s)
-
-
-def _cpu_s() -> float:
-    """Return the CPU seconds of all children that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return Figure(name, rows, time.monotonic() - began)
 
 
 def _rk(*words: str) -> str:

@@ -6,10 +6,10 @@ from benchmarks.spark import Figure, started_s, table_text
 
 
 def test_the_table_has_rows_per_second() -> None:
-    """And no CPU time where none was measured."""
-    text = table_text([Figure("load", 1_000_000, 20.0, 12.34), Figure("  without the start", 1_000_000, 10.0, 0.0)])
-    assert "| load | 1,000,000 | 20.0 | 50,000 | 12.3 |" in text
-    assert "|   without the start | 1,000,000 | 10.0 | 100,000 |  |" in text
+    """One line for each way."""
+    text = table_text([Figure("load", 1_000_000, 20.0), Figure("  without the start", 1_000_000, 10.0)])
+    assert "| load | 1,000,000 | 20.0 | 50,000 |" in text
+    assert "|   without the start | 1,000,000 | 10.0 | 100,000 |" in text
 
 
 def test_the_start_of_spark_is_read_from_the_progress() -> None:
