@@ -47,7 +47,7 @@ def main() -> None:
     spark = builder.getOrCreate()
     place: dict[str, Any] = {"data_dir": options.data_dir}
     frame = frame_of(spark, options.rows)
-    saved = pyspark_regionkeeper.save(frame, "sales", stage=_say, **place)
+    saved = pyspark_regionkeeper.save(frame, "sales", stage=_say, threads=1, **place)
     _say("written")
     over = threading.Event()
     watching = threading.Thread(target=_watch, args=(spark.sparkContext.statusTracker(), over), daemon=True)
