@@ -62,8 +62,6 @@ from regions.transitions.states import Cause
 #: Interval of the checks of tablets that wait, and its least part for each of them: a tenth of a processor at most.
 LOOK_EVERY_MS: Final = 1_000
 LOOK_PART_MS: Final = 2
-#: Interval of the search for orders that are due again; those of a tablet that was touched go at once.
-ORDERS_EVERY_MS: Final = 250
 #: Tablets that are looked at in one call: some tens of milliseconds of work for a table of 1,000 that is being made.
 LOOKS_MAX: Final = 100
 #: The name of a leader that nothing else is written with is written so late: clients find leaders without it.
@@ -89,7 +87,6 @@ class Keeper:
         #: Tablets about which something may have to be done.
         self._open: dict[str, Tablet] = {}
         self._look_at_ms = 0
-        self._orders_at_ms = 0
         #: Tablets that the look under way has not reached.
         self._unseen: deque[Tablet] = deque()
         self._writes = MemberWrites(epoch, config, self._emit, self._causes)
@@ -372,10 +369,7 @@ class Keeper:
         if not more_comes and not self._unseen:
             self._first_members.request_plan(now_ms)
         if self._is_deciding:
-            is_due = now_ms >= self._orders_at_ms
-            if is_due:
-                self._orders_at_ms = now_ms + ORDERS_EVERY_MS
-            self._orders.dispatch(self._open.values() if is_due else touched, now_ms)
+            self._orders.dispatch(self._open.values(), now_ms)
         taken, self._effects = self._effects, []
         return taken
 
