@@ -287,7 +287,7 @@ class Lab:
     def found_by(self, epoch: int) -> int:
         """Return how many replicas in transition the master of that epoch found when it became active; the master
         records the number."""
-        path = self.layout.run(epoch)
+        path = self.layout.run(epoch, 0)
         eventually(lambda: self.zk.exists(path), 10, f"the record of epoch {epoch}")
         return decode_run(self.zk.get(path)[0], path).found
 
