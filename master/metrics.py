@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from coord.metrics.definitions import RPC_REQUESTS, Definition, MetricKind, add_process
+from coord.metrics.definitions import ALL_TURNS, RPC_REQUESTS, Definition, MetricKind, add_process, of_turns
 from coord.metrics.spans import SpansByName
+from coord.metrics.turns import TurnTimes
 from master.active import ActiveMaster
 from master.assignment.transition_times import TransitionTimes
 from master.heartbeats import HeartbeatReceiver
@@ -45,6 +46,9 @@ class MetricsSource(Protocol):
 
     @property
     def grants_problem(self) -> str: ...
+
+    @property
+    def turns(self) -> TurnTimes | None: ...
 
 
 class StatusFigure(NamedTuple):
@@ -170,7 +174,7 @@ TABLET_ORPHANS: Final = _gauge("tablet_orphans", "Replicas of tablets that the s
 DEFINITIONS: Final = (
     *(one.definition for one in (*STATUS, *HEARTBEATS, *ACTIVE)),
     *(GRANTS_DAMAGED, TENURES, PHASES, PHASE_TIMES, STATE_TIMES, CAUSE_TIMES, BY_STATE, OLDEST, ALARMS, STEPS),
-    *(TABLETS, TABLETS_LED, TABLET_ORPHANS, RPC_REQUESTS),
+    *(TABLETS, TABLETS_LED, TABLET_ORPHANS, RPC_REQUESTS, *ALL_TURNS),
 )
 
 
@@ -201,6 +205,8 @@ class MasterMetrics(Collector):
         yield STATE_TIMES.histogram_by_name(master.transition_times.states.by_name)
         yield CAUSE_TIMES.histogram_by_name(master.transition_times.causes.by_name)
         yield RPC_REQUESTS.histogram_by_name(master.rpc_times.by_name)
+        if master.turns is not None:
+            yield from of_turns(master.turns)
         auditor = master.auditor
         yield ALARMS.family(master.alarms_before + (0 if auditor is None else auditor.alarms))
         yield STEPS.family(0 if auditor is None else auditor.audit.steps)

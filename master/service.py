@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import signal
-import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
@@ -28,6 +27,8 @@ from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError, NoAuth
 from coord.http import AdminHttp
 from coord.metrics.spans import LONG_BOUNDS_S, SpansByName
+from coord.metrics.turns import TurnTimes
+from coord.peers.reactor import install
 from coord.rpc.server import RpcServer
 from coord.security import process
 from coord.security.principal import MASTER, Principal
@@ -234,6 +235,11 @@ class MasterService:
         if isinstance(request, ListContacts):
             return self.heartbeats.contacts()
         return self.api.dispatch(request)
+
+    @property
+    def turns(self) -> TurnTimes | None:
+        """The counted turns of the main loop; None in a simulation, whose loop does not count them."""
+        return getattr(self._reactor, "turns", None)
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -537,16 +543,12 @@ def run(settings: MasterSettings) -> int:
 
     Raise ConfigError when the data directory or an address cannot be used.
     """
-    from twisted.internet import reactor
-
+    loop: Any = install()
     allow_many_files()
-    logs.begin(reactor)
+    logs.begin(loop)
 
     identity = MasterIdentity(settings.data_dir)
     gc.set_threshold(*GC_THRESHOLDS)
-    loop: Any = reactor
-    # Twisted's timers follow the wall clock by default. Deadlines must survive a step of the wall clock.
-    loop.seconds = time.monotonic
     process.use_daemon(settings.certs_dir, Principal(MASTER, identity.uuid))
     service = MasterService(loop, settings, identity)
 

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.registry import Collector
 
-from coord.metrics.definitions import RPC_REQUESTS, TURNS, add_process
+from coord.metrics.definitions import RPC_REQUESTS, add_process, of_turns
 from coord.metrics.spans import SpansByName
 from coord.peers.reactor import TurnReactor
 
@@ -43,7 +43,7 @@ class _Times(Collector):
         """Yield the histograms."""
         yield RPC_REQUESTS.histogram_by_name(self._rpc.by_name)
         if isinstance(self._reactor, TurnReactor):
-            yield TURNS.histogram({(): self._reactor.turns})
+            yield from of_turns(self._reactor.turns)
 
 
 class Metrics:

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from coord.compiled import form
 from coord.metrics.spans import Spans
+from coord.metrics.turns import TurnTimes
 from coord.security import process
 
 PREFIX: Final = "regionkeeper_"
@@ -95,10 +96,29 @@ CERTIFICATES: Final = Definition(
 RPC_REQUESTS: Final = Definition(
     "rpc_request_seconds", MetricKind.HISTOGRAM, "Time from a request to its reply or refusal, by kind.", ("kind",)
 )
-#: Of a store node and a region server.
+#: Of every daemon (`coord/metrics/turns.py`).
 TURNS: Final = Definition(
     "reactor_turn_seconds", MetricKind.HISTOGRAM, "Time that the main loop was busy between two polls of its sockets."
 )
+LONG_TURNS: Final = Definition(
+    "reactor_long_turns",
+    MetricKind.COUNTER,
+    "Turns of the main loop over 20 ms, by the function that ran.",
+    ("culprit",),
+)
+LONGEST_TURN: Final = Definition(
+    "reactor_longest_turn_seconds",
+    MetricKind.GAUGE,
+    "The longest turn of the main loop over 20 ms since the start of this process; 0 without one.",
+)
+ALL_TURNS: Final = (TURNS, LONG_TURNS, LONGEST_TURN)
+
+
+def of_turns(turns: TurnTimes) -> Iterator[Metric]:
+    """Yield the metrics of a main loop."""
+    yield TURNS.histogram({(): turns})
+    yield LONG_TURNS.labeled({(culprit,): count for culprit, count in list(turns.culprits.items())})
+    yield LONGEST_TURN.family(turns.longest_s)
 
 
 class _Build(Collector):

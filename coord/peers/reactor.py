@@ -24,7 +24,7 @@ from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.main import installReactor
 from twisted.logger import Logger
 
-from coord.metrics.spans import Spans
+from coord.metrics.turns import TurnTimes, sample
 
 log = Logger()
 
@@ -40,10 +40,11 @@ def install() -> TurnReactor:
     """Install a turn reactor as this process's reactor and return it. Call this before Twisted imports another one.
 
     Its timers follow the monotonic clock; those of Twisted follow the wall clock by default. Ticks, elections and
-    sessions must continue when the wall clock is set back.
+    sessions must continue when the wall clock is set back. Long turns are sampled, to name their culprits.
     """
     reactor = TurnReactor()
     reactor.seconds = time.monotonic
+    sample(reactor)
     installReactor(reactor)  # type: ignore[no-untyped-call]
     return reactor
 
@@ -54,8 +55,7 @@ class TurnReactor(EPollReactor):
     def __init__(self) -> None:
         self._functions: dict[int, Watcher] = {}
         #: Times that this thread was busy between two polls, counted.
-        self.turns = Spans()
-        self._busy_since = 0.0
+        self.turns = TurnTimes()
         #: True if this turn brought at most one event: other work is unlikely at the moment.
         self.is_calm = True
         self._turn_end: Callable[[], bool] = _no_work
@@ -124,15 +124,17 @@ class TurnReactor(EPollReactor):
         # The end of a turn may plan calls that are due before `timeout` has passed: the sending of replies, for one.
         if self._turn_end() or self._newTimedCalls:
             timeout = 0
-        if self._busy_since:
-            self.turns.add(time.monotonic() - self._busy_since)
+        turns = self.turns
+        if turns.busy_since:
+            turns.add(time.monotonic() - turns.busy_since)
+            turns.busy_since = 0.0
         try:
             ready = self._poll(-1 if timeout is None else timeout, EVENTS_MAX)
         except OSError as error:
             if error.errno == errno.EINTR:
                 return True
             raise
-        self._busy_since = time.monotonic()
+        turns.busy_since = time.monotonic()
         self.is_calm = len(ready) <= 1
         if len(ready) > 1 and self._preferred:
             preferred = [one for one in ready if one[0] in self._preferred]

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from coord.compiled import form
 from coord.http import AdminHttp
 from coord.metrics.spans import Spans
+from coord.metrics.turns import TurnTimes
 from coord.server.admin.backup import PATH as BACKUP_PATH
 from coord.server.admin.backup import Backups
 from coord.server.admin.commands import command_pages
@@ -28,7 +29,7 @@ def admin_site(
     backups: Backups,
     readiness: Readiness,
     log_syncs: Spans,
-    turns: Spans,
+    turns: TurnTimes,
 ) -> AdminHttp:
     """Return the admin pages of one node. `log_syncs` and `turns` are counted by the log's writer and the reactor."""
     registry = CollectorRegistry()

@@ -12,8 +12,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coord.metrics.definitions import PREFIX, TURNS, Definition, MetricKind, add_process, cumulated
+from coord.metrics.definitions import ALL_TURNS, PREFIX, Definition, MetricKind, add_process, cumulated, of_turns
 from coord.metrics.spans import Spans
+from coord.metrics.turns import TurnTimes
 from coord.server.admin.four_letter import FourLetterWords
 from coord.server.clients.connection import REQUEST_BOUNDS_MS
 from coord.server.node import Node
@@ -112,7 +113,7 @@ DEFINITIONS: Final = (
     REQUESTS,
     LOG_SYNCS,
     FOLLOWERS_BEHIND,
-    TURNS,
+    *ALL_TURNS,
 )
 
 
@@ -120,7 +121,7 @@ class StoreMetrics(Collector):
     """Collector that reads the node's figures for each scrape. It registers itself and the metrics of the process."""
 
     def __init__(
-        self, node: Node, words: FourLetterWords, log_syncs: Spans, turns: Spans, registry: CollectorRegistry
+        self, node: Node, words: FourLetterWords, log_syncs: Spans, turns: TurnTimes, registry: CollectorRegistry
     ) -> None:
         self._node = node
         self._words = words
@@ -143,7 +144,7 @@ class StoreMetrics(Collector):
             yield make(f"{OLD_PREFIX}{figure.name}", f"Former name of {figure.definition.full_name}.", value=value)
         yield self._requests()
         yield LOG_SYNCS.histogram({(): self._log_syncs})
-        yield TURNS.histogram({(): self._turns})
+        yield from of_turns(self._turns)
         if node.role_name() == "leader":
             behind: dict[tuple[str, ...], float] = {
                 (str(one),): float(entries) for one, entries in node.followers().items()

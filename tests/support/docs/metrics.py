@@ -8,7 +8,15 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-from coord.metrics.definitions import BUILD, CERTIFICATES, PREFIX, RPC_REQUESTS, TURNS, Definition, MetricKind
+from coord.metrics.definitions import (
+    ALL_TURNS,
+    BUILD,
+    CERTIFICATES,
+    PREFIX,
+    RPC_REQUESTS,
+    Definition,
+    MetricKind,
+)
 from coord.server.admin import metrics as store
 from master import metrics as master
 from regionserver.kv.metrics import KvMetrics
@@ -29,7 +37,7 @@ def of_server() -> list[Definition]:
     registry = CollectorRegistry()
     holders = (metrics, TabletMetrics(registry), RequestMetrics(registry), KvMetrics(registry))
     made = [one for holder in holders for one in vars(holder).values() if isinstance(one, MetricWrapperBase)]
-    return [*map(_definition, made), RPC_REQUESTS, TURNS]
+    return [*map(_definition, made), RPC_REQUESTS, *ALL_TURNS]
 
 
 def _definition(one: MetricWrapperBase) -> Definition:
