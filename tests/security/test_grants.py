@@ -25,6 +25,8 @@ from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
 from tests.support.helpers import eventually
 
 _SHAPE = ("--store-nodes", "1", "--masters", "1", "--servers", "1", "--regions", "2", "--plan-engine", "greedy")
+#: Name of daemons by keys. A server with such a name sends heartbeats of this uuid alone.
+UUID = "55555555-5555-4555-8555-555555555555"
 
 
 class Users:
@@ -112,7 +114,7 @@ def test_what_is_shown_of_grants(users: Users) -> None:
 def test_a_daemon_does_its_work_alone(users: Users) -> None:
     """A server whose machine is in strange hands drops no table and orders no other server; a master no rows."""
     certs = users.up.data_dir / "certs"
-    server, master = (read_daemon(certs, Principal(kind, "x")) for kind in (SERVER, MASTER))
+    server, master = (read_daemon(certs, Principal(kind, UUID)) for kind in (SERVER, MASTER))
     for request in (ms.DeleteTable("packages"), ms.CreateTable("new"), ms.ShutdownCluster(), ms.FenceServer("s")):
         assert users.ask(server, "masters", request, ms.Accepted) == ms.FORBIDDEN
         assert users.ask(master, "masters", request, ms.Accepted) == ms.FORBIDDEN
@@ -145,7 +147,7 @@ def test_refusals_are_recorded(users: Users) -> None:
     assert users.ask(alice, "masters", ms.ListServers(), ms.Accepted) == ms.FORBIDDEN
     # Refusals of the cases before are in an earlier summary than those that follow.
     eventually(lambda: "user:alice" in texts())
-    server = read_daemon(users.up.data_dir / "certs", Principal(SERVER, "x"))
+    server = read_daemon(users.up.data_dir / "certs", Principal(SERVER, UUID))
     for number in range(LINES_MAX + 1):
         beat = Heartbeat("c", Incarnation(f"s{number}", 1), 1)
         assert users.ask(server, "masters", beat, ms.HeartbeatReply) == ms.FORBIDDEN
