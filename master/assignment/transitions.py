@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
@@ -342,17 +343,18 @@ class TransitionReader:
 
     def due(self, now_ms: int) -> None:
         """Queue the transitions of `put_later` whose time has come."""
-        for key, when_ms in list(self._later.items()):
+        while self._later:
+            key, when_ms = next(iter(self._later.items()))
             if when_ms > now_ms:
                 return
-            self.put(*key)
+            self.put(*key)  # takes the key out of `_later`
 
     def flush(self) -> None:
         """Send queued reads. A partly filled read waits while another read is in flight."""
         while self._dirty and self._in_flight < READS_IN_FLIGHT_MAX:
             if self._in_flight and len(self._dirty) < READS_MAX:
                 return
-            keys = list(self._dirty)[:READS_MAX]
+            keys = list(islice(self._dirty, READS_MAX))
             for key in keys:
                 del self._dirty[key]
             self._in_flight += 1
