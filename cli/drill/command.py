@@ -249,6 +249,26 @@ def kill_everything(given: Globals, **options: Any) -> int:
     return _conduct(given, scenario.run, is_startup=True, **options)
 
 
+@drill.command("restore", epilog=_EPILOG)
+@click.option(
+    "--in",
+    "folder",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Directory for the backup and the new cluster; both have all rows.  [default: the system's temporary one]",
+)
+@_options
+def restore(given: Globals, folder: Path | None, **options: Any) -> int:
+    """Back the cluster up under writes, and restore the backup into an empty cluster, as after the loss of everything.
+
+    The running cluster loses nothing. The new one is started on other ports of this machine with new disks, a new store
+    and new credentials, and is removed at the end. The verdict: the backup is whole, it has every write that was
+    acknowledged before its region's point and none that nobody wrote, and every row was restored.
+    """
+    from cli.drill.restoring import scenario
+
+    return _conduct(given, lambda found: scenario.run(found, folder), **options)
+
+
 def _gap_max(usual: float) -> Callable[[_Command], _Command]:
     """Return the option of the longest gap of a tablet."""
     return click.option(

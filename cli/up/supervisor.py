@@ -243,7 +243,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 env=self._environment,
                 process_group=0,
-                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - only makes two system calls, no locks, no allocation of note
+                preexec_fn=die_with(os.getpid()),  # noqa: PLW1509 - only makes two system calls, no locks, no allocation of note
             )
         child = _Child(process, os.pidfd_open(process.pid))
         self._due_s.pop(name, None)
@@ -377,7 +377,7 @@ def _open_log(daemon: Daemon) -> IO[bytes]:
         return Path(os.devnull).open("ab")
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def die_with(parent: int) -> Callable[[], None]:
     """Return the function that a child calls before exec: request SIGKILL at the death of `parent`.
 
     The function exits at once if `parent` has died already.

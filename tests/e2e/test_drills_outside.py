@@ -14,7 +14,7 @@ import pytest
 
 from cli.common.local import CERTS_DIR, SUPER_FILE
 from cli.up.control import ControlRequest, ask
-from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
+from tests.e2e.clusters import LocalUp, free_base_port, local_up, processes_of, run_rk
 from tests.support.helpers import eventually, heed_ctrl_c, rk
 
 pytestmark = pytest.mark.e2e
@@ -65,6 +65,27 @@ def test_a_drill_kills_and_starts_by_the_operators_commands(up: LocalUp, tmp_pat
     assert victim.pid not in (0, before[victim.address])
     assert report["traffic"]["acknowledged_writes"] > 0
     assert "every daemon runs, none died by itself" in {one["name"] for one in report["checks"]}
+
+
+def test_a_backup_is_restored_into_an_empty_cluster(up: LocalUp, tmp_path: Path) -> None:
+    """Every acknowledged write is in the backup, every row in the new cluster, and nothing of both is left."""
+    told = run_rk("table", "create", "files", "--replicas", "1", "--split", "m", "--data-dir", str(up.data_dir))
+    assert told.returncode == 0, told.stderr
+    words = ("drill", "restore", "--json", "--rate", "40", "--in", str(tmp_path), "--data-dir", str(up.data_dir))
+    done = run_rk(*words, timeout_s=300.0)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert {
+        "the backup is whole",
+        "what was acknowledged before a region's point is in the backup",
+        "every row was restored",
+    } <= {one["name"] for one in report["checks"] if one["held"]}
+    found = {one["name"]: one["value"] for one in report["figures"]}
+    assert found["rows"] > 0
+    assert found["backup"] > 0
+    assert found["restore"] > 0
+    assert list(tmp_path.iterdir()) == []
+    assert processes_of(tmp_path) == []
 
 
 def test_an_observation_reports_what_others_broke(up: LocalUp) -> None:
