@@ -507,7 +507,9 @@ class Drill:
             seen = observe(self.cluster)
             found = check_at_rest(seen)
             found += [self.check_members(self.tablets, seen.tablets)] if self.tablets else []
-            waits = not all(one.held for one in found) if may_move else check_tablets(seen.tablets, seen.views)
+            # The balancer may move regions to a server that has come back: while it does, nothing can be judged.
+            waits = not all(one.held for one in found) if may_move else bool(seen.transitions)
+            waits = waits or bool(check_tablets(seen.tablets, seen.views))
             if not waits or time.monotonic() >= deadline_s:
                 return found
             self._changed.wait(_PAUSE_S)
