@@ -21,6 +21,7 @@ import pytest
 
 from cli.up.control import ControlRequest, DaemonState, ask
 from cli.up.examples import example_path
+from tests.e2e.beside import health_beside_clients
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
 from tests.support.helpers import eventually, heed_ctrl_c, rk
 
@@ -61,7 +62,8 @@ def up(newcomer: LocalUp) -> LocalUp:
 def drill(up: LocalUp, name: str, *options: str, members: str = "no tablet has moved") -> list[dict[str, Any]]:
     """Run a drill RUNS times. Check that all invariants of each run held, and return the reports."""
     words = ("drill", name, "--json", "--data-dir", str(up.data_dir), "--seed", str(SEED), "--rate", RATE)
-    done = run_rk(*words, "--repeat", str(RUNS), *options, timeout_s=DRILL_DEADLINE_S * RUNS)
+    with health_beside_clients(up):
+        done = run_rk(*words, "--repeat", str(RUNS), *options, timeout_s=DRILL_DEADLINE_S * RUNS)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     answer: dict[str, Any] = json.loads(done.stdout)
     assert answer["held"]
