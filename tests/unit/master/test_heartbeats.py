@@ -332,7 +332,7 @@ def test_the_free_bytes_of_a_servers_disk_reach_the_keeper(master: Master) -> No
 def test_invented_servers_leave_nothing_behind(master: Master) -> None:
     """Their contacts and reports are dropped within two minutes; those of the registered server stay."""
     assert master.active_master is not None
-    report = Report((ReplicaReport("x.0", "x", 0, OPEN),), begins=True, ends=True)
+    report = Report([ReplicaReport("x.0", "x", 0, OPEN)], begins=True, ends=True)
     for server in (S1, *(Incarnation(f"ghost-{number}", 1) for number in range(50))):
         master.beat(report, server)
     assert (len(master.ear.roster), len(master.active_master.reports.lists())) == (51, 51)

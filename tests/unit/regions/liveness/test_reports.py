@@ -91,7 +91,7 @@ def test_changes_of_what_is_not_known_are_not_taken_for_everything() -> None:
 def test_reports_of_servers_that_nobody_knows_are_dropped() -> None:
     told = Reports(ClusterState())
     for server in (A, B):
-        told.take(server, Report((ReplicaReport("x.0", "x", 0, OPEN),), begins=True, ends=True), 0)
+        told.take(server, Report([ReplicaReport("x.0", "x", 0, OPEN)], begins=True, ends=True), 0)
     told.keep(lambda uuid: uuid == "a")
     assert list(told.lists()) == [A]
     assert [server for server, _ in told._suspects] == ["a"]
