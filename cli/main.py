@@ -108,7 +108,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
         _DATA, "backup", "cli.backup.command:backup", "Rows and store in one directory: create, verify, restore."
     ),
     CommandEntry(
-        _CHANGE, "certs", "cli.security.certs:certs", "Credentials of daemons and users: init, issue, rotate, show."
+        _CHANGE, "certs", "cli.security.certs:certs", "Credentials of daemons and users: issue, rotate, revoke."
     ),
     CommandEntry(_SHELL, "whoami", "cli.security.grants:whoami", "The identity that the cluster knows you by."),
     CommandEntry(_SHELL, "login", "cli.shell.login:login", "Keep address and credentials for later commands."),

@@ -267,6 +267,8 @@ class MasterService:
             self.listen()
         if self.page is not None:
             self.page.feed.start()
+        if self.checks is not None:
+            self.checks.keep_revocations(self._settings.data_dir)
         self.client.on_state(self._session_changed)
         self.client.connect().addErrback(lambda _: None)
         log.info("master {uuid} start code {code}", uuid=self.uuid, code=self._identity.start_code)

@@ -16,6 +16,7 @@ from cli.common.access import certs_dir_named, credentials_of
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import CERTS_DIR, FIRST_USER, read_cluster
 from cli.common.options import Globals, global_options
+from cli.security.revoke import revoke, revoked
 from coord.errors import ConfigError
 from coord.security import making
 from coord.security.certificate_facts import CertificateFacts, facts_of
@@ -51,7 +52,11 @@ class ListedFile(NamedTuple):
 
 @click.group()
 def certs() -> None:
-    """Credentials of daemons and users: make, issue, rotate, list."""
+    """Credentials of daemons and users: make, issue, rotate, show, revoke."""
+
+
+certs.add_command(revoke)
+certs.add_command(revoked)
 
 
 @certs.command("init")

@@ -32,7 +32,7 @@ import msgspec
 
 from coord.errors import RemoteProtocolError
 from coord.peers.framing import CHALLENGE, COUNTER, PROOF, frame
-from coord.security.tls_channel import misnamed
+from coord.security.tls_channel import misnamed, revoked_peer
 from coord.tls.context import Engine, TlsFiles, client_context, server_context
 
 NONCE_BYTES: Final = 32
@@ -165,8 +165,12 @@ class PeerGuard:
         return Engine(context, is_server=is_server, host=named) if context is not None else None
 
     def misnamed(self, tls: Engine | None, kind: str, name: str = "") -> str:
-        """Return why the peer's certificate is not that of `kind:name`, "" if it is, or if names are not checked."""
-        return misnamed(tls.peer_uris(), kind, name) if tls is not None and self.verifies_host else ""
+        """Return why the peer's certificate is not a valid one of `kind:name`, "" if it is, or if names are not
+        checked."""
+        if tls is None or not self.verifies_host:
+            return ""
+        objection = revoked_peer(tls)
+        return f"shows a revoked certificate: {objection}" if objection else misnamed(tls.peer_uris(), kind, name)
 
     def introduce(self, cluster: str, name: str) -> None:
         """Set this peer's own cluster and name, which accepted connections must look for."""

@@ -102,7 +102,10 @@ class Frames(TwistedProtocol):
             plain = channel.receive(data)
         except Unproven as error:
             rejected = StreamError(str(error), Code.UNAUTHENTICATED)
-            self.transport.write(channel.take() + (rejection(rejected) if error.is_open_caller else b""))
+            end = rejection(rejected) if error.is_open_caller else b""
+            if error.is_revoked:
+                end = channel.send(rejection(rejected))
+            self.transport.write(channel.take() + end)
             raise rejected from error
         self.transport.write(channel.take())
         if channel.is_done and self.peer is NOBODY:

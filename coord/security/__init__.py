@@ -7,6 +7,7 @@ channel.py      the security of one connection, without a socket: handshake, the
 credentials.py  the directory of --certs-dir: what this process proves, and whom it accepts
 certificates/   authorities and certificates: making, issuing
 certificate_facts.py  what a certificate says, and when it expires (pure)
+revocation.py   credentials that are worth nothing before their time (pure)
 printable.py    texts of strangers for terminals and logs
 process.py      the credentials of this process, for every client that is given none
 """

@@ -32,12 +32,14 @@ class Unproven(CoordError):  # noqa: N818 - a state of affairs
     """The other end has not proved who it is, or rejects our proof. The text is a sentence for people.
 
     `take` returns what is to be written before the connection is closed. `is_open_caller`: the caller speaks the
-    protocol without a proof, and can be rejected in its words.
+    protocol without a proof, and can be rejected in its words. So can one whose certificate is revoked: `is_done` of
+    its channel is True.
     """
 
-    def __init__(self, why: str, *, is_open_caller: bool = False) -> None:
+    def __init__(self, why: str, *, is_open_caller: bool = False, is_revoked: bool = False) -> None:
         super().__init__(why)
         self.is_open_caller = is_open_caller
+        self.is_revoked = is_revoked
 
 
 class ProofChannel:

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from coord.errors import ConfigError
+from coord.security import revocation
 from coord.security.channel import DialingChannel, ListeningChannel, ProofChannel
-from coord.security.handshake import NONCE_BYTES
+from coord.security.handshake import NONCE_BYTES, HandshakeError
 from coord.security.keys import ClusterSecrets, IdentityKey, decode_key, decode_secrets, issue
 from coord.security.principal import USER, Principal, is_valid, parse_principal
 from coord.security.tls_channel import TlsChannel
@@ -91,8 +92,8 @@ class Credentials:
 
     @property
     def cluster(self) -> str:
-        """The credentials' id of the cluster."""
-        return self._own_key().cluster
+        """The credentials' id of the cluster, "" for a certificate without a key."""
+        return self._key.cluster if self._key is not None else ""
 
     def dialer(self, wanted: str = "", host: str = "") -> ProofChannel:
         """Return the channel of a connection that this process opens to `host`.
@@ -132,11 +133,18 @@ class Credentials:
         name, number, mac = [*rest.rsplit(":", 2), "", ""][:3]
         if not is_valid(kind, name) or not number.isascii() or not number.isdecimal() or len(number) > _NUMBER_DIGITS:
             return None
-        key = self._key_of(Principal(kind, name), int(number))
+        try:
+            key = self._key_of(Principal(kind, name), int(number))
+        except HandshakeError:
+            return None
         wanted = _token_mac(key, self.cluster, purpose) if key is not None else ""
         return Principal(kind, name) if wanted and hmac.compare_digest(wanted.encode(), mac.encode()) else None
 
     def _key_of(self, principal: Principal, number: int) -> bytes | None:
+        """Raise HandshakeError for a revoked key."""
+        objection = revocation.known().key_objection(principal, number)
+        if objection:
+            raise HandshakeError(objection)
         return None if self._secrets is None else self._secrets.key_of(principal, number)
 
     def _own_key(self) -> IdentityKey:

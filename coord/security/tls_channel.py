@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Final
 
+from coord.security import revocation
 from coord.security.channel import IS_OPEN, IS_SECURED, OPEN_GREETING, ProofChannel, Unproven
 from coord.security.handshake import GREETING, refusal, satisfies
 from coord.security.principal import NOBODY, Principal, is_valid
@@ -77,11 +78,32 @@ class TlsChannel(ProofChannel):
         found = next((one for uri in engine.peer_uris() if (one := principal_in(uri)) is not NOBODY), NOBODY)
         if found is NOBODY:
             raise Unproven("TLS: the certificate names no principal of a cluster")
+        objection = revoked(engine, found)
+        if objection:
+            self._finish(found)
+            raise Unproven(objection, is_revoked=self._is_server)
         if not self._is_server and not found.is_daemon:
             raise Unproven(f"{found} answers, which is no daemon")
         if not self._is_server and not satisfies(found, self._wanted):
             raise Unproven(f"{found} answers, but {self._wanted} was expected")
         return found
+
+
+def revoked(engine: Engine, who: Principal) -> str:
+    """Return why the peer's certificate is revoked, "" if it is not, as far as this process knows."""
+    known = revocation.known()
+    if not known.revoked:
+        return ""
+    serial, valid_from_s = engine.peer_serial()
+    return known.certificate_objection(who, serial, valid_from_s)
+
+
+def revoked_peer(engine: Engine) -> str:
+    """Return why the peer's certificate is revoked, "" if it is not, or if the peer has shown none."""
+    if not revocation.known().revoked:
+        return ""
+    found = next((one for uri in engine.peer_uris() if (one := principal_in(uri)) is not NOBODY), NOBODY)
+    return revoked(engine, found)
 
 
 def misnamed(uris: Sequence[str], kind: str, name: str = "") -> str:

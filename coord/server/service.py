@@ -26,6 +26,8 @@ from coord.peers.reactor import TurnReactor, install
 from coord.peers.stream import listening_socket
 from coord.raft.core import RaftConfig
 from coord.raft.membership import Configuration, decode_configuration
+from coord.security import process
+from coord.security.revocation import learn, path_of
 from coord.server.admin.backup import Backups
 from coord.server.admin.four_letter import FourLetterWords
 from coord.server.admin.readiness import Readiness
@@ -388,12 +390,20 @@ class Service:
                     self._hasten()
                 self.node.tick()
                 self._readiness.tick()
+                self._learn_revoked()
                 if self._recovered_to and self.node.applied_index >= self._recovered_to:
                     # The entries read at the start have been freed; they lay between znodes in memory.
                     self._recovered_to = 0
                     return_memory()
             except Exception as error:  # a broken invariant: stop the node
                 self.node.on_failed(error)
+
+    def _learn_revoked(self) -> None:
+        """Learn from this node's own tree which credentials are revoked; a damaged list is left out."""
+        credentials = process.own()
+        znode = None if credentials is None else self.node.machine.tree.find(path_of(credentials.cluster).encode())
+        with contextlib.suppress(ValueError):
+            learn(bytes(znode.data or b"") if znode is not None else b"")
 
     def _hasten(self) -> None:
         """After the start, hold the first election as soon as a majority is connected, before the timeout.

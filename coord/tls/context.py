@@ -223,6 +223,12 @@ class Engine:
         certificate: Any = self._ssl.getpeercert() or {}
         return [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
 
+    def peer_serial(self) -> tuple[str, float]:
+        """Return the serial number of the peer's verified certificate, in hexadecimal, and since when it is valid."""
+        certificate: Any = self._ssl.getpeercert() or {}
+        begins = certificate.get("notBefore")
+        return str(certificate.get("serialNumber", "")), ssl.cert_time_to_seconds(begins) if begins else 0.0
+
     def names_host(self, host: str) -> bool:
         """Return True if the peer's verified certificate has `host` as alternative name (DNS or IP address)."""
         certificate: Any = self._ssl.getpeercert() or {}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from twisted.logger import Logger
 
+from coord.client.following.revocations import FollowedRevocations
 from coord.client.following.znode import FollowedZnode
 from coord.client.session import ZkClient
 from coord.rpc.server import RpcError
@@ -59,10 +61,18 @@ class MasterChecks:
         self._permitted: dict[str, _Permitted] = {}
         self._guard = Guard(now_s, reactor.callLater, self._refused, self._damaged)
         self._followed = FollowedZnode(reactor, path, self._guard.seen, now_s, REFRESH_S)
+        self._revocations: FollowedRevocations | None = None
+        self._reactor, self._now_s = reactor, now_s
+
+    def keep_revocations(self, directory: Path) -> None:
+        """Follow the list of revoked credentials, too, and keep it in the data directory."""
+        self._revocations = FollowedRevocations(self._reactor, directory, self._now_s, REFRESH_S)
 
     def follow(self, client: ZkClient) -> None:
         """Follow the grants by this session, from now on."""
         self._followed.follow(client)
+        if self._revocations is not None:
+            self._revocations.follow(client)
 
     def refresh(self) -> None:
         """Read the grants now: this master has changed them."""
@@ -71,6 +81,8 @@ class MasterChecks:
     def stop(self) -> None:
         """Follow no more."""
         self._followed.stop()
+        if self._revocations is not None:
+            self._revocations.stop()
 
     def check(self, who: Principal, request: ms.MasterRequest) -> None:
         """Raise RpcError if `who` may not send this request.

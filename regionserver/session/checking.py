@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
 
+from coord.client.following.revocations import FollowedRevocations
 from coord.client.following.znode import FollowedZnode
 from coord.client.session import ZkClient
 from coord.errors import ConfigError
@@ -69,16 +70,19 @@ class ServerChecks:
         self._saved: bytes | None = None
         self._guard = Guard(now_s, reactor.callLater, self._refused, self._damaged, AGE_MAX_S)
         self._followed = FollowedZnode(reactor, paths.grants, self._seen, now_s, REFRESH_S)
+        self._revocations = FollowedRevocations(reactor, directory, now_s, REFRESH_S)
         self._restore(now_s())
 
     def follow(self, client: ZkClient) -> None:
         """Follow the grants by this session, from now on."""
         if not self.is_open:
             self._followed.follow(client)
+            self._revocations.follow(client)
 
     def stop(self) -> None:
         """Follow no more."""
         self._followed.stop()
+        self._revocations.stop()
 
     def check(self, who: Principal, request: Any) -> None:
         """Raise RpcError if `who` may not send this request: the one place for all requests to a server."""

@@ -18,12 +18,13 @@ from kazoo.exceptions import NoAuthError, SessionClosedRequireSaslError
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
 from coord.security import process
-from coord.security.credentials import read_daemon, read_user
+from coord.security.credentials import FOR_STORE, read_daemon, read_user
 from coord.security.principal import SERVER, Principal
 from regions import messages as ms
 from regionserver.kv.messages import KvChange, KvRead, KvWrite
 from regionserver.request_gate import Place
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
+from tests.support.helpers import eventually
 
 _SHAPE = ("--store-nodes", "1", "--masters", "1", "--servers", "1", "--regions", "2", "--plan-engine", "greedy")
 _PLACE = Place("r1", "u", 1, 1)
@@ -198,6 +199,48 @@ def test_a_command_without_credentials_says_what_is_missing(cluster: LocalUp, tm
     assert shown.returncode != 0
     assert "serves only clients that authenticate" in shown.stderr
     assert "--certs-dir" in shown.stderr
+
+
+def test_revoked_keys_are_worth_nothing_at_any_port(cluster: LocalUp, tmp_path: Path) -> None:
+    """Masters, servers, admin ports and store nodes refuse the user, RPC with a sentence; `--undo` ends it.
+
+    Fails if `_key_of` does not ask the list, or if masters, servers or nodes do not learn it.
+    """
+    data, mallory = ("--data-dir", str(cluster.data_dir)), tmp_path / "mallory"
+    daemons = json.loads((cluster.data_dir / "cluster.json").read_text())
+    assert run_rk("certs", "issue", "--user", "mallory", "--to", str(mallory), *data).returncode == 0
+    credentials = read_user(mallory)
+    done = run_rk("certs", "revoke", "--user", "mallory", *data)
+    assert "user:mallory is revoked" in done.stdout, done.stderr
+    process.use(credentials)
+    try:
+        for kind in ("masters", "servers"):
+            where = address(cluster, kind)
+            eventually(lambda where=where: "was revoked on" in refusal_of(where), what=f"{kind} know it")
+    finally:
+        process.forget()
+    bearer = {"Authorization": f"Bearer {credentials.token()}"}
+    for kind in ("coord", "masters", "servers"):
+        at = daemons[kind][0]["admin"]
+        eventually(lambda at=at: page(at, "/metrics", bearer)[0] == HTTPStatus.UNAUTHORIZED, what=f"{kind} know it")
+    token = credentials.token(FOR_STORE)
+    with zookeeper(store_of(cluster), token) as client, pytest.raises(SessionClosedRequireSaslError):
+        client.get("/")
+    assert "user:mallory" in run_rk("certs", "revoked", *data).stdout
+    assert run_rk("certs", "revoke", "--user", "mallory", "--undo", *data).returncode == 0
+    with zookeeper(store_of(cluster), token) as client:
+        assert client.get_children("/")
+
+
+def refusal_of(where: tuple[str, int]) -> str:
+    """Return the sentence of a rejection, "" if the caller is served or lacks a grant only."""
+    try:
+        call_blocking(where, ms.GetServerStatus(), 10.0, expect=ms.Accepted)
+    except RpcError as error:
+        return error.message
+    except Exception:  # another reply than Accepted: it is served
+        return ""
+    return ""
 
 
 def test_a_login_needs_no_further_options(cluster: LocalUp, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from coord.env import Clock
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Stream, tune
+from coord.security.tls_channel import revoked_peer
 from coord.server.clients.connection import ClientTransport, Connection
 from coord.server.clients.pipeline import Pipeline
 from coord.tls.context import Engine
@@ -132,6 +133,10 @@ class ClientStream(Stream, ClientTransport):
             self._has_begun = True
             request = wire.take_connect()
             if self.tls is not None:
+                why = revoked_peer(self.tls)
+                if why:
+                    self.fail(f"TLS: {why}")
+                    return
                 self.connection.certificate = self.tls.peer_subject().encode()
             if request is not None:
                 pipeline.handshake.open_session(self.connection, request)

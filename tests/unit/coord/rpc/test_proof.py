@@ -31,13 +31,15 @@ from coord.rpc.wire import (
     encode_body,
     encode_frame,
 )
-from coord.security import process
+from coord.security import process, revocation
+from coord.security.certificate_facts import facts_of
 from coord.security.certificates import making as certificates
 from coord.security.channel import IS_OPEN, IS_SECURED
 from coord.security.credentials import CLUSTER_FILE, Credentials, key_file, read_daemon, read_user
 from coord.security.keys import ClusterSecrets, encode_file, issue
 from coord.security.making import PEERS_FILE, write_private
 from coord.security.principal import NOBODY, Principal
+from coord.security.revocation import RevocationList, Revoked
 from regionserver.client.connections import Connections
 from regionserver.client.tablets.exchange import Exchange, NonblockingConnection, Pool
 
@@ -241,6 +243,48 @@ def test_a_user_cannot_answer_as_a_daemon(tmp_path: Path) -> None:
     [error] = world.call(alice, 1)
     assert error.code == Code.UNAUTHENTICATED
     assert world.seen == []
+
+
+@pytest.mark.parametrize("by_serial", [True, False])
+def test_a_revoked_certificate_serves_nothing(tmp_path: Path, by_serial: bool) -> None:
+    """The caller reads why. Another certificate of the user, made later, is served.
+
+    Fails without the question to `revoked` in `TlsChannel._proved`.
+    """
+    folder = tmp_path / "own"
+    alice, server = with_certificates(folder)
+    (found,) = facts_of((folder / "alice" / "user.alice.crt").read_bytes())
+    at_s = int(NOW.timestamp())
+    entry = Revoked(serial=found.serial, at_s=at_s) if by_serial else Revoked(str(ALICE), at_s=at_s)
+    revocation.learn(msgspec.json.encode(RevocationList((entry,))))
+    try:
+        world = Secured(server)
+        [error] = world.call(alice, 1)
+        assert error.code == Code.UNAUTHENTICATED
+        assert f"of {ALICE} was revoked on" in error.message
+        assert world.seen == []
+        certificates.issue(folder, ALICE, [], folder / "alice", NOW + datetime.timedelta(seconds=2))
+        assert Secured(server).call(alice, 1) == [Answer(1)]
+    finally:
+        revocation.learn(b"")
+
+
+def test_a_revoked_key_serves_nothing(tmp_path: Path) -> None:
+    """Nor its tokens; a key by a later secret is served. A damaged list changes nothing."""
+    alice, server = made(tmp_path / "own", "11")
+    token = alice.token()
+    assert server.principal_of(token) == ALICE
+    revocation.learn(msgspec.json.encode(RevocationList((Revoked(str(ALICE), 1),))))
+    try:
+        [error] = Secured(server).call(alice, 1)
+        assert f"the key of {ALICE} was revoked on" in error.message
+        assert server.principal_of(token) is None
+        with pytest.raises(ValueError, match="truncated"):
+            revocation.learn(b"{")
+        assert server.principal_of(token) is None
+        assert revocation.known().key_objection(ALICE, 2) == ""
+    finally:
+        revocation.learn(b"")
 
 
 def test_the_authority_is_rotated_without_a_restart(tmp_path: Path) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coord.peers.guard import PeerGuard
+from coord.security import revocation
+from coord.security.revocation import RevocationList, Revoked
 from coord.tls.context import NEED, TlsFiles
 from tests.support.certificates import Authority
 from tests.support.store_nodes import SeededRng
@@ -80,6 +83,20 @@ def test_certificate_of_another_kind_gets_nothing(
     machine.until(lambda: any("shows the certificate of user:bob" in line for line in warnings), "a rejection")
     machine.turns()
     assert a.events == []
+
+
+def test_revoked_certificate_gets_nothing(machine: Machine, authority: Authority, warnings: list[str]) -> None:
+    """At either end. Fails without the question to `revoked_peer` in `PeerGuard.misnamed`."""
+    a = certified(machine, "a", authority, "URI:regionkeeper://c/server/a,IP:127.0.0.1")
+    b = certified(machine, "b", authority, "URI:regionkeeper://c/server/b,IP:127.0.0.1")
+    revocation.learn(msgspec.json.encode(RevocationList((Revoked("server:b", at_s=2**33),))))
+    try:
+        b.knows(a)
+        machine.until(lambda: any("shows a revoked certificate" in line for line in warnings), "a rejection")
+        machine.turns()
+        assert a.events == []
+    finally:
+        revocation.learn(b"")
 
 
 def test_plain_connection_to_a_tls_port_gets_nothing(

@@ -1,0 +1,63 @@
+"""The list of revoked credentials, followed in the store, and kept in a file for starts while the store is away."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from twisted.logger import Logger
+
+from coord.client.following.znode import FollowedZnode
+from coord.client.session import ZkClient
+from coord.errors import ConfigError
+from coord.security import process, revocation
+from coord.security.making import write_private
+
+log = Logger()
+
+#: File of the data directory with the list as last read.
+FILE: Final = "revoked.json"
+
+
+class FollowedRevocations:
+    """Teaches this process which credentials are revoked. An open process has nothing to learn."""
+
+    def __init__(self, reactor: Any, directory: Path, now_s: Callable[[], float], every_s: float) -> None:
+        """`directory` is the data directory; `every_s` the longest time between two reads."""
+        credentials = process.own()
+        self._file = directory / FILE
+        self._saved: bytes | None = None
+        self._followed: FollowedZnode | None = None
+        if credentials is None or not credentials.cluster:
+            return
+        path = revocation.path_of(credentials.cluster)
+        self._followed = FollowedZnode(reactor, path, self._seen, now_s, every_s)
+        with contextlib.suppress(OSError, ValueError):
+            self._saved = self._file.read_bytes()
+            revocation.learn(self._saved)
+
+    def follow(self, client: ZkClient) -> None:
+        """Follow the list by this session, from now on."""
+        if self._followed is not None:
+            self._followed.follow(client)
+
+    def stop(self) -> None:
+        """Follow no more."""
+        if self._followed is not None:
+            self._followed.stop()
+
+    def _seen(self, data: bytes, _version: int, _began_s: float) -> None:
+        try:
+            revocation.learn(data)
+        except ValueError as error:
+            log.error("the list of revoked credentials is damaged, the former one is used: {error}", error=error)
+            return
+        if data == self._saved:
+            return
+        try:
+            write_private(self._file, data)
+            self._saved = data
+        except ConfigError as error:
+            log.warn("could not keep the list of revoked credentials: {error}", error=error)

@@ -1,0 +1,90 @@
+"""Credentials that are worth nothing before their time: the list in the store, and what it says of one. Pure.
+
+The list is the value of one znode, `/regionkeeper-revoked-CLUSTER`, with the credentials' id of the cluster. It is
+outside of the cluster's own znodes, so that store nodes find it whatever the cluster's root is. A process learns the
+list when it changes (`coord.client.following.revocations`); `known` is what every check of the process asks.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Final
+
+import msgspec
+
+from coord.security.principal import Principal
+
+#: Limit of the list: the store takes 1 MB for one value.
+REVOKED_MAX: Final = 2_000
+_PREFIX: Final = "/regionkeeper-revoked-"
+#: A certificate is valid this long before its making (`coord.security.certificates.authority`).
+_BEFORE_S: Final = 300
+
+
+class Revoked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One entry: everything of a principal up to now, or one certificate."""
+
+    #: `user:alice`: its keys by the secrets up to `number`, and its certificates made until `at_s`. "": a certificate.
+    principal: str = ""
+    number: int = 0
+    #: Serial number of a certificate in hexadecimal.
+    serial: str = ""
+    at_s: int = 0
+    by: str = ""
+
+
+class RevocationList(msgspec.Struct, frozen=True):
+    """Value of the znode."""
+
+    revoked: tuple[Revoked, ...] = ()
+
+    def key_objection(self, who: Principal, number: int) -> str:
+        """Return why the key of `who` by a secret is worth nothing, "" if it is valid."""
+        found = next((one for one in self.revoked if one.principal == str(who) and number <= one.number), None)
+        return "" if found is None else f"the key of {who} was revoked on {_day(found.at_s)}"
+
+    def certificate_objection(self, who: Principal, serial: str, valid_from_s: float) -> str:
+        """Return why a certificate of `who` is worth nothing, "" if it is valid. `serial` is in hexadecimal."""
+        number = int(serial or "0", 16)
+        for one in self.revoked:
+            is_it = one.serial and int(one.serial, 16) == number
+            is_of_principal = one.principal == str(who) and valid_from_s + _BEFORE_S <= one.at_s
+            if is_it or is_of_principal:
+                return f"the certificate {serial.lower()} of {who} was revoked on {_day(one.at_s)}"
+        return ""
+
+
+_decoder: Final = msgspec.json.Decoder(RevocationList)
+
+
+def path_of(cluster: str) -> str:
+    """Return the path of the list, by the credentials' id of the cluster."""
+    return _PREFIX + cluster
+
+
+def decode(data: bytes) -> RevocationList:
+    """Return the list; an empty one for a missing znode. Raise ValueError."""
+    return _decoder.decode(data) if data else RevocationList()
+
+
+class _OwnRevocations:
+    """The one value of the process."""
+
+    data = b""
+    found = RevocationList()
+
+
+def learn(data: bytes) -> None:
+    """Use this value of the znode from now on. Raise ValueError for a damaged one; the former stays in force."""
+    if data != _OwnRevocations.data:
+        _OwnRevocations.found = decode(data)
+        _OwnRevocations.data = data
+
+
+def known() -> RevocationList:
+    """Return the list as this process knows it."""
+    return _OwnRevocations.found
+
+
+def _day(at_s: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(at_s, datetime.UTC):%Y-%m-%d}"
