@@ -111,12 +111,12 @@ def ranges(splits: Sequence[str], buckets: int) -> list[RegionSpec]:
 
 
 def describe_range(start: str, end: str, buckets: int) -> str:
-    """Return the text of a range of placed keys: `bucket 3, [a, m)`; "" for a table without buckets."""
+    """Return the text of a range of placed keys: `bucket 3, [a, m)`, open ends as ∞; "" without buckets."""
     if not buckets:
         return ""
     bucket = int(start[: PREFIX_BYTES - 1] or "0", 16)
     until = end[PREFIX_BYTES:] if end.startswith(prefix(bucket)) else ""
-    return f"bucket {bucket}, [{start[PREFIX_BYTES:]}, {until})"
+    return f"bucket {bucket}, [{start[PREFIX_BYTES:] or '-∞'}, {until or '+∞'})"
 
 
 __all__ = [
