@@ -3,9 +3,11 @@ takeover."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,6 +185,54 @@ def test_one_move_is_one_cause_in_the_history_and_in_both_logs(tmp_path: Path) -
         assert f"ordered to close 1 regions, cause {cause}" in logs[at]
         assert f"ordered to open 1 regions, cause {cause}" in logs[goal]
         assert f"cause {cause} begins: {steps[0]['origin']}" in cluster.wait_active().log.read_text()
+
+
+def test_the_past_is_read_back_as_it_was(tmp_path: Path) -> None:
+    """N2: `rk state --at`, `rk history --replay` and `--owner` against what the store said at the time.
+
+    Fails if `picture_at` ignores its point, if `replay` keeps entries outside of the range, and if `owners_of` forgets
+    the holder before a move.
+    """
+
+    def asked(*words: str) -> Any:
+        done = run_rk(*words, "--json", "--store", cluster.hosts)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    with own_store(tmp_path / "store", 1) as hosts, cluster_on(hosts, tmp_path / "cluster") as cluster:
+        cluster.wait_servers(3)
+        cluster.ask_active(ms.CreateTable("orders", ["m"], wait_ms=30_000), ms.Tables)
+        cluster.wait_settled()
+        moved = cluster.regions()[0]
+        region_id, first = moved.region_id, moved.replicas[0].uuid
+        held = [first]
+        for _ in range(2):
+            goal = next(uuid for uuid in map(cluster.uuid_of, cluster.servers) if uuid != held[-1])
+            cluster.ask_active(ms.MoveRegion(region_id, 0, goal, 30_000), ms.Accepted)
+            cluster.wait_settled()
+            held.append(goal)
+        servers = [one["server"] for one in asked("server", "list")]
+        names = {one["uuid"]: f"{one['host']}:{one['port']}" for one in servers}
+        steps = asked("history", region_id, "--only", "steps", "--limit", "0")["steps"]
+        ends = [one["zxid"] for one in steps if one["before"] == "OPENED"]
+        assert len(ends) == 3
+        for zxid, uuid in zip(ends, held, strict=True):
+            then = asked("state", "--at", hex(zxid))
+            found = next(one for one in then["regions"] if one["region"] == region_id)
+            assert found["open_on"] == names[uuid]
+        played = asked("history", region_id, "--only", "steps", "--replay", f"{hex(ends[0])}..{hex(ends[1])}")
+        assert [one["after"] for one in played["steps"] if one["region"] == region_id] == [
+            "CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED", ""
+        ]  # fmt: skip
+        for side, uuid in (("before", held[0]), ("after", held[1])):
+            found = next(one for one in played[side]["regions"] if one["region"] == region_id)
+            assert found["open_on"] == names[uuid]
+        owners = asked("history", region_id, "--owner")
+        assert [one["server"] for one in owners if not one["is_gap"]] == [names[uuid] for uuid in held]
+        assert all(one["to_ms"] <= two["from_ms"] for one, two in itertools.pairwise(owners))
+        lines = run_rk("history", region_id, "--owner", "--store", cluster.hosts).stdout.splitlines()
+        assert len(lines) == len(owners)
+        assert lines[-1].endswith(f"{names[held[-1]]} until now")
 
 
 @pytest.mark.parametrize("option", ["--no-mirror", "--mirror"])

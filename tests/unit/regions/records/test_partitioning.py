@@ -79,7 +79,11 @@ def test_the_hash_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("start", "end", "words"),
-    [("", "0000:m", "bucket 0, [-∞, m)"), ("0001:m", "0002:", "bucket 1, [m, +∞)"), ("0002:", "", "bucket 2, [-∞, +∞)")],
+    [
+        ("", "0000:m", "bucket 0, [-∞, m)"),
+        ("0001:m", "0002:", "bucket 1, [m, +∞)"),
+        ("0002:", "", "bucket 2, [-∞, +∞)"),
+    ],
 )
 def test_ranges_in_words(start: str, end: str, words: str) -> None:
     """As `rk table show` prints them."""
