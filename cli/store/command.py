@@ -275,13 +275,24 @@ def run(config: Path | None, certs_dir: Path | None = None, *, insecure: bool = 
     try:
         settings = _settings(config, {name: value for name, value in given.items() if value is not None})
         if not insecure:
-            check_exposed(settings, has_certs=certs_dir is not None)
+            _check_exposed(settings, has_certs=certs_dir is not None, is_zoo_cfg=config is not None)
         process.use_daemon(certs_dir, Principal(NODE, str(settings.node_id)))
     except ConfigError as error:
         raise UsageFaultError(str(error)) from error
     from coord.server import service
 
     sys.exit(service.run(settings))
+
+
+def _check_exposed(settings: StoreSettings, *, has_certs: bool, is_zoo_cfg: bool) -> None:
+    """Raise ConfigError if strangers are served on an address that other machines reach. Settings of a zoo.cfg only
+    cause a warning: the file says what a ZooKeeper would do, and the ensemble that it comes from must start."""
+    try:
+        check_exposed(settings, has_certs=has_certs)
+    except ConfigError as error:
+        if not is_zoo_cfg:
+            raise
+        click.echo(f"warning: as a ZooKeeper would by this file, {error}", err=True)
 
 
 def _gather_tls(given: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ def check_exposed(settings: StoreSettings, *, has_certs: bool) -> None:
         ports = " and ".join(port for port, _ in found)
         remedies = "; ".join(f"{port.rpartition(' ')[0]}: {remedy}" for port, remedy in found)
         raise ConfigError(
-            f"other machines reach the {ports}, and without credentials the node serves everybody there. Give"
+            f"the node serves everybody on the {ports}, which other machines reach. Give"
             f" credentials ({remedies}), or --insecure on a network that you trust"
         )
 

@@ -75,3 +75,18 @@ def test_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert run(["coord", "run", "--id", "1", "--data-dir", str(tmp_path / "d"), "--client-address", "10.0.0.1:2"]) == 2
     assert "or --insecure on a network that you trust" in capsys.readouterr().err
     assert not (tmp_path / "d").exists()
+
+
+def test_a_zoo_cfg_works_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ensemble that moves here starts as before, with a warning."""
+    started: list[StoreSettings] = []
+    monkeypatch.setattr("coord.server.service.run", lambda settings: started.append(settings) or 0)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "zoo.cfg").write_text(f"dataDir={tmp_path / 'd'}\nclientPort=2\n")
+    with pytest.raises(SystemExit):
+        run(["coord", "run", "--config", str(tmp_path / "zoo.cfg")])
+    assert [one.client_address for one in started] == [("0.0.0.0", 2)]
+    said = capsys.readouterr().err
+    assert "warning: as a ZooKeeper would by this file, the node serves everybody on the client port" in said
