@@ -167,6 +167,10 @@ class ReadView(NamedTuple):
     sizes: RegionSizes = NOT_MEASURED
     sums: SizeSums | None = None
 
+    def totals(self) -> SizeSums:
+        """Return the sums of sizes by table and by server."""
+        return self.sums or SizeSums()
+
 
 def read(view: ReadView, request: Read) -> ms.MasterReply:
     """Return the reply. Raise RpcError(NOT_FOUND) for an unknown table or region."""
@@ -174,7 +178,7 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
     match request:
         case ms.ListTables():
             tables = [world.names[name] for name in sorted(world.names)]
-            sizes = (view.sums or SizeSums()).of_tables(view)
+            sizes = view.totals().of_tables(view)
             return ms.Tables([table_summary(one, view, sizes[one.record.table_id]) for one in tables])
         case ms.DescribeTable():
             return describe_table(find_table(world, request.table), request, view)
@@ -194,7 +198,7 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
             watch = view.tablets.watch
             if watch is not None:
                 watch.look(view.now_ms)
-            sizes = (view.sums or SizeSums()).of_servers(view)
+            sizes = view.totals().of_servers(view)
             found_loads = (server_load(servers[uuid], sizes[uuid], flapping.get(uuid, 0)) for uuid in sorted(servers))
             loads = [with_tablets(one, watch) for one in found_loads]
             return ms.Servers(loads, barred=[bar for uuid, bar in sorted(world.bars.items()) if uuid not in servers])

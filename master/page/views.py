@@ -14,7 +14,7 @@ from twisted.internet.task import deferLater
 
 from coord.client.session import ZkClient
 from coord.errors import CoordError, NoNode
-from master.api.reads import ReadView, SizeSums, read, table_summary
+from master.api.reads import ReadView, read, table_summary
 from master.catalog import store
 from master.page.feed import Feed, PageSource
 from regions import messages as ms
@@ -131,7 +131,7 @@ class Views:
         assert isinstance(regions, ms.Regions), "DescribeTable is answered with regions"
         more = regions.regions[REGIONS_PAGE:]
         return {
-            "summary": table_summary(table, view, (view.sums or SizeSums()).of_tables(view)[table.record.table_id]),
+            "summary": table_summary(table, view, view.totals().of_tables(view)[table.record.table_id]),
             "explained": read(view, ms.ExplainTable(name)),
             "regions": regions.regions[:REGIONS_PAGE],
             "next": more[0].region.start_key if more else "",
