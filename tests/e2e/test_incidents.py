@@ -200,7 +200,7 @@ def test_one_address_of_the_store_is_enough(up: LocalUp, monkeypatch: pytest.Mon
     for address in addresses:
         for command in ("status", "health"):
             said = told(up, command, where=f"--store {address}", status=1)
-            assert f"rk: the store at {address} denied access" in said
+            assert f"rk: the store at {address} serves only clients that authenticate" in said
     monkeypatch.setenv("RK_CERTS_DIR", str(up.data_dir / CERTS_DIR))
     monkeypatch.setenv("RK_STORE_AUTH", f"@{up.data_dir / SUPER_FILE}")
     found = json.loads(told(up, "status --json", where=f"--store {addresses[0]}"))

@@ -372,7 +372,7 @@ def test_a_node_of_this_machine_alone_interrupts_nobody_on_it(tmp_path: Path, do
     """A node with only loopback addresses runs as SCHED_BATCH; one with other addresses is scheduled like any
     server."""
     cluster = Cluster(tmp_path, 1)
-    cluster.options = ("--client-address", f"{door}:{cluster.client_ports[1]}")
+    cluster.options = ("--insecure", "--client-address", f"{door}:{cluster.client_ports[1]}")
     cluster.start()
     try:
         cluster.leader()
