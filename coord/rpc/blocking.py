@@ -73,7 +73,7 @@ def call_blocking(
             connection.sendall(channel.send(PREAMBLE + frame) if channel is not None else PREAMBLE + frame)
             return reply_in_thread(_read_payload(connection, channel, deadline), union)
         except TimeoutError as error:
-            raise RpcError(Code.TIMEOUT, f"{host}:{port} did not reply within {timeout_s:g} s") from error
+            raise RpcError(Code.TIMEOUT, f"{host}:{port} did not reply within {timeout_s:.3g} s") from error
         except StreamError as error:
             raise RpcError(error.code, f"{host}:{port}: {error}") from error
         except OSError as error:
