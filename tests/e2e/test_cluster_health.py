@@ -164,9 +164,10 @@ def test_each_ruin_has_its_verdict(tmp_path: Path) -> None:
             assert nodes[2]["commit"] is not None
             assert why(up, "store-1")["state"] == "silent"
             assert why(up, "server-1")["state"] == "up"
+            # On a busy machine the third node may need longer for an answer than the command waits.
+            eventually(lambda: "the store has no leader" in health(up).reasons, what="the third node says so")
             found = health(up)
             assert found.status == UNAVAILABLE
-            assert "the store has no leader" in found.reasons
             assert "store-2 accepts connections and does not answer" in found.reasons
         becomes(up, HEALTHY)
 
