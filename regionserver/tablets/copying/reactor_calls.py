@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from coord.errors import StorageError
 from regionserver.tablets.process.interfaces import ThreadedReactor
@@ -28,8 +28,21 @@ class ReactorCalls:
 
     def call(self, function: Callable[[], T]) -> T:
         """Run `function` on the reactor's thread. Return its result, or raise its exception or HostEnds."""
-        found: T = self._wait(lambda done: done(_result(function)))
-        return found
+        ended = threading.Event()
+        results: list[T | Exception] = []
+
+        def run() -> None:
+            results.append(_result(function))
+            ended.set()
+
+        self._reactor.callFromThread(run)
+        while not ended.wait(_LOOK_S):
+            if self.has_ended:
+                raise HostEnds("the server ends")
+        [result] = results
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def post(self, function: Callable[[], object]) -> None:
         """Run `function` on the reactor's thread, after what was posted before, and do not wait."""
@@ -44,22 +57,6 @@ class ReactorCalls:
                 self._reactor.callFromThread(done, result)
 
         threading.Thread(target=run, name=name, daemon=True).start()
-
-    def _wait(self, begin: Callable[[Callable[[Any], None]], None]) -> Any:
-        ended = threading.Event()
-        results: list[Any] = []
-
-        def done(result: Any) -> None:
-            results.append(result)
-            ended.set()
-
-        self._reactor.callFromThread(begin, done)
-        while not ended.wait(_LOOK_S):
-            if self.has_ended:
-                raise HostEnds("the server ends")
-        if isinstance(results[0], Exception):
-            raise results[0]
-        return results[0]
 
 
 def _result(work: Callable[[], T]) -> T | Exception:
