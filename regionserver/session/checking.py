@@ -14,12 +14,11 @@ from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
 
+from coord.client.following.kept import KeptValue
 from coord.client.following.revocations import FollowedRevocations
 from coord.client.following.znode import FollowedZnode
 from coord.client.session import ZkClient
-from coord.errors import ConfigError
 from coord.rpc.server import RpcError
-from coord.security.making import write_private
 from coord.security.principal import Principal
 from regions.access.guard import Guard
 from regions.access.needs import Scope
@@ -66,8 +65,7 @@ class ServerChecks:
         self.is_open = True
         self._served = served
         self._tablets = tablets
-        self._file = directory / FILE
-        self._saved: bytes | None = None
+        self._kept = KeptValue(directory / FILE, "the grants")
         self._guard = Guard(now_s, reactor.callLater, self._refused, self._damaged, AGE_MAX_S)
         self._followed = FollowedZnode(reactor, paths.grants, self._seen, now_s, REFRESH_S)
         self._revocations = FollowedRevocations(reactor, directory, now_s, REFRESH_S)
@@ -96,26 +94,19 @@ class ServerChecks:
     def _restore(self, now_s: float) -> None:
         """Use the grants of the data directory, until the store has been read."""
         try:
-            saved = self._file.read_bytes()
-            decode_grants(saved, str(self._file))
+            kept = self._kept.read()
+            decode_grants(kept, str(self._kept.file))
         except FileNotFoundError:
             return
         except (OSError, CorruptZnode) as error:
             log.warn("cannot use the kept grants, requests of users wait for the store: {error}", error=error)
             return
-        self._saved = saved
-        self._guard.seen(saved, -1, now_s)
+        self._guard.seen(kept, -1, now_s)
 
     def _seen(self, data: bytes, version: int, began_s: float) -> None:
         # A damaged value is not kept: the last good grants outlive the damage, and a restart of this server.
-        if not self._guard.seen(data, version, began_s) or data == self._saved:
-            return
-        # Without the file the server refuses users if it starts while the store is away; nothing else depends on it.
-        try:
-            write_private(self._file, data)
-            self._saved = data
-        except ConfigError as error:
-            log.warn("could not keep the grants: {error}", error=error)
+        if self._guard.seen(data, version, began_s):
+            self._kept.keep(data)
 
     def _find_table(self, scope: Scope, request: Any) -> Subject | None:
         if scope is Scope.PLACE:

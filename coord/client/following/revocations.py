@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from twisted.logger import Logger
 
+from coord.client.following.kept import KeptValue
 from coord.client.following.znode import FollowedZnode
 from coord.client.session import ZkClient
-from coord.errors import ConfigError
 from coord.security import process, revocation
-from coord.security.making import write_private
 
 log = Logger()
 
@@ -27,16 +26,14 @@ class FollowedRevocations:
     def __init__(self, reactor: Any, directory: Path, now_s: Callable[[], float], every_s: float) -> None:
         """`directory` is the data directory; `every_s` the longest time between two reads."""
         credentials = process.own()
-        self._file = directory / FILE
-        self._saved: bytes | None = None
+        self._kept = KeptValue(directory / FILE, "the list of revoked credentials")
         self._followed: FollowedZnode | None = None
         if credentials is None or not credentials.cluster:
             return
         path = revocation.path_of(credentials.cluster)
         self._followed = FollowedZnode(reactor, path, self._seen, now_s, every_s)
         with contextlib.suppress(OSError, ValueError):
-            self._saved = self._file.read_bytes()
-            revocation.learn(self._saved)
+            revocation.learn(self._kept.read())
 
     def follow(self, client: ZkClient) -> None:
         """Follow the list by this session, from now on."""
@@ -54,10 +51,4 @@ class FollowedRevocations:
         except ValueError as error:
             log.error("the list of revoked credentials is damaged, the former one is used: {error}", error=error)
             return
-        if data == self._saved:
-            return
-        try:
-            write_private(self._file, data)
-            self._saved = data
-        except ConfigError as error:
-            log.warn("could not keep the list of revoked credentials: {error}", error=error)
+        self._kept.keep(data)
