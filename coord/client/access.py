@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import ssl
 from dataclasses import dataclass, field
@@ -12,12 +13,14 @@ from coord.client.ops import digest_acl
 from coord.digests import is_digest
 from coord.errors import ConfigError
 from coord.security import process
-from coord.tls.context import caller_context
+from coord.tls.reloading import CallerContext
 from coord.wire.opcodes import PERM_ALL, PERM_READ
 from coord.wire.values import OPEN_ACL, Acl
 
 #: Schemes of identities that prove something, for readers.
 _READING_SCHEMES: Final = ("digest", "rk", "sasl", "x509")
+#: One for each set of files, so that a file is read once for many connections.
+_caller_context: Final = functools.cache(CallerContext)
 _BETWEEN_READERS: Final = re.compile(r",(?=\s*(?:digest|rk|sasl|x509):)")
 
 
@@ -77,10 +80,13 @@ class StoreAccess:
         return found or OPEN_ACL
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Return the TLS context, or None without TLS. Raise ConfigError for unusable files."""
+        """Return the TLS context of a connection that is opened now, None without TLS. Changed files are read again.
+
+        Raise ConfigError for unusable files, at the first call.
+        """
         if self.tls_ca is None:
             return None
-        return caller_context(self.tls_ca, self.tls_cert, self.tls_key, verify_host=self.verify_host)
+        return _caller_context(self.tls_ca, self.tls_cert, self.tls_key, verify_host=self.verify_host).now()
 
 
 def parse_readers(text: str) -> tuple[tuple[str, str], ...]:

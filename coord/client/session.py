@@ -160,7 +160,8 @@ class ZkClient(Requests):
         self._auths: list[tuple[bytes, bytes]] = []
         self._digests = access.digests
         self._sasl = access.sasl
-        self._tls = access.tls_context()
+        access.tls_context()  # raises an error of its files here, not at an attempt
+        self._tls = access.tls_context
         self._watches = WatchBook()
 
     # --- what a caller sees -------------------------------------------------------------------------------------------
@@ -281,7 +282,8 @@ class ZkClient(Requests):
         hello = r.ConnectRequest(self._last_zxid, self._wanted_ms, self.session_id, self._passwd)
         connection = StoreConnection(self, self._reactor, self._clock, hello, patience_ms=patience_ms)
         self._trying = connection
-        carrier = connection if self._tls is None else Secured(connection, self._tls, host)
+        tls = self._tls()
+        carrier = connection if tls is None else Secured(connection, tls, host)
         factory = _OneAttempt(carrier, partial(self._attempt_failed, connection))
         self._connector = self._reactor.connectTCP(host, port, factory, timeout=patience_ms / 1000)
 

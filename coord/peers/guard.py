@@ -33,7 +33,8 @@ import msgspec
 from coord.errors import RemoteProtocolError
 from coord.peers.framing import CHALLENGE, COUNTER, PROOF, frame
 from coord.security.tls_channel import misnamed, revoked_peer
-from coord.tls.context import Engine, TlsFiles, client_context, server_context
+from coord.tls.context import Engine, TlsFiles
+from coord.tls.reloading import TlsContexts
 
 NONCE_BYTES: Final = 32
 _MAC_BYTES: Final = 32
@@ -146,9 +147,7 @@ class PeerGuard:
         """`token(n)` returns n unpredictable bytes. Raise ConfigError for unusable certificates."""
         self._token = token
         self._secret = secret
-        self._server = server_context(tls) if tls is not None else None
-        #: TLS context of connections that this node opens.
-        self.client: ssl.SSLContext | None = client_context(tls) if tls is not None else None
+        self._contexts = TlsContexts(tls) if tls is not None else None
         #: Cluster and name of this peer, for proofs; set by `introduce`.
         self._own = NO_NAMES
         #: True if a peer's certificate must name the host of the peer, and no other principal of the cluster.
@@ -156,13 +155,18 @@ class PeerGuard:
 
     def is_open(self) -> bool:
         """Return True if peers are not authenticated."""
-        return not self._secret and self._server is None
+        return not self._secret and self._contexts is None
 
     def engine(self, *, is_server: bool, host: str = "") -> Engine | None:
         """Return the TLS engine of a new connection, None without certificates; `host` is the dialed host."""
-        context = self._server if is_server else self.client
-        named = host if self.verifies_host and not is_server else ""
-        return Engine(context, is_server=is_server, host=named) if context is not None else None
+        if self._contexts is None:
+            return None
+        context = self._contexts.server() if is_server else self._contexts.client()
+        return Engine(context, is_server=is_server, host=host if self.verifies_host and not is_server else "")
+
+    def client(self) -> ssl.SSLContext | None:
+        """Return the TLS context of a connection that this node opens now, None without certificates."""
+        return None if self._contexts is None else self._contexts.client()
 
     def misnamed(self, tls: Engine | None, kind: str, name: str = "") -> str:
         """Return why the peer's certificate is not a valid one of `kind:name`, "" if it is, or if names are not

@@ -30,6 +30,7 @@ from coord.security.keys import ClusterSecrets, IdentityKey, decode_key, decode_
 from coord.security.principal import USER, Principal, is_valid, parse_principal
 from coord.security.tls_channel import TlsChannel
 from coord.tls.context import NEED, TlsFiles, client_context, server_context
+from coord.tls.reloading import version_of
 
 CLUSTER_FILE: Final = "cluster-secret.json"
 AUTHORITY_FILE: Final = "ca.crt"
@@ -163,7 +164,7 @@ class Credentials:
         paths = [self._secrets_path(), self._key_path()]
         if self.certificate is not None:
             paths += [self.certificate, self.certificate.with_suffix(_KEY_SUFFIX), self.directory / AUTHORITY_FILE]
-        return tuple(_version(path) for path in paths)
+        return tuple(version_of(path) for path in paths)
 
     def _secrets_path(self) -> Path:
         return self.directory / CLUSTER_FILE
@@ -267,12 +268,3 @@ def read_private(path: Path) -> bytes:
             return file.read()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _version(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes with the file's content, None if the file is missing."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -7,7 +7,6 @@ import gc
 import json
 import resource
 import socket
-import ssl
 import sys
 from typing import Any, Final
 
@@ -45,7 +44,7 @@ from coord.server.recovery.startup import WAL_FOLDER
 from coord.server.snapshots.job import ForkSnapshotJob
 from coord.storage.records import WriteBatch
 from coord.storage.writer import InlineWriter, ThreadWriter
-from coord.tls.context import server_context
+from coord.tls.reloading import TlsContexts
 
 log = Logger()
 
@@ -231,18 +230,18 @@ class Service:
         except OSError as error:
             log.error("cannot mark {file} with the feature level: {why}", file=disk.where(META), why=error.strerror)
 
-    def _open_listeners(self) -> dict[socket.socket, ssl.SSLContext | None]:
-        """Listen for clients; return each socket with its TLS context, None for plain TCP."""
+    def _open_listeners(self) -> dict[socket.socket, TlsContexts | None]:
+        """Listen for clients; return each socket with its TLS contexts, None for plain TCP."""
         settings = self.settings
-        listening: dict[socket.socket, ssl.SSLContext | None] = {}
+        listening: dict[socket.socket, TlsContexts | None] = {}
         if settings.secure_client_address is not None and settings.tls is not None:
-            context = server_context(settings.tls)
-            listening[self._bind(settings.secure_client_address, "client")] = context
+            contexts = TlsContexts(settings.tls)
+            listening[self._bind(settings.secure_client_address, "client")] = contexts
         if settings.client_address != settings.secure_client_address:
             listening[self._bind(settings.client_address, "client")] = None
         return listening
 
-    def _begin(self, listening: dict[socket.socket, ssl.SSLContext | None], peer_socket: socket.socket | None) -> None:
+    def _begin(self, listening: dict[socket.socket, TlsContexts | None], peer_socket: socket.socket | None) -> None:
         """Start writer, links, listener and timers."""
         reactor = self.reactor
         if all(map(_is_loopback, self._sockets)):

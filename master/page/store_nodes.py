@@ -29,7 +29,7 @@ class StoreNodes:
     def __init__(self, reactor: Any, addresses: list[str], access: StoreAccess, now_ms: Callable[[], int]) -> None:
         self._reactor = reactor
         self._addresses = addresses
-        self._tls = access.tls_context()
+        self._tls = access.tls_context
         self._now_ms = now_ms
         self._answers: dict[str, StoreNodeFigure] = {}
         self._at_ms: dict[str, int] = {}
@@ -54,9 +54,11 @@ class StoreNodes:
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
 
+        tls = self._tls()
+
         def carrier(question: Protocol) -> Protocol:
             inner: Any = question
-            return question if self._tls is None else Secured(inner, self._tls, host)
+            return question if tls is None else Secured(inner, tls, host)
 
         factory = _NodeFactory(self._reactor, carrier, lambda text, trouble: self._answered(address, text, trouble))
         self._reactor.connectTCP(host, int(port), factory, timeout=TIMEOUT_S)

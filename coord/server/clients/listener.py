@@ -7,7 +7,6 @@ the first request, unsent bytes for a client that does not read, and how long a 
 from __future__ import annotations
 
 import socket
-import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,6 +21,7 @@ from coord.security.tls_channel import revoked_peer
 from coord.server.clients.connection import ClientTransport, Connection
 from coord.server.clients.pipeline import Pipeline
 from coord.tls.context import Engine
+from coord.tls.reloading import TlsContexts
 from coord.wire.client_conn import PHASE_CLOSED, PHASE_OPEN, PHASE_WORD, ClientConnection
 
 log = Logger(__name__)
@@ -250,16 +250,16 @@ class ClientListener:
         self._held: list[ClientStream] = []
         self.streams: dict[ClientStream, None] = {}
         self._per_address: dict[str, int] = {}
-        #: Listening socket -> its TLS context, None for plain TCP.
-        self._listening: dict[socket.socket, ssl.SSLContext | None] = {}
+        #: Listening socket -> its TLS contexts, None for plain TCP.
+        self._listening: dict[socket.socket, TlsContexts | None] = {}
         #: Connections rejected at one of the limits, since the start.
         self.refused = 0
 
-    def start(self, listening: Mapping[socket.socket, ssl.SSLContext | None]) -> None:
-        """Accept clients on these sockets; a socket with a TLS context accepts TLS only."""
+    def start(self, listening: Mapping[socket.socket, TlsContexts | None]) -> None:
+        """Accept clients on these sockets; a socket with TLS contexts accepts TLS only."""
         self._listening = dict(listening)
-        for listener, context in self._listening.items():
-            self.reactor.watch(listener.fileno(), partial(self._accept, listener, context))
+        for listener, contexts in self._listening.items():
+            self.reactor.watch(listener.fileno(), partial(self._accept, listener, contexts))
         self.reactor.callLater(SWEEP_S, self._sweep)
 
     def stop(self) -> None:
@@ -320,8 +320,8 @@ class ClientListener:
             else:
                 del self._per_address[stream.address]
 
-    def _accept(self, listener: socket.socket, context: ssl.SSLContext | None, events: int) -> None:  # noqa: ARG002
-        for _ in range(ACCEPTS_PER_TURN if context is None else SECURE_ACCEPTS_PER_TURN):
+    def _accept(self, listener: socket.socket, contexts: TlsContexts | None, events: int) -> None:  # noqa: ARG002
+        for _ in range(ACCEPTS_PER_TURN if contexts is None else SECURE_ACCEPTS_PER_TURN):
             try:
                 sock, address = listener.accept()
             except BlockingIOError:
@@ -338,7 +338,7 @@ class ClientListener:
                 sock.close()
                 continue
             tune(sock, give_up_ms=self.limits.stall_ms)
-            tls = None if context is None else Engine(context, is_server=True)
+            tls = None if contexts is None else Engine(contexts.server(), is_server=True)
             stream = ClientStream(self, sock, (host, address[1]), tls)
             self.streams[stream] = None
             self._per_address[stream.address] = self._per_address.get(stream.address, 0) + 1

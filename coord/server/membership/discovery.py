@@ -90,8 +90,9 @@ def ask_peer(address: Address, guard: PeerGuard | None = None) -> DiscoveredStor
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.create_connection(address, ANSWER_S))
         if guard is not None:
-            if guard.client is not None:
-                sock = stack.enter_context(guard.client.wrap_socket(sock, server_hostname=address[0]))
+            context = guard.client()
+            if context is not None:
+                sock = stack.enter_context(context.wrap_socket(sock, server_hostname=address[0]))
             _prove(sock, guard)
         sock.sendall(hello_frames.encode_who())
         body = _read_frame(sock)
