@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz bench bench-plan bench-spark bench-store bench-tablets clean dist docs lock install-locked sbom audit
+.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz mutated-frames bench bench-plan bench-spark bench-store bench-tablets clean dist docs lock install-locked sbom audit
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -204,6 +204,10 @@ bench-tablets: $(VENV)/installed-dev $(VENV)/compiled  ## tables with three repl
 
 bench-spark: $(VENV)/installed-dev $(VENV)/compiled  ## tables in Spark beside rk load and rk scan, 1,000,000 rows (BENCH="--rows 10000000 --memory 2g")
 	$(BIN)/python -m benchmarks.spark $(BENCH)
+
+FRAMES ?= 20000
+mutated-frames: $(VENV)/installed-dev $(VENV)/compiled  ## FRAMES (20000) mutated frames for every port of an open and of a secured cluster; make test sends 1000
+	RK_FRAMES=$(FRAMES) $(BIN)/python -m pytest -q -s -k memory tests/security/test_mutated_frames.py tests/security/test_stranger.py
 
 FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/installed-dev  ## search for bytes that break a decoder, the state machine or a node (FUZZ_SECONDS=600)

@@ -1,118 +1,98 @@
-"""Mutated frames to the ports of masters and region servers: no process ends, none keeps memory.
+"""Mutated frames to the ports of an open store, master and region server: no process ends, none keeps memory.
 
-FRAMES per port; RK_FRAMES=20000 for the long form.
+An open daemon decodes what a secured one refuses unread (test_stranger.py). FRAMES per port; the long form is
+`make mutated-frames`.
+
+Fails if `coord.peers.framing.readable` or `RpcServer` does not catch what a decoder raises, and if closed connections
+stay in a list.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import random
-import socket
-import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, NamedTuple
 
-import msgspec
 import pytest
 
-from coord.peers import framing
 from coord.rpc.blocking import call_blocking
-from coord.rpc.wire import PREAMBLE, Request, encode_frame
 from regions import messages as ms
-from regionserver.tablets.links.hello import ServerHello, encode_hello
-from tests.e2e.masters import Cluster, Process, cluster_on, own_store
-from tests.fuzz.mutate import mutated
+from tests.e2e.masters import Cluster, cluster_on, own_store
+from tests.security import frames
+from tests.security.store_node import Store, honest_client, running_store
 from tests.support.helpers import free_ports
 
 pytestmark = pytest.mark.e2e
 
-FRAMES: Final = int(os.environ.get("RK_FRAMES", "200"))
-#: Connections that are open at the same time, each with one mutated stream.
-AT_ONCE: Final = 50
-#: What a process may keep of any number of frames: caches of its allocator, lines of its log.
-KEPT_KB: Final = 48 << 10
-#: Requests that end a process or a server's work when they are valid: a mutation may leave them so.
-ORDERS: Final = ("Shutdown", "Fence", "Drain", "Retire", "Stop")
+
+class Open(NamedTuple):
+    """Daemons without credentials, and their ports by name: (kind, port). The store of master and server is another
+    one than the attacked: a mutated write may still be valid."""
+
+    cluster: Cluster
+    store: Store
+    ports: dict[str, tuple[str, int]]
 
 
 @pytest.fixture(scope="module")
-def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, dict[str, int]]]:
-    """Yield a master and a region server with tablets, and their ports by name."""
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
+    """Yield a master, a region server with tablets, and a store node."""
     folder: Path = tmp_path_factory.mktemp("frames")
-    master, server, peer = free_ports(3)
+    master, server, peer, store_peer, store_admin = free_ports(5)
     options = ["--admin-address", f"127.0.0.1:{master}"]
     more = ("--admin-address", f"127.0.0.1:{server}", "--peer-address", f"127.0.0.1:{peer}")
+    of_store = ("--peers", f"1=127.0.0.1:{store_peer}", "--peer-address", f"127.0.0.1:{store_peer}")
+    of_store += ("--admin-address", f"127.0.0.1:{store_admin}")
     with (
         own_store(folder / "store", 1) as hosts,
-        cluster_on(hosts, folder, masters=1, servers=1, options=options, server_options=more) as running,
+        cluster_on(hosts, folder, masters=1, servers=1, options=options, server_options=more) as cluster,
+        running_store(folder, *of_store) as store,
     ):
-        running.wait_servers(1)
-        yield (
-            running,
-            {
-                "master": running.masters[0].address[1],
-                "server": running.servers[0].address[1],
-                "admin of master": master,
-                "admin of server": server,
-                "peers of tablets": peer,
-            },
-        )
+        cluster.wait_servers(1)
+        ports = {
+            "RPC of the master": (frames.MASTER, cluster.masters[0].address[1]),
+            "RPC of the server": (frames.SERVER, cluster.servers[0].address[1]),
+            "admin of the master": (frames.ADMIN, master),
+            "admin of the server": (frames.ADMIN, server),
+            "admin of the store": (frames.ADMIN, store_admin),
+            "peers of tablets": (frames.TABLET_PEERS, peer),
+            "peers of the store": (frames.STORE_PEERS, store_peer),
+            "clients of the store": (frames.STORE, int(store.address.rpartition(":")[2])),
+        }
+        yield Open(cluster, store, ports)
 
 
-def requests(union: Any) -> list[bytes]:
-    """Return a stream with one request of each type of the union, without its fields."""
-    tags = [str(one.__struct_config__.tag) for one in typing.get_args(union)]
-    bodies = [msgspec.msgpack.encode({"type": tag}) for tag in tags if not tag.startswith(ORDERS)]
-    return [PREAMBLE + encode_frame(Request(n, msgspec.Raw(body))) for n, body in enumerate(bodies)]
+def pids(running: Open) -> dict[str, int]:
+    """Return the processes by name."""
+    found = {"store": running.store.process.pid}
+    for name, one in (("master", running.cluster.masters[0]), ("server", running.cluster.servers[0])):
+        assert one.popen is not None
+        assert one.popen.poll() is None, name
+        found[name] = one.popen.pid
+    assert running.store.process.poll() is None, running.store.log()[-3000:]
+    return found
 
 
-def corpus(name: str) -> list[bytes]:
-    if name == "peers of tablets":
-        hello = encode_hello(ServerHello("c", "server-1", "server-2", 1, ("127.0.0.1", 1)))
-        return [hello, *(framing.frame(kind, bytes(size)) for kind in range(8) for size in (0, 1, 40, 300))]
-    if name.startswith("admin"):
-        paths = ("/health", "/metrics", "/status", "/nothing")
-        heads = ("", "content-length: 9\r\n", "transfer-encoding: chunked\r\n", "connection: keep-alive\r\n")
-        return [f"GET {path} HTTP/1.1\r\nhost: x\r\n{head}\r\n0\r\n\r\n".encode() for path in paths for head in heads]
-    return requests(ms.MasterRequest if name == "master" else ms.ServerRequest)
+def is_served(running: Open) -> None:
+    """Check that all three serve an honest caller."""
+    asked: list[tuple[Any, Any, Any]] = [
+        (running.cluster.masters[0], ms.GetMasterStatus(), ms.MasterStatus),
+        (running.cluster.servers[0], ms.GetServerStatus(), ms.ServerStatus),
+    ]
+    for process, message, expect in asked:
+        call_blocking(process.address, message, 60.0, expect=expect)
+    with honest_client(running.store) as honest:
+        honest.is_served()
+    pids(running)
 
 
-def attack(port: int, streams: list[bytes]) -> None:
-    """Send each stream by a connection of its own, and end them all."""
-    with contextlib.ExitStack() as stack:
-        for stream in streams:
-            with contextlib.suppress(OSError):
-                caller = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
-                caller.setblocking(False)
-                caller.send(stream)
-
-
-def kilobytes(process: Process) -> int:
-    """Return the resident memory of a daemon."""
-    assert process.popen is not None
-    status = Path(f"/proc/{process.popen.pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
-
-
-def test_no_process_ends_and_none_keeps_memory(ports: tuple[Cluster, dict[str, int]]) -> None:
-    """After each port's frames master and server answer; after all of them their memory is as before."""
-    cluster, found = ports
-    chance = random.Random(7)
-    daemons = {cluster.masters[0]: (ms.GetMasterStatus(), ms.MasterStatus)}
-    answers: dict[Process, tuple[Any, Any]] = {**daemons, cluster.servers[0]: (ms.GetServerStatus(), ms.ServerStatus)}
-    before: dict[Process, int] = {}
-    for is_warm in (False, True):
-        for name, port in found.items():
-            cases = corpus(name)
-            for _ in range((FRAMES if is_warm else 200) // AT_ONCE):
-                attack(port, [mutated(chance, cases) for _ in range(AT_ONCE)])
-            for process, (message, expect) in answers.items():
-                call_blocking(process.address, message, 60.0, expect=expect)
-                assert process.popen is not None
-                assert process.popen.poll() is None, name
-        if not is_warm:
-            before = {process: kilobytes(process) for process in answers}
-    for process, kept in before.items():
-        assert kilobytes(process) - kept < KEPT_KB, process.arguments
+def test_no_process_ends_and_none_keeps_memory(running: Open) -> None:
+    """After each port's frames all daemons answer; after all of them their memory is as before."""
+    for name, (kind, port) in running.ports.items():
+        frames.attack(name, kind, port, frames.WARMING, lambda: is_served(running))
+    before = {name: frames.kilobytes(pid) for name, pid in pids(running).items()}
+    for name, (kind, port) in running.ports.items():
+        frames.attack(name, kind, port, frames.FRAMES, lambda: is_served(running))
+    for name, pid in pids(running).items():
+        assert frames.kilobytes(pid) - before[name] < frames.KEPT_KB, name
+    assert "Traceback" not in running.store.log()
