@@ -55,7 +55,7 @@ from regions.cluster.entities import Replica
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.diagnose.health import judge_figures
-from regions.diagnose.live.doubts import QUIET_MS
+from regions.diagnose.live.doubts import QUIET_MS, SettledList
 from regions.liveness.reports import Suspect
 from regions.messages import ListContacts, MasterRequest
 from regions.messages.cluster_check import check_cluster
@@ -437,15 +437,17 @@ class MasterService:
         now_ms = self.now_ms()
         return {one: held.versions.keys() for one, held in active_master.reports.lists().items() if heard(one, now_ms)}
 
-    def _settled_replicas(self) -> dict[Incarnation, Collection[str]]:
-        """Return the same for servers whose last report with changes is QUIET_MS old."""
+    def _settled_replicas(self) -> dict[Incarnation, SettledList]:
+        """Return the same for servers whose last report with changes is QUIET_MS old, with their last heartbeats."""
         active_master, now_ms = self.active_master, self.now_ms()
         if active_master is None:
             return {}
-        held = active_master.reports.lists()
-        return {
-            one: keys for one, keys in self._served_replicas().items() if now_ms - held[one].reported_ms >= QUIET_MS
-        }
+        held, found = active_master.reports.lists(), {}
+        for one, keys in self._served_replicas().items():
+            member = self.heartbeats.roster.find(one.uuid)
+            if member is not None and now_ms - held[one].reported_ms >= QUIET_MS:
+                found[one] = SettledList(keys, member.received_ms)
+        return found
 
     def _home_of(self, key: str) -> Incarnation | None:
         """Return the server of a replica that is open and not in transition; None unless this master is active."""

@@ -35,7 +35,7 @@ from master.standby.shortfall import ShortfallCheck
 from regions.cluster.state import ClusterState
 from regions.diagnose.invariants import Audit, Rule
 from regions.diagnose.live.cache_check import CacheCheck
-from regions.diagnose.live.doubts import OwnerDoubts
+from regions.diagnose.live.doubts import OwnerDoubts, SettledList
 from regions.records.alarms import Alarm
 from regions.records.model import Incarnation, RegionState, ServerRecord, TransitionRecord
 from regions.records.replica_key import parse_replica_key, replica_key
@@ -70,6 +70,8 @@ UNSENT_MAX: Final = 1_000
 AtRest = Callable[[], "dict[str, Incarnation] | None"]
 #: Returns the keys of the replicas that servers have reported, for servers with recent heartbeats and a full report.
 Held = Callable[[], "dict[Incarnation, Collection[str]]"]
+#: Returns the same with the time of each server's last heartbeat, for servers whose reports are settled.
+Settled = Callable[[], "dict[Incarnation, SettledList]"]
 #: Returns the server that the store names for a replica at rest; None for any other, or unless this master is active.
 HomeOf = Callable[[str], "Incarnation | None"]
 #: Returns the active master's state or a standby's complete mirror; None without one.
@@ -82,8 +84,8 @@ class Sources(NamedTuple):
     at_rest: AtRest
     served: Held = dict
     home_of: HomeOf = lambda _: None
-    #: As `served`, of servers whose reports are settled (`regions/diagnose/live/doubts.py`).
-    settled: Held = dict
+    #: Of servers whose reports are settled.
+    settled: Settled = dict
     copy: Copy = lambda: None
 
 

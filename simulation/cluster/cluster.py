@@ -14,6 +14,7 @@ from regions.messages.heartbeat import OPEN
 from regions.records.model import Incarnation, PlanState
 from regions.records.replica_key import replica_key
 from regions.records.znodes import Layout
+from simulation.checks.alarms import Alarms
 from simulation.checks.observer import Observer
 from simulation.checks.standbys import Standbys
 from simulation.cluster.faults import Faults, Targets
@@ -60,6 +61,7 @@ class SimulatedCluster:
         self.observer = Observer(timeline, self.layout)
         nodes = options.store_nodes or chance.pick((1, 1, 2, 3))
         self.standbys = Standbys(timeline, self.layout, self.observer)
+        self.alarms = Alarms(self.layout, self.observer, self._is_served)
         self.store = SimulatedStore(timeline, self.network, nodes, self._committed)
         setting = self.setting = Setting(timeline, self.network, self.store, self.layout.root)
         setting.violated = self.observer.violated
@@ -89,6 +91,13 @@ class SimulatedCluster:
     def _committed(self, machine: StateMachine, outcome: CommandOutcome) -> None:
         self.standbys.committed(machine, outcome)
         self.observer.committed(machine, outcome)
+        self.alarms.committed(machine, outcome)
+
+    def _is_served(self, key: Key) -> bool:
+        """Return True if a registered server that runs has the replica open."""
+        servers = [self.server_of(opener) for opener in self.setting.open_replicas.open.get(key, ())]
+        alive = self.observer.shadow.is_alive
+        return any(one is not None and alive(Incarnation(one.uuid, one.start_code)) for one in servers)
 
     def _rate(self) -> float:
         chance = self.timeline.chance

@@ -6,14 +6,15 @@ puts the replica here. Twice a second the auditor compares only the doubtful one
 within three seconds, while the comparison of all owners finds whatever had no event.
 
 A contradiction counts if two looks in a row find it PATIENCE_MS after the event, and if the server's reports are
-*settled*: the server sends heartbeats, and the last one with changes is QUIET_MS old. During a bulk assignment reports
-are late; such a doubt waits, and after DOUBT_MAX_MS it is left to the comparison of all owners.
+*settled*: the server sends heartbeats, the last one with changes is QUIET_MS old, and the last one of all came HEARD_MS
+after the event or later. During a bulk assignment reports are late, and a frozen server sends none; such a doubt waits,
+and after DOUBT_MAX_MS it is left to the comparison of all owners.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from regions.diagnose.invariants import Rule, contradictions
 from regions.messages.heartbeat import OPEN, Report
@@ -23,6 +24,8 @@ from regions.records.model import Incarnation
 PATIENCE_MS: Final = 1_500
 #: A server's reports are settled this long after the last one with changes.
 QUIET_MS: Final = 700
+#: A heartbeat that came sooner after the event may have been sent before it.
+HEARD_MS: Final = 500
 #: A doubt about a server whose reports do not settle ends after this time.
 DOUBT_MAX_MS: Final = 10_000
 #: Doubts that are looked at in one turn; a look takes a microsecond per server.
@@ -31,13 +34,22 @@ LOOKS_MAX: Final = 1_000
 Finding = tuple[Rule, str]
 
 
+class SettledList(NamedTuple):
+    """The replicas that a server serves by its settled reports, and when its last heartbeat came."""
+
+    keys: Collection[str]
+    heard_ms: int
+
+
 class _Doubt:
     """A replica in doubt since a time, and what the last look found."""
 
-    __slots__ = ("found", "since_ms")
+    __slots__ = ("found", "home", "since_ms")
 
     def __init__(self, since_ms: int) -> None:
         self.since_ms = since_ms
+        #: The server that the store named at the last look.
+        self.home: Incarnation | None = None
         self.found: Finding | None = None
 
 
@@ -51,20 +63,23 @@ class OwnerDoubts:
         return len(self._doubts)
 
     def put(self, keys: Iterable[str], now_ms: int) -> None:
-        """Add replicas after an event that concerns their owners. A replica in doubt stays so since its first event."""
+        """Add replicas after an event that concerns their owners.
+
+        A replica in doubt stays so since its first event, or since a look that has found it on another server.
+        """
         for key in keys:
             self._doubts.setdefault(key, _Doubt(now_ms))
 
     def look(
         self,
         home_of: Callable[[str], Incarnation | None],
-        settled: Mapping[Incarnation, Collection[str]],
+        settled: Mapping[Incarnation, SettledList],
         now_ms: int,
     ) -> list[tuple[str, Finding]]:
         """Return the doubtful replicas that are certainly not where the store says, each once.
 
         `home_of` returns the server that the store names for a replica at rest, None for any other replica. `settled`
-        has the replicas of each server whose reports are settled.
+        has the list of each server whose reports are settled.
         """
         alarms: list[tuple[str, Finding]] = []
         for key in list(self._doubts)[:LOOKS_MAX]:
@@ -72,11 +87,14 @@ class OwnerDoubts:
             home = home_of(key)
             if home is None:
                 continue  # in transition or gone: the end of the transition is the next event
-            if home not in settled:
+            if doubt.home not in (None, home):
+                doubt.since_ms, doubt.found = now_ms, None  # it has moved meanwhile, and its new server may report late
+            doubt.home = home
+            if home not in settled or settled[home].heard_ms < doubt.since_ms + HEARD_MS:
                 if now_ms - doubt.since_ms < DOUBT_MAX_MS:
                     self._doubts[key] = doubt
                 continue
-            held = {server: [key] if key in keys else [] for server, keys in settled.items()}
+            held = {server: [key] if key in keys else [] for server, (keys, _) in settled.items()}
             found = dict(contradictions({key: home}, held))
             before, doubt.found = doubt.found, found.get(key)
             if doubt.found is None:

@@ -13,6 +13,7 @@ from master.standby import auditor as module
 from master.standby.auditor import Auditor, Sources
 from regions.cluster.state import ClusterState
 from regions.diagnose.invariants import STILL_MS, Rule
+from regions.diagnose.live.doubts import SettledList
 from regions.records.alarms import Alarm
 from regions.records.model import Incarnation, RegionRecord, RegionState, TableRecord, TransitionRecord
 from regions.records.znodes import Layout, decode_alarm, encode
@@ -135,12 +136,16 @@ class Owners:
                 lambda: None if self.at_rest is None else dict(self.at_rest),
                 lambda: {server: list(keys) for server, keys in self.held.items()},
                 lambda key: None if self.at_rest is None else self.at_rest.get(key),
-                lambda: {server: list(keys) for server, keys in self.held.items()},
+                lambda: {server: SettledList(list(keys), self.heard_ms()) for server, keys in self.held.items()},
                 lambda: self.copy,
             ),
         )
         self.auditor.start()
         store.answer()
+
+    def heard_ms(self) -> int:
+        """Return when the servers' last heartbeats came: at the last full second."""
+        return 1_000_000 + int(self.clock.seconds()) * 1000
 
     def pass_time(self, seconds: float) -> None:
         """Let the auditor's timers fire, and the store answer."""

@@ -8,7 +8,7 @@ from regions.cluster.state import ClusterState
 from regions.diagnose.invariants import Rule
 from regions.diagnose.live import cache_check, doubts
 from regions.diagnose.live.cache_check import CONFIRM_MS, CacheCheck, CacheDifference
-from regions.diagnose.live.doubts import DOUBT_MAX_MS, PATIENCE_MS, OwnerDoubts, doubtful
+from regions.diagnose.live.doubts import DOUBT_MAX_MS, HEARD_MS, PATIENCE_MS, OwnerDoubts, SettledList, doubtful
 from regions.messages.heartbeat import ReplicaReport, Report
 from regions.records.model import Incarnation, RegionRecord, TableRecord
 from regions.records.znodes import Layout
@@ -25,7 +25,8 @@ def looks(
     found.put(["r-0"], 0)
     alarms = []
     for now_ms in range(0, until_ms + 1, 500):
-        alarms += [(key, rule) for key, (rule, _) in found.look(lambda _: home, settled, now_ms)]
+        lists = {server: SettledList(keys, now_ms) for server, keys in settled.items()}
+        alarms += [(key, rule) for key, (rule, _) in found.look(lambda _: home, lists, now_ms)]
     return alarms
 
 
@@ -48,10 +49,32 @@ def test_a_replica_in_transition_is_no_contradiction() -> None:
 def test_a_server_without_settled_reports_is_waited_for_but_not_for_ever() -> None:
     waiting = OwnerDoubts()
     waiting.put(["r-0"], 0)
-    assert waiting.look(lambda _: A, {B: []}, DOUBT_MAX_MS - 1) == []
+    assert waiting.look(lambda _: A, {B: SettledList([], 0)}, DOUBT_MAX_MS - 1) == []
     assert len(waiting) == 1
-    assert waiting.look(lambda _: A, {B: []}, DOUBT_MAX_MS) == []
+    assert waiting.look(lambda _: A, {B: SettledList([], 0)}, DOUBT_MAX_MS) == []
     assert len(waiting) == 0
+
+
+def test_a_server_that_has_not_been_heard_since_the_event_is_waited_for() -> None:
+    """It may be frozen: its last heartbeat is recent, and does not have the region that it opened then."""
+    waiting = OwnerDoubts()
+    waiting.put(["r-0"], 0)
+    for now_ms in range(0, DOUBT_MAX_MS, 500):
+        assert waiting.look(lambda _: A, {A: SettledList([], HEARD_MS - 1)}, now_ms) == []
+    heard = {A: SettledList([], HEARD_MS)}
+    assert waiting.look(lambda _: A, heard, DOUBT_MAX_MS) == []
+    assert waiting.look(lambda _: A, heard, DOUBT_MAX_MS + 500) != []
+
+
+def test_a_replica_that_has_moved_is_in_doubt_since_its_move() -> None:
+    """The doubt about the former server says nothing about the new one, whose report may be on its way."""
+    waiting = OwnerDoubts()
+    waiting.put(["r-0"], 0)
+    assert waiting.look(lambda _: A, {B: SettledList([], 0)}, 0) == []
+    waiting.put(["r-0"], 5_000)
+    for now_ms in (5_000, 5_500, 6_000, 6_499):
+        assert waiting.look(lambda _: B, {B: SettledList([], now_ms)}, now_ms) == []
+    assert waiting.look(lambda _: B, {B: SettledList([], 6_500)}, 6_500) != []
 
 
 def test_a_look_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
