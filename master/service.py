@@ -412,6 +412,7 @@ class MasterService:
             Sources(self._at_rest, self._served_replicas, self._home_of, self._settled_replicas, self._copy),
             ShortfallCheck(
                 self.client,
+                self._layout,
                 lambda: self.watcher if self.active_master is None else None,
                 self.heartbeats.roster,
                 list_reader(self._reactor),

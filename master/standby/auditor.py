@@ -352,11 +352,11 @@ class Auditor:
             found = self._doubts.look(self._sources.home_of, self._sources.settled(), now_ms)
             for key, (rule, text) in found:
                 self._report(self.audit.owner(key, rule, text, now_ms))
-        for server in [] if self._shortfall is None else self._shortfall.due():
+        for server in [] if self._shortfall is None else self._shortfall.due(self.audit.epoch_changed_ms):
             ensureDeferred(self._look_for_unserved(server)).addErrback(self._failed)
 
     async def _look_for_unserved(self, server: Incarnation) -> None:
-        """Ask a server that falls short for its list (a standby gets no reports), and report what nobody serves."""
+        """Report the regions that a server must serve and does not, by its list; all of them if it is dead."""
         assert self._shortfall is not None
         found = await self._shortfall.unserved(server)
         if not self._stopped and self._is_current:

@@ -2,6 +2,10 @@
 
 The rule is `regions/diagnose/live/shortfall.py`. A region is named only if it is at rest on the server in the mirror
 before the question and after a `sync` that follows the reply: a mirror that is late raises no alarm.
+
+The regions of a dead server are named if the store has no transition of any of them. They are not named during a
+shutdown of the cluster, or while no live server could take them: then the masters wait as well, and `rk health` says
+so.
 """
 
 from __future__ import annotations
@@ -11,16 +15,22 @@ from typing import Any, Final
 
 from coord.client.session import ZkClient
 from coord.rpc.client import RpcClient
+from master.catalog.store import read_all
 from master.standby.watcher import StoreWatcher
-from regions.cluster.state import ClusterState
+from regions.assign.placement import choose
+from regions.cluster.mirror import StandbyMirror
 from regions.diagnose.invariants import Rule, contradictions
-from regions.diagnose.live.shortfall import Shortfalls, missing
+from regions.diagnose.live.shortfall import TAKEOVER_MS, Shortfalls, abandoned, missing
 from regions.liveness.roster import Roster
 from regions.messages import ListOpen, OpenList
 from regions.records.model import Incarnation, ServerRecord
+from regions.records.replica_key import parse_replica_key
+from regions.records.znodes import Layout, decode_cluster
 
 #: A server must send its list within this time.
 TIMEOUT_S: Final = 2.0
+#: Regions of a dead server whose transitions are looked for in the store.
+LOOKED_MAX: Final = 100
 
 #: Reads a server's list; the result is a Deferred of OpenList.
 ListReader = Callable[[ServerRecord], Any]
@@ -32,36 +42,44 @@ class ShortfallCheck:
     def __init__(
         self,
         client: ZkClient,
+        layout: Layout,
         watcher: Callable[[], StoreWatcher | None],
         roster: Roster,
         read_list: ListReader,
         now_ms: Callable[[], int],
     ) -> None:
         self._client = client
+        self._layout = layout
         self._watcher = watcher
         self._roster = roster
         self._read_list = read_list
         self._now_ms = now_ms
         self._shortfalls = Shortfalls()
 
-    def due(self) -> list[Incarnation]:
-        """Return the servers whose lists must be read now."""
-        world, now_ms = self._world(), self._now_ms()
-        if world is None:
+    def due(self, epoch_changed_ms: int) -> list[Incarnation]:
+        """Return the servers whose lists must be read now, and the dead ones whose regions nobody moves."""
+        mirror, now_ms = self._mirror(), self._now_ms()
+        if mirror is None:
             return []
+        world = mirror.world
         stored = {one.incarnation: len(one.open) for one in world.servers.values()}
         served = {
             one.incarnation: one.figures.shared
             for one in self._roster.members()
             if one.figures.shared >= 0 and self._roster.is_recent(one.incarnation, now_ms)
         }
-        return self._shortfalls.look(stored, served, now_ms)
+        dead = {server: len(self._left_on(mirror, server)) for server in list(mirror.left_behind)}
+        if now_ms - epoch_changed_ms < TAKEOVER_MS:
+            dead = {}
+        return self._shortfalls.look(stored, served, dead, now_ms)
 
     async def unserved(self, server: Incarnation) -> list[tuple[str, tuple[Rule, str]]]:
         """Read a server's list, and return the regions at rest that it lacks. Raise CoordError without a reply."""
+        mirror = self._mirror()
+        if mirror is not None and server in mirror.left_behind:
+            return await self._abandoned(mirror, server)
         before = self._at_rest(server)
-        world = self._world()
-        found = None if world is None else world.alive(server)
+        found = None if mirror is None else mirror.world.alive(server)
         if found is None:
             return []
         reply: OpenList = await self._read_list(found.record)
@@ -71,15 +89,44 @@ class ShortfallCheck:
         lacking = set(missing(before, reply.replicas)) & self._at_rest(server)
         return sorted(contradictions(dict.fromkeys(lacking, server), {server: ()}))
 
-    def _world(self) -> ClusterState | None:
+    async def _abandoned(self, mirror: StandbyMirror, server: Incarnation) -> list[tuple[str, tuple[Rule, str]]]:
+        """Return the finding about the regions of a dead server, unless the store shows that they are being moved."""
+        asked = self._left_on(mirror, server)[:LOOKED_MAX]
+        paths = [self._layout.transition(*parse_replica_key(key)) for key in asked]
+        data, _ = await self._client.get(self._layout.cluster)
+        if await read_all(self._client, paths) or decode_cluster(data, self._layout.cluster).clean_shutdown:
+            return []
+        keys = self._left_on(mirror, server)
+        return [abandoned(keys, server)] if keys and mirror is self._mirror() else []
+
+    @staticmethod
+    def _left_on(mirror: StandbyMirror, server: Incarnation) -> list[str]:
+        """Return the replicas that are still placed on a dead server, and that another server could open."""
+        world = mirror.world
+        known = [(key, world.replicas.get(key)) for key in mirror.left_behind.pop(server, ())]
+        left = [(key, one) for key, one in known if one and one.home == server and one.transition is None]
+        if left:
+            mirror.left_behind[server] = [key for key, _ in left]
+        if not any(one.open for one in world.servers.values()):
+            return []  # no server has a region: the cluster starts, and its master waits for servers
+        tables = {id(one.region.table): one.region.table.record for _, one in left}
+        takers = {
+            number: choose(
+                world.servers.values(), group=table.group, kind=table.kind, exclude=world.bars, include_draining=True
+            )
+            for number, table in tables.items()
+        }
+        return [key for key, one in left if one.wants_open and takers[id(one.region.table)]]
+
+    def _mirror(self) -> StandbyMirror | None:
         """Return the complete mirror of a standby."""
         watcher = self._watcher()
         mirror = None if watcher is None else watcher.mirror
-        return mirror.world if mirror is not None and mirror.is_complete else None
+        return mirror if mirror is not None and mirror.is_complete else None
 
     def _at_rest(self, server: Incarnation) -> set[str]:
-        world = self._world()
-        found = None if world is None else world.alive(server)
+        mirror = self._mirror()
+        found = None if mirror is None else mirror.world.alive(server)
         return set() if found is None else {key for key, one in found.open.items() if one.transition is None}
 
 

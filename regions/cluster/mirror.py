@@ -25,6 +25,7 @@ from regions.cluster.entities import Region, Replica
 from regions.cluster.state import ClusterState
 from regions.records.model import (
     FenceRecord,
+    Incarnation,
     RegionRecord,
     ServerRecord,
     TableRecord,
@@ -66,6 +67,8 @@ class StandbyMirror:
         self._draining: set[str] = set()
         self._fences: dict[str, FenceRecord] = {}
         self._servers_changed = False
+        #: Replicas that were open on a server when it died, until the one reader removes them, by server.
+        self.left_behind: dict[Incarnation, list[str]] = {}
         #: Damaged znodes, which are ignored, as by `Assigner.load`.
         self.troubles: list[CorruptZnode] = []
 
@@ -185,6 +188,9 @@ class StandbyMirror:
         """Set the live servers: registered ones, and fenced ones, which may still serve (X10)."""
         fenced = {uuid: mark for uuid, mark in self._fences.items() if uuid not in self._registered}
         alive = {**self._registered, **{uuid: mark.server for uuid, mark in fenced.items()}}
+        for uuid, server in self.world.servers.items() if self.is_complete else ():
+            if server.open and (uuid not in alive or alive[uuid].incarnation != server.incarnation):
+                self.left_behind[server.incarnation] = list(server.open)
         self.world.set_servers(alive, self._draining)
         for uuid, server in self.world.servers.items():
             server.fencing = (fenced[uuid].reason or "by an earlier master") if uuid in fenced else ""

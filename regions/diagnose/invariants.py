@@ -94,7 +94,8 @@ class Audit:
         self._table_changed_ms: dict[str, int] = {}
         self._epochs: list[tuple[int, int]] = []
         self._is_epoch_unread = False
-        self._epoch_changed_ms = 0
+        #: When the latest epoch was seen for the first time.
+        self.epoch_changed_ms = 0
         self._slices: dict[str, deque[SliceStep]] = {}
         self._raised: dict[str, None] = {}
         #: Contradictions of the last comparison of owners, by replica key.
@@ -137,7 +138,7 @@ class Audit:
             return []
         self._epochs.append((version, zxid))
         del self._epochs[:-64]
-        self._epoch_changed_ms = now_ms
+        self.epoch_changed_ms = now_ms
         if last is None or version > last[0]:
             return []
         text = f"the epoch fell from {last[0]} to {version}: writes of former masters are not refused any more"
@@ -285,7 +286,7 @@ class Audit:
         # A cluster startup deletes transitions that name no live server (RT-04).
         named = [one for one in (record.source, record.destination) if one is not None]
         lives = any(self._alive.get(one.uuid) == one.start_code for one in named)
-        return lives or (known is None and now_ms - self._epoch_changed_ms > self._table_grace_ms)
+        return lives or (known is None and now_ms - self.epoch_changed_ms > self._table_grace_ms)
 
     def _is_closed_for_good(self, table_id: str, now_ms: int) -> bool:
         """Return True if the table's regions must be closed, or may have had to be closed recently."""

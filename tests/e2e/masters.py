@@ -297,8 +297,8 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def own_store(folder: Path, nodes: int) -> Iterator[str]:
-    """Yield the client addresses of our own store with this number of nodes."""
+def own_store(folder: Path, nodes: int, *options: str) -> Iterator[str]:
+    """Yield the client addresses of our own store with this number of nodes. `options`: for `rk coord run`."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(2 * nodes)
     clients = [f"127.0.0.1:{port}" for port in ports[:nodes]]
@@ -308,7 +308,7 @@ def own_store(folder: Path, nodes: int) -> Iterator[str]:
         for number in range(1, nodes + 1):
             arguments = ["coord", "run", "--id", str(number), "--data-dir", str(folder / f"store{number}")]
             arguments += ["--client-address", clients[number - 1], "--peer-address", peers[number - 1]]
-            command = rk(*arguments, "--peers", everybody)
+            command = rk(*arguments, "--peers", everybody, *options)
             running.enter_context(daemon(command, log=folder / f"store{number}.log"))
         try:
             yield ",".join(clients)

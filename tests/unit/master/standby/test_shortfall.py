@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
@@ -17,11 +18,15 @@ from regions.liveness.roster import Roster
 from regions.messages import HostedReplica, OpenList
 from regions.messages.heartbeat import Heartbeat, ServerFigures
 from regions.records.model import (
+    BarRecord,
+    ClusterRecord,
+    EpochRecord,
     Incarnation,
     RegionRecord,
     RegionState,
     ReplicaLocation,
     ServerRecord,
+    TableIntent,
     TableRecord,
     TransitionRecord,
 )
@@ -33,17 +38,20 @@ S1 = Incarnation("s1", 7)
 
 
 class Standby:
-    """A standby's watcher and auditor, and one server on which the store places t.0 and t.1."""
+    """A standby's watcher and auditor. The store places t.0 and t.1 on s1, whose heartbeats come, and t.2 on s2."""
 
     def __init__(self) -> None:
         self.store = WatchedStore()
         for path in ("/rk", *LAYOUT.parents()):
             self.store.put(path)
+        self.store.put(LAYOUT.cluster, encode(ClusterRecord("c")))
+        self.store.put(LAYOUT.epoch, encode(EpochRecord("m1", 1, 0)))
         self.store.put(LAYOUT.server("s1"), encode(ServerRecord("s1", "h", 2, 7)))
+        self.store.put(LAYOUT.server("s2"), encode(ServerRecord("s2", "h", 3, 9)))
         self.store.put(LAYOUT.table("t"), encode(TableRecord("t", "orders")))
         self.store.put(LAYOUT.table_regions("t"))
-        for region_id in ("t.0", "t.1"):
-            record = RegionRecord("t", region_id, replicas=(ReplicaLocation(0, "s1", 7, 1),))
+        for region_id, server in (("t.0", S1), ("t.1", S1), ("t.2", Incarnation("s2", 9))):
+            record = RegionRecord("t", region_id, replicas=(ReplicaLocation(0, server.uuid, server.start_code, 1),))
             self.store.put(LAYOUT.region("t", region_id), encode(record))
         self.clock = Clock()
         self.roster = Roster()
@@ -58,7 +66,7 @@ class Standby:
             self.now_ms,
             "m2",
             Sources(lambda: None),
-            ShortfallCheck(client, lambda: self.watcher, self.roster, self.read_list, self.now_ms),
+            ShortfallCheck(client, LAYOUT, lambda: self.watcher, self.roster, self.read_list, self.now_ms),
         )
         self.watcher = StoreWatcher(self.clock, client, LAYOUT, self.now_ms, self.auditor)
         self.watcher.start()
@@ -143,3 +151,48 @@ def test_a_server_that_cannot_be_asked_is_asked_again(standby: Standby) -> None:
     standby.is_reachable = True
     standby.pass_time(12.0)
     assert standby.alarms() == [(Rule.NO_OWNER.value, "t.0-0")]
+
+
+def test_regions_of_a_dead_server_that_no_master_moves_ring_within_three_seconds(standby: Standby) -> None:
+    """N5: the active master is frozen, and its session lives on. Fails if `Shortfalls.look` ignores the dead."""
+    standby.pass_time(10.0)
+    standby.store.drop(LAYOUT.server("s1"))
+    standby.pass_time(3.0)
+    assert standby.alarms() == [(Rule.NO_OWNER.value, "t.0-0")], "one alarm for all regions of the server"
+    standby.pass_time(30.0)
+    assert standby.alarms() == [(Rule.NO_OWNER.value, "t.0-0")]
+
+
+def test_a_new_master_gets_time_to_take_over(standby: Standby) -> None:
+    """N5: it reads the store first. Fails without TAKEOVER_MS."""
+    standby.pass_time(10.0)
+    standby.store.drop(LAYOUT.server("s1"))
+    standby.store.change(LAYOUT.epoch, encode(EpochRecord("m3", 1, 0)))
+    standby.pass_time(9.0)
+    assert standby.alarms() == []
+    standby.pass_time(4.0)
+    assert standby.alarms() == [(Rule.NO_OWNER.value, "t.0-0")]
+
+
+@pytest.mark.parametrize("reason", ["moves", "shutdown", "start", "no room", "disabled"])
+def test_regions_of_a_dead_server_wait_for_a_reason(standby: Standby, reason: str) -> None:
+    """N5: a master moves them, the cluster stops or starts, no server may take them, or they are to be closed."""
+    standby.pass_time(10.0)
+    transition = TransitionRecord("t.0", "t", 0, RegionState.OFFLINE, destination=Incarnation("s2", 9))
+    match reason:
+        case "shutdown":
+            standby.store.change(LAYOUT.cluster, encode(ClusterRecord("c", clean_shutdown=True)))
+        case "start":
+            standby.store.drop(LAYOUT.server("s2"))
+        case "no room":
+            standby.store.change(LAYOUT.bar("s2"), encode(BarRecord("s2", 9)))
+        case "disabled":
+            disabled = TableRecord("t", "orders", intent=TableIntent.DISABLED)
+            standby.store.change(LAYOUT.table("t"), encode(disabled))
+    standby.store.drop(LAYOUT.server("s1"))
+    for number in (0, 1) if reason == "moves" else ():
+        standby.pass_time(1.5)
+        path = LAYOUT.transition(f"t.{number}", 0)
+        standby.store.change(path, encode(msgspec.structs.replace(transition, region_id=f"t.{number}")))
+    standby.pass_time(15.0)
+    assert [one for one in standby.alarms() if one[0] == Rule.NO_OWNER.value] == []
