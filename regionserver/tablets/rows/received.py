@@ -1,6 +1,6 @@
 """A rows file that arrives from another server: written, synced, read back, checked.
 
-    each chunk      written; its rows summed (leaf_sums.py); synced behind, while the next ones arrive
+    each chunk      written; its rows summed on another thread (leaf_sums.py); synced behind, while the next ones arrive
     all is synced   each chunk read back: it has the checksum with which it was received
                     every page of the file's tree checked, and the sums of its leaf pages added
 
@@ -11,8 +11,10 @@ applied damaged copies).
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from regionserver.tablets.rows.leaf_sums import LeafSums
 
 
+#: Chunks that wait for their sums; the thread that receives is stopped by more.
+_WAITING_MAX: Final = 4
+
+
 class ReceivedRows:
     """One file. Methods raise OSError; one thread calls them."""
 
@@ -33,13 +39,16 @@ class ReceivedRows:
         self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._behind = SyncBehind(self._fd)
+        #: Sums are Python's work, and receiving and writing the kernel's: they take no longer than the longer of both.
+        self._summing = ThreadPoolExecutor(1, "sums")
+        self._unsummed: deque[Future[None]] = deque()
         self._sums: LeafSums | None = None
         #: Bytes and CRC-32C of each chunk.
         self._chunks: list[tuple[int, int]] = []
         self.size = 0
 
     def write(self, chunk: memoryview) -> None:
-        """Write the next bytes of the file, and check their rows. Raise RowsFailed."""
+        """Write the next bytes of the file, and have their rows checked. Raise RowsFailed, also for earlier bytes."""
         data = bytes(chunk)
         self._chunks.append((len(data), crc32c(data)))
         at = 0
@@ -47,10 +56,20 @@ class ReceivedRows:
             at += os.pwrite(self._fd, memoryview(data)[at:], self.size + at)
         self.size += len(data)
         self._behind.wrote(len(data))
-        if self._sums is None:
-            with translated(self._path):
+        self._unsummed.append(self._summing.submit(self._sum, data))
+        self._wait_for_sums(_WAITING_MAX)
+
+    def _sum(self, data: bytes) -> None:
+        """Sum the rows of a chunk, on the thread of the sums."""
+        with translated(self._path):
+            if self._sums is None:
                 self._sums = _sums_of(data, self._path)
-        self._sums.add(data)
+            self._sums.add(data)
+
+    def _wait_for_sums(self, waiting: int) -> None:
+        """Wait until at most that many chunks wait for their sums. Raise RowsFailed."""
+        while len(self._unsummed) > waiting:
+            self._unsummed.popleft().result()
 
     def sync(self) -> None:
         """Make the file's content durable."""
@@ -58,6 +77,7 @@ class ReceivedRows:
 
     def check(self, progress: Callable[[], None]) -> RowsCount:
         """Read the file back, and return its rows; call `progress` regularly. Raise RowsFailed for damage."""
+        self._wait_for_sums(0)
         with translated(self._path):
             self._read_back(progress)
             # Damaged pages can lead LMDB outside its map, which kills the process. So pages are read without a map.
@@ -77,6 +97,7 @@ class ReceivedRows:
 
     def close(self) -> None:
         """Close the file."""
+        self._summing.shutdown(cancel_futures=True)
         self._behind.close()
         os.close(self._fd)
 
