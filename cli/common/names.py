@@ -34,9 +34,8 @@ class Names:
 
         Another server may have the name by now: one that started with an empty directory has a new uuid.
         """
-        host, _, port = address.rpartition(":")
-        if uuid not in self._by_uuid and port.isdigit():
-            name = self.of_address(host, int(port))
+        if uuid not in self._by_uuid and address.rpartition(":")[2].isdigit():
+            name = self.at(address)
             is_taken = name in self._by_uuid.values()
             self._by_uuid[uuid] = f"{name} (former, {uuid[:_UUID_SHOWN]})" if is_taken else name
 
@@ -70,7 +69,10 @@ class Names:
 
     def of_address(self, host: str, port: int) -> str:
         """Return `server-2`, or `host:port` outside of a local cluster."""
-        address = f"{host}:{port}"
+        return self.at(f"{host}:{port}")
+
+    def at(self, address: str) -> str:
+        """Return the name of the daemon at `host:port`; the address itself outside of a local cluster."""
         return self._local.get(address, address)
 
     def of_master(self, master: MasterRecord) -> str:

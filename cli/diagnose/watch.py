@@ -264,11 +264,10 @@ class Watch:
             self._console.print(text_of(line), soft_wrap=True)
 
     def _print_membership(self, news: MembershipChange) -> None:
-        host, _, port = news.address.rpartition(":")
         server = self._follower.servers.get(news.uuid)
         if server is not None:
             self._names.learn(server)
-        name = self._names.of_address(host, int(port))
+        name = self._names.at(news.address)
         if self._as_json:
             fields = {"event": news.what, "time_ms": news.at_ms, "name": name, "address": news.address}
             output.print_json_line({**fields, "uuid": news.uuid, "epoch": news.epoch})

@@ -52,7 +52,7 @@ def runs(given: Globals, listing: Listing, html: Path | None) -> None:
 def lines(found: Iterable[RunRecord], names: Names) -> Iterable[Text]:
     """Yield the events for people, two lines each: what and when; the phases, and how much work it was."""
     for run in found:
-        master = _master(run, names)
+        master = names.at(run.address)
         text = Text(f"{output.moment(run.at_ms)}  ").append(f"{run.kind or run.path:<10}", style="bold")
         yield text.append(f"  epoch {run.epoch}  {master}")
         phases = ", ".join(f"{name} {took:.2f}" for name, took in run.phases)
@@ -65,16 +65,11 @@ def _as_row(run: RunRecord, names: Names) -> dict[str, object]:
         "when": output.moment(run.at_ms),
         "kind": run.kind or run.path,
         "epoch": run.epoch,
-        "master": _master(run, names),
+        "master": names.at(run.address),
         "took_s": _took_s(run),
         "phases": run.phases,
         "work": _work(run),
     }
-
-
-def _master(run: RunRecord, names: Names) -> str:
-    host, _, port = run.address.rpartition(":")
-    return names.of_address(host, int(port)) if port.isdigit() else run.address
 
 
 def _took_s(run: RunRecord) -> float:
