@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from pyspark import StorageLevel
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, functions
 
 from pyspark_regionkeeper.encoding import (
@@ -79,12 +80,11 @@ def save(
 
 def _tasks(frame: DataFrame, table: SourceTable) -> int:
     """Return into how many parts the rows are cut."""
-    cores = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200)
     try:
-        cores = frame.sparkSession.sparkContext.defaultParallelism
-    except Exception:
-        return max(1, min(len(table.regions), cores))
-    return max(1, min(len(table.regions), TASKS_PER_CORE * cores))
+        tasks = TASKS_PER_CORE * frame.sparkSession.sparkContext.defaultParallelism
+    except PySparkAttributeError:  # Spark Connect shows no cores
+        tasks = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200)
+    return max(1, min(len(table.regions), tasks))
 
 
 def _checked(kept: DataFrame, table: SourceTable, name: str) -> int:
