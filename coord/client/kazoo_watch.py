@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.logger import Logger
 
-from coord.client.versions import VersionBook, VersionEvent, VersionKind
+from coord.client.versions import VersionBook, VersionEvent, VersionFollower, VersionKind
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -28,7 +28,7 @@ log = Logger()
 RETRY_S: Final = 0.1
 
 
-class KazooWatch:
+class KazooWatch(VersionFollower):
     """Follows one znode, and with `children` its children as well.
 
     `client` is a kazoo client, started or not. An exception of `handle` ends the watch, is logged, and is in `error`.
@@ -51,16 +51,10 @@ class KazooWatch:
         except ImportError as error:
             raise ImportError("KazooWatch needs the package kazoo: pip install kazoo") from error
         self._no_node = exceptions.NoNodeError
+        super().__init__(path, handle, children=children, token=token, since=since)
         self._client = client
-        self._path = path
-        self._handle = handle
-        self._with_children = children
-        self._since = since
-        self._book = VersionBook(token, since=since)
-        self._token = self._book.token()
         self._changed = threading.Condition()
-        #: Paths whose watch has fired, with the first event of each; whether the list of children has changed.
-        self._fired: dict[str, VersionKind | None] = {}
+        #: Whether the list of children has changed.
         self._list_fired = False
         self._must_reread = True
         self._stopping = False
@@ -69,17 +63,6 @@ class KazooWatch:
         self.on_progress: Callable[[], object] = lambda: None
         #: Exception of `handle` that ended the watch.
         self.error: BaseException | None = None
-
-    @property
-    def token(self) -> bytes:
-        """State after the events that `handle` has processed. Store it with their effects, and pass it to the next
-        watch."""
-        return self._token
-
-    @property
-    def zxid(self) -> int:
-        """Zxid up to which everything was reported."""
-        return self._book.zxid
 
     def start(self) -> None:
         """Begin to follow. The first events come when the client is connected."""

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.client.session import EVENT_GAP, ZkClient
-from coord.client.versions import VersionBook, VersionEvent, VersionKind
+from coord.client.versions import VersionBook, VersionEvent, VersionFollower, VersionKind
 from coord.errors import NoNode, RetryableError
 from coord.wire import records as r
 
@@ -26,7 +26,7 @@ _KINDS = {
 }
 
 
-class VersionWatch:
+class VersionWatch(VersionFollower):
     """Follows one znode, and with `children` its children as well. An exception of `handle` ends the watch."""
 
     def __init__(
@@ -40,27 +40,11 @@ class VersionWatch:
         since: int = 0,
     ) -> None:
         """Go on from `token`, or else report what has changed after zxid `since`. Raise BadToken."""
+        super().__init__(path, handle, children=children, token=token, since=since)
         self._client = client
-        self._path = path
-        self._handle = handle
-        self._with_children = children
-        self._since = since
-        self._book = VersionBook(token, since=since)
-        self._token = self._book.token()
-        self._fired: dict[str, VersionKind | None] = {}
         self._must_reread = False
         self._is_reading = False
         self._is_over = False
-
-    @property
-    def token(self) -> bytes:
-        """State after the events that `handle` has processed. Store it with their effects."""
-        return self._token
-
-    @property
-    def zxid(self) -> int:
-        """Zxid up to which everything was reported."""
-        return self._book.zxid
 
     async def start(self) -> None:
         """Set the watch in the client's present session, and read everything. Raise what the requests raise."""

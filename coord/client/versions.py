@@ -22,7 +22,7 @@ what changed after that zxid, and gaps of unknown size.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -271,6 +271,40 @@ class VersionBook:
                 ]
         known.children, known.leaving = set(), set()
         return gone
+
+
+class VersionFollower:
+    """What every watch of versions keeps: the znode, the reaction, the book, and the token of what was handled."""
+
+    def __init__(
+        self,
+        path: str,
+        handle: Callable[[VersionEvent], object],
+        *,
+        children: bool = False,
+        token: bytes = b"",
+        since: int = 0,
+    ) -> None:
+        """Go on from `token`, or else report what has changed after zxid `since`. Raise BadToken."""
+        self._path = path
+        self._handle = handle
+        self._with_children = children
+        self._since = since
+        self._book = VersionBook(token, since=since)
+        self._token = self._book.token()
+        #: Paths whose watch has fired, with the first event of each.
+        self._fired: dict[str, VersionKind | None] = {}
+
+    @property
+    def token(self) -> bytes:
+        """State after the events that `handle` has processed. Store it with their effects, and pass it to the next
+        watch."""
+        return self._token
+
+    @property
+    def zxid(self) -> int:
+        """Zxid up to which everything was reported."""
+        return self._book.zxid
 
 
 def _child(path: str, name: str) -> str:
