@@ -98,6 +98,12 @@ class SeenStep(msgspec.Struct, gc=False):
     cause_id: str = ""
     origin: str = ""
 
+    def words(self) -> tuple[str, str, str, str]:
+        """Return actor, state before, state after and cause as texts, "" for none."""
+        before = "" if self.before is None else self.before.value
+        after = "" if self.after is None else self.after.value
+        return self.actor.value, before, after, "" if self.cause is None else self.cause.value
+
 
 class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
     """One stored entry of the history: a step, or (`key` "") an event of a master or server.
