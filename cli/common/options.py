@@ -19,6 +19,7 @@ error.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -314,6 +315,11 @@ def globals_of(context: click.Context) -> Globals:
     return found
 
 
+def _remember_topology(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
+    if value is not None:  # imported by name: topologies are above what all commands share
+        importlib.import_module("cli.topology.load").apply(context.ensure_object(Globals), value)
+
+
 def global_options(command: _Command) -> _Command:
     """Add the shared options to a command or group; the command reads them with `@click.pass_obj`."""
     masters = click.option("--masters", metavar="HOST:PORT,…", expose_value=False, callback=_remember,
@@ -327,7 +333,10 @@ def global_options(command: _Command) -> _Command:
                            allow_from_autoenv=False,
                            help="The intended cluster; masters of another cluster reject the request. Default:"
                                 " RK_CLUSTER_ID, or the store's cluster.")  # fmt: skip
-    return masters(cluster(context(own_masters_options(command))))
+    topology = click.option("--topology", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                            expose_value=False, callback=_remember_topology, allow_from_autoenv=False,
+                            help="Topology file of the cluster, in place of --store or --data-dir.")  # fmt: skip
+    return topology(masters(cluster(context(own_masters_options(command)))))
 
 
 def timeout_option(command: _Command) -> _Command:

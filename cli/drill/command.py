@@ -16,7 +16,6 @@ from cli.common.waiting import say_nothing
 from cli.drill.records.history import list_drills, show_drill
 from cli.html.options import html_option
 from cli.shell import complete
-from cli.topology.load import topology_option
 
 if TYPE_CHECKING:
     from cli.drill.report import DrillReport
@@ -70,7 +69,6 @@ def _options(function: _Command) -> _Command:
         ),
         html_option,
         click.option("--no-load", is_flag=True, help="No reads and writes during the drill."),
-        topology_option,
         global_options,
         click.pass_obj,
     )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import click
 
@@ -21,8 +20,6 @@ USUAL_FILE: Final = "cluster.toml"
 
 #: Modules whose `run` runs each kind of daemon.
 _MODULES: Final = {STORE: "cli.store.command", MASTERS: "cli.master", SERVERS: "cli.server"}
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def load(path: Path) -> Topology:
@@ -105,15 +102,3 @@ def apply(given: Globals, path: Path) -> Topology:
     for name, value in place.items():
         setattr(given, name, getattr(given, name) or value)
     return topology
-
-
-def _apply(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
-    if value is not None:
-        apply(context.ensure_object(Globals), value)
-
-
-def topology_option(command: _Command) -> _Command:
-    """Add --topology to a command that acts on a running cluster; place it below the options that name a cluster."""
-    decorate = click.option("--topology", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                            expose_value=False, callback=_apply, help="The cluster of this topology file.")  # fmt: skip
-    return decorate(command)

@@ -13,7 +13,6 @@ from cli.common.errors import CliError, UnreachableError
 from cli.common.local import MASTER, SERVER, STORE, Daemon, LocalCluster, require_cluster
 from cli.common.options import Globals, global_options
 from cli.store.members import MemberRequests, await_member, member_line
-from cli.topology.load import topology_option
 from cli.up.control import ControlRequest, ask
 
 #: Time for a new master or server to register.
@@ -29,7 +28,6 @@ COUNT_MAX: Final = 18
 @click.argument("kind", type=click.Choice([SERVER, MASTER, STORE]))
 @click.option("--count", type=click.IntRange(1, COUNT_MAX), default=1, show_default=True, help="How many, one by one.")
 @click.option("--rack", default="", metavar="NAME", help="Rack of a region server.  [default: the one with the fewest]")
-@topology_option
 @global_options
 @click.pass_obj
 def add(given: Globals, kind: str, count: int, rack: str) -> None:

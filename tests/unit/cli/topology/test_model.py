@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from cli.common.errors import NotFoundError, UsageFaultError
 from cli.common.options import Globals
+from cli.main import rk
 from cli.topology.edit import with_daemon
 from cli.topology.load import apply, known_options, load, local_data_dir, parsed
 from cli.topology.model import TAKEN, Topology
@@ -230,3 +232,15 @@ def test_a_command_acts_on_the_cluster_of_a_file(tmp_path: Path) -> None:
     assert given.settings()["certs-dir"] == "/etc/regionkeeper/certs"
     with pytest.raises(NotFoundError, match="no topology file"):
         load(tmp_path / "other.toml")
+
+
+@pytest.mark.parametrize("words", ["status", "health", "coord list", "get t k", "why t", "table list", "drill list"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_every_command_finds_the_cluster_of_a_file(tmp_path: Path, words: str, is_first: bool) -> None:
+    """Before or after the command's words; a cluster that does not run is named by the file's directory."""
+    # Edit: without `topology` in `global_options` each command says "No such option".
+    file = tmp_path / "cluster.toml"
+    file.write_text(CLUSTER)
+    given = ["--topology", str(file)]
+    found = CliRunner().invoke(rk, [*given, *words.split()] if is_first else [*words.split(), *given])
+    assert str(found.exception) == f"no local cluster in {tmp_path / 'a-data'}", found.output
