@@ -12,6 +12,7 @@ growth is measured at its two smaller sizes. Progress goes to stderr.
     takeover   kill -9 of the active master of 1,000, 10,000 and 100,000 regions at rest: warm and cold, memory
     ddl        create, alter and delete small tables: operations per second, by 1 and by 8 clients
     heartbeats 1,000 servers, one heartbeat a second each, and 100,000 regions: the masters' CPU
+    page       1,000, 10,000 and 100,000 regions that all move: the active master's CPU with 10 browsers and without
 
 Regions hold key-value data in `start` and `death`, nothing elsewhere (`--opener` of `rk server run`).
 """
@@ -33,17 +34,18 @@ from typing import Final
 import msgspec
 
 from benchmarks.arguments import parts_of, positive
-from benchmarks.assign import cluster_start, ddl, heartbeats, takeover
+from benchmarks.assign import cluster_start, ddl, heartbeats, takeover, watched
 from benchmarks.assign.ddl import Ddl
 from benchmarks.assign.heartbeats import Beating
 from benchmarks.assign.lab import say
 from benchmarks.assign.scenes import SIZES, Death, Failover, Growth, death, failover, growth
 from benchmarks.assign.takeover import Takeover
+from benchmarks.assign.watched import Watched
 from benchmarks.pages import add_html_option, write_page
 from cli.html.curves import Drawing, Series, curves
 from coord.compiled import form
 
-PARTS: Final = ("start", "death", "failover", "growth", "takeover", "ddl", "heartbeats")
+PARTS: Final = ("start", "death", "failover", "growth", "takeover", "ddl", "heartbeats", "page")
 SERVERS: Final = 4
 BASE_PORT: Final = 24_800
 EXIT_TERMINATED: Final = 143
@@ -67,6 +69,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     takeover: list[Takeover] = []
     ddl: list[Ddl] = []
     heartbeats: list[Beating] = []
+    page: list[Watched] = []
 
 
 def measure(options: argparse.Namespace, work: Path) -> Report:
@@ -74,7 +77,7 @@ def measure(options: argparse.Namespace, work: Path) -> Report:
     report = Report(form(), os.cpu_count() or 1)
     for number in range(options.rounds):
         for part in options.only:
-            for size in options.sizes if part in ("growth", "takeover") else (0,):
+            for size in options.sizes if part in ("growth", "takeover", "page") else (0,):
                 began = time.monotonic()
                 name = f"{part}{f' {size}' if size else ''}"
                 say(f"-- round {number + 1} of {options.rounds}: {name}, load of the machine {os.getloadavg()[0]:.1f}")
@@ -99,6 +102,8 @@ def _measure_part(report: Report, part: str, folder: Path, size: int) -> None:
         report.takeover.append(takeover.takeover(folder, size))
     elif part == "ddl":
         report.ddl += ddl.ddl(folder)
+    elif part == "page":
+        report.page.append(watched.watched(folder, size))
     elif part == "heartbeats":
         report.heartbeats.append(heartbeats.heartbeats(folder, heartbeats.SERVERS, heartbeats.REGIONS))
     else:
@@ -218,6 +223,8 @@ def shown(report: Report) -> str:
         parts += [["operations on tables of four regions"], ddl.table(report.ddl)]
     if report.heartbeats:
         parts += [["heartbeats; parts of a core, CPU in microseconds"], heartbeats.table(report.heartbeats)]
+    if report.page:
+        parts += [["the live page while all regions close and open"], watched.table(report.page)]
     return "".join("\n".join(lines) + "\n\n" for lines in parts if lines)
 
 

@@ -105,6 +105,13 @@ class Daemon:
         self._running = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self.started = 0.0
+        #: Host and port of the admin pages; port 0: it has none.
+        self.admin = (host, 0)
+
+    def serve_admin(self, port: int) -> None:
+        """Have the process serve its admin pages once it is started."""
+        self.admin = (self.address[0], port)
+        self._command += ["--admin-address", f"{self.address[0]}:{port}"]
 
     @property
     def pid(self) -> int:
@@ -144,7 +151,9 @@ class Lab:
         opener: str,
         session_ms: int,
         server_options: Sequence[str] = (),
+        admin: bool = False,
     ) -> None:
+        """`admin`: the masters serve their admin pages."""
         self.folder = folder
         self.layout = Layout()
         free = [f"127.0.0.1:{port}" for port in free_ports(2 * STORE_NODES + masters + servers)]
@@ -156,6 +165,8 @@ class Lab:
             self._daemon(f"master{number}", address, ["master", "run", *common, *_master_options(servers)])
             for number, address in enumerate(rest[:masters])
         ]
+        for one, port in zip(self.masters if admin else [], free_ports(masters) if admin else [], strict=True):
+            one.serve_admin(port)
         own = ["--shared-dir", str(folder / "shared"), "--opener", opener, *server_options]
         self.servers = [
             self._daemon(f"server{number}", address, ["server", "run", *common, *own])
@@ -339,12 +350,18 @@ def all_open(regions: int) -> Callable[[ms.MasterStatus], bool]:
 
 @contextlib.contextmanager
 def lab(
-    folder: Path, *, masters: int = 2, servers: int = 4, opener: str = "none", session_ms: int = 3000
+    folder: Path,
+    *,
+    masters: int = 2,
+    servers: int = 4,
+    opener: str = "none",
+    session_ms: int = 3000,
+    admin: bool = False,
 ) -> Iterator[Lab]:
     """Yield a running cluster on an empty folder. All its processes end with the block."""
     folder.mkdir(parents=True, exist_ok=True)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # kazoo logs every failed attempt to reach the store
-    cluster = Lab(folder, masters=masters, servers=servers, opener=opener, session_ms=session_ms)
+    cluster = Lab(folder, masters=masters, servers=servers, opener=opener, session_ms=session_ms, admin=admin)
     try:
         cluster.start()
         yield cluster

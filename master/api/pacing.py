@@ -18,7 +18,7 @@ SPARED_MS: Final = 10
 
 
 class Paced(Generic[T]):
-    """The last answer of a walk, and until when it is given again."""
+    """The last answer of a walk, and how long the walk took."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         """`now_ms` is the master's clock; in a simulation no walk takes any time."""
@@ -26,16 +26,19 @@ class Paced(Generic[T]):
         self._subject: object = None
         self._answer: T | None = None
         self._ended_ms = 0
-        self._until_ms = 0
+        self._took_ms = 0
 
-    def get(self, subject: object, walk: Callable[[], T]) -> T:
-        """Return the answer about `subject`; call `walk` if the last one is about another, or too old."""
+    def get(self, subject: object, walk: Callable[[], T], repeated_for: int = REPEATED_FOR) -> T:
+        """Return the answer about `subject`; call `walk` if the last one is about another, or too old.
+
+        An answer is too old after `repeated_for` times as long as its walk took.
+        """
         began_ms = self._now_ms()
+        until_ms = self._ended_ms + (repeated_for * self._took_ms if self._took_ms >= SPARED_MS else 0)
         # A clock that was set back ends the pause.
-        is_spared = self._ended_ms <= began_ms < self._until_ms and subject == self._subject
+        is_spared = self._ended_ms <= began_ms < until_ms and subject == self._subject
         if self._answer is None or not is_spared:
             self._answer, self._subject = walk(), subject
             self._ended_ms = self._now_ms()
-            took_ms = self._ended_ms - began_ms
-            self._until_ms = self._ended_ms + (REPEATED_FOR * took_ms if took_ms >= SPARED_MS else 0)
+            self._took_ms = self._ended_ms - began_ms
         return self._answer

@@ -18,7 +18,7 @@ from coord.security.principal import NOBODY, Principal
 from master.access import granting
 from master.active import ActiveMaster
 from master.api import balancing, members, unsticking
-from master.api.pacing import Paced
+from master.api.pacing import REPEATED_FOR, Paced
 from master.api.reads import NO_REPLICAS, READS, SizeSums, count_replicas
 from master.api.recording import recorded
 from master.api.staleness import age_of, by_active_master, by_mirror, stamped
@@ -53,6 +53,13 @@ class Walked(NamedTuple):
     rit: int = 0
     problems: tuple[str, ...] = ()
     unserved: ms.Unserved | None = None
+
+    def at_most(self, working: int, tablets: int) -> Walked:
+        """Return the answer, given again when only `working` shared replicas and `tablets` members have work left."""
+        unserved = self.unserved
+        if unserved is not None and unserved.count > working:
+            unserved = msgspec.structs.replace(unserved, count=working)
+        return Walked(min(self.rit, working + tablets), self.problems, unserved)
 
 
 class MasterApi:
@@ -182,12 +189,12 @@ class MasterApi:
         found = ms.CallerIdentity(str(who), checked=False) if checks is None else checks.identity(who)
         return msgspec.structs.replace(found, address=address)
 
-    def status(self) -> ms.MasterStatus:
-        """Return the master's status, in every role."""
+    def status(self, repeated_for: int = REPEATED_FOR) -> ms.MasterStatus:
+        """Return the master's status, in every role. `repeated_for` is that of `Paced.get`."""
         master = self._master
         active_master = master.active_master
         is_open = active_master is not None and active_master.is_open
-        walked = Walked() if active_master is None else self._walked(active_master)
+        walked = Walked() if active_master is None else self._walked(active_master, repeated_for)
         tables = list(active_master.assigner.world.names.values()) if active_master is not None and is_open else []
         counts = NO_REPLICAS if active_master is None else count_replicas(tables, active_master.keeper)
         return ms.MasterStatus(
@@ -220,7 +227,7 @@ class MasterApi:
             expiring=process.expiring(),
         )
 
-    def _walked(self, active_master: ActiveMaster) -> Walked:
+    def _walked(self, active_master: ActiveMaster, repeated_for: int) -> Walked:
         """Return what a walk over all regions in transition finds."""
         world = active_master.assigner.world
 
@@ -232,7 +239,9 @@ class MasterApi:
                 unserved(world, self._master.now_ms()) if active_master.is_open else None,
             )
 
-        return self._walks.get((active_master, active_master.is_open), walk)
+        # The first region with work, and the end of the last one, are seen at once.
+        found = self._walks.get((active_master, active_master.is_open, not world.active), walk, repeated_for)
+        return found.at_most(len(world.active), len(active_master.keeper.in_transition()))
 
     # --- changes ------------------------------------------------------------------------------------------------------
 

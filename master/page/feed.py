@@ -31,27 +31,31 @@ from regions.messages.tablets import TabletHealth
 from regions.page.curves import SERIES, Curves
 from regions.page.model import PageModel
 from regions.page.replay import PageReplay
-from regions.page.rows import row_of, row_of_tablet
+from regions.page.rows import row_of_tablet
 from regions.records.model import RegionState
 
 log = Logger()
 
 #: Rows that one turn of the reactor looks at: 2 to 5 ms.
-SLICE: Final = 1_000
-#: Pause between two slices.
-PAUSE_S: Final = 0.01
-#: Period of deltas.
+SLICE: Final = 2_000
+#: Pause between two slices of a snapshot or of another walk over all rows.
+PAUSE_S: Final = 0.005
+#: Shortest and longest time between two deltas. Between them it is PAUSED_FOR times as long as the last one took: the
+#: page takes about a hundredth of the master's time, and regions that pass several states meanwhile are sent once.
 DELTA_S: Final = 0.1
-#: Period of figures and curves.
+DELTA_MAX_S: Final = 2.0
+PAUSED_FOR: Final = 100
+#: Period of curves and figures; figures that take long are made more seldom.
 FIGURES_S: Final = 1.0
+FIGURES_MAX_S: Final = 3.0
 #: Period of comments, which keep idle connections alive.
 COMMENT_S: Final = 10.0
-#: Period of looking at the sizes of all regions.
-SIZES_S: Final = 10.0
+#: Period of looking at the sizes and loads of all regions.
+MEASURES_S: Final = 10.0
 #: How long the model is kept after the last listener has gone: a page that is loaded again resumes.
 LINGER_S: Final = 15.0
 #: Steps in one message, the latest ones.
-STEPS_MAX: Final = 200
+STEPS_MAX: Final = 100
 
 _encoder = msgspec.json.Encoder()
 
@@ -71,6 +75,10 @@ class Following:
         self.replay = PageReplay(generation)
         self.work: Iterator[None] = iter(())
         self.is_loaded = False
+        #: Keys of the changed replicas that are being looked at.
+        self._unseen: set[str] = set()
+        #: Keys of the rows whose load is above 0.
+        self.loaded: set[str] = set()
         #: The latest step that was sent.
         self.last_step: SeenStep | None = None
         if world is not None:
@@ -85,29 +93,28 @@ class Following:
             self.world.changed = None
 
     def _load(self, world: ClusterState) -> Iterator[None]:
-        for at, key in enumerate(list(world.replicas)):
-            self._look(world, key)
-            if at % SLICE == SLICE - 1:
-                yield
+        keys = list(world.replicas)
+        for at in range(0, len(keys), SLICE):
+            self.model.load_rows(world, keys[at : at + SLICE])
+            yield
         self.model.mark_sent()
         self.is_loaded = True
 
-    def _look(self, world: ClusterState, key: str) -> None:
-        replica = world.replicas.get(key)
-        if replica is None:
-            self.model.drop(key)
-            return
-        record = replica.region.record
-        self.model.put(key, record.table_id, record.start_key, row_of(replica))
+    def begin_looking(self) -> None:
+        """Begin to look at all replicas that have changed."""
+        if self.world is not None and self.world.changed:
+            self._unseen, self.world.changed = self.world.changed, set()
+
+    @property
+    def is_looking(self) -> bool:
+        """True if not all replicas that had changed were looked at and sent."""
+        return bool(self._unseen) or self.model.has_changes
 
     def look_at_changes(self) -> bool:
         """Look at up to SLICE changed replicas. Return True if there are more."""
-        world = self.world
-        if world is None or not world.changed:
-            return False
-        for _ in range(min(SLICE, len(world.changed))):
-            self._look(world, world.changed.pop())
-        return bool(world.changed)
+        if self.world is not None:
+            self.model.look(self.world, self._unseen, SLICE)
+        return bool(self._unseen)
 
 
 class Feed:
@@ -125,7 +132,10 @@ class Feed:
         self._latest_figures = b""
         self._due_s = 0.0
         self._delta_due_s = 0.0
-        self._sizes_due_s = 0.0
+        #: Time that the present delta has taken.
+        self._spent_s = 0.0
+        self._figures_due_s = 0.0
+        self._measures_due_s = 0.0
         self._counted_step: SeenStep | None = None
         self._stopped = False
 
@@ -179,7 +189,7 @@ class Feed:
         following = self._current()
         missed = following.replay.since(last_id) if last_id and following.is_loaded else None
         if missed is not None:
-            listener.sent, listener.is_complete = len(following.model), True
+            listener.resume(len(following.model))
             for message in missed:
                 listener.send(message)
         if not self._latest_figures:
@@ -204,7 +214,7 @@ class Feed:
         if following is not None:
             following.end()
         for listener in self.listeners:
-            listener.sent, listener.is_complete = None, False
+            listener.begin_anew()
 
     def world(self) -> ClusterState | None:
         """Return the cluster state of this master in its present role; None while it has none."""
@@ -232,52 +242,73 @@ class Feed:
         if not self.listeners:
             return  # the linger timer ends the generation
         following = self._current()
-        is_busy = False
-        if next(following.work, self) is not self:
-            is_busy = True
+        is_busy = next(following.work, self) is not self
+        is_busy |= self._send_parts(following)
         if following.is_loaded:
-            is_busy |= following.look_at_changes()
-            is_busy |= self._send_parts(following)
-        now_s = self._reactor.seconds()
-        if following.is_loaded and now_s >= self._delta_due_s:
-            self._delta_due_s = now_s + DELTA_S
-            self._send_delta(following)
+            is_busy |= self._send_changes(following)
         self._later("tick", PAUSE_S if is_busy else DELTA_S, self._tick)
 
     def _send_parts(self, following: Following) -> bool:
-        """Send each listener the next part of its snapshot. Return True if there is more to send now."""
-        model = following.model
+        """Send each listener the next part of its snapshot. Return True if there is more to send now.
+
+        Parts go out while the model is still loaded. A part is encoded once for all listeners that need it now.
+        """
+        parts: dict[tuple[int, int, int], tuple[bytes, int]] = {}
         is_more = False
         for listener in list(self.listeners):
             if listener.is_complete or listener.is_paused:
                 continue
-            if listener.sent is None:
-                listener.sent = 0
-                beginning = {"tables": model.tables.names, "servers": model.servers.names, "rows": len(model)}
-                listener.send(event("begin", _encoder.encode(beginning), following.replay.latest_id))
-            if listener.sent < len(model):
-                part = model.part(listener.sent)
-                listener.sent += len(part.n)
-                listener.send(event("part", _encoder.encode(part)))
-            listener.is_complete = listener.sent >= len(model)
-            if listener.is_complete:
-                listener.send(event("end", b"{}"))
-                listener.send(event("steps", _encoder.encode(self._steps(following, is_new=True))))
+            self._send_part(following, listener, parts)
             is_more |= not listener.is_complete
         return is_more
 
+    def _send_part(
+        self, following: Following, listener: PageListener, parts: dict[tuple[int, int, int], tuple[bytes, int]]
+    ) -> None:
+        model = following.model
+        if listener.sent is None:
+            listener.sent = 0
+            listener.send(event("begin", b"{}", following.replay.latest_id))
+        at = (listener.sent, *listener.named)
+        if at not in parts and (listener.sent < len(model) or listener.named < (len(model.tables), len(model.servers))):
+            part = model.named_part(*at)
+            parts[at] = event("part", _encoder.encode(part)), len(part.key)
+        if at in parts:
+            listener.send(parts[at][0])
+            listener.sent += parts[at][1]
+            listener.named = len(model.tables), len(model.servers)
+        listener.is_complete = following.is_loaded and listener.sent >= len(model)
+        if listener.is_complete:
+            listener.send(event("end", b"{}"))
+            listener.send(event("steps", _encoder.encode(self._steps(following, is_new=True))))
+
+    def _send_changes(self, following: Following) -> bool:
+        """Look at what has changed, if that is due, then send it. Return True if there is more to do now."""
+        began_s = self._reactor.seconds()
+        if not following.is_looking:
+            if began_s < self._delta_due_s:
+                return False
+            following.begin_looking()
+            self._spent_s = 0.0
+        if not following.look_at_changes():
+            self._send_delta(following)
+        now_s = self._reactor.seconds()
+        self._spent_s += now_s - began_s
+        if following.is_looking:
+            return True
+        self._delta_due_s = now_s + min(DELTA_MAX_S, max(DELTA_S, PAUSED_FOR * self._spent_s))
+        return False
+
     def _send_delta(self, following: Following) -> None:
-        delta = following.model.take()
+        """Send all listeners the changes that were looked at, and the latest steps."""
+        delta, message = following.model.take(), b""
         if delta is not None:
             message = event("delta", _encoder.encode(delta), following.replay.next_id())
             following.replay.add(message)
-            self._send(message)
         steps = self._steps(following)
         if steps:
-            self._send(event("steps", _encoder.encode(steps)))
-
-    def _send(self, message: bytes) -> None:
-        for listener in list(self.listeners):
+            message += event("steps", _encoder.encode(steps))
+        for listener in list(self.listeners) if message else ():
             if listener.sent is not None:
                 listener.send(message)
 
@@ -312,13 +343,16 @@ class Feed:
         following = self.following
         if not self.listeners or following is None:
             return
-        self._make_figures()
-        for listener in list(self.listeners):
-            listener.send(self._latest_figures)
+        if now_s >= self._figures_due_s:
+            self._make_figures()
+            took_s = self._reactor.seconds() - now_s
+            self._figures_due_s = now_s + min(FIGURES_MAX_S, PAUSED_FOR * took_s) - FIGURES_S / 2
+            for listener in list(self.listeners):
+                listener.send(self._latest_figures)
         self._look_at_tablets(following)
-        if now_s >= self._sizes_due_s:
-            self._sizes_due_s = now_s + SIZES_S
-            self._work("sizes", self._look_at_sizes(following))
+        if now_s >= self._measures_due_s:
+            self._measures_due_s = now_s + MEASURES_S
+            self._work("measures", self._look_at_measures(following))
 
     def _make_figures(self) -> None:
         self._latest_figures = event("figures", _encoder.encode(self._figures(self)))
@@ -393,6 +427,10 @@ class Feed:
                 uuid = "" if leader is None else leader.server.uuid
                 row = row_of_tablet(standing.judgment.health, uuid, standing.since_ms)
                 model.put(region_id, tablet.record.table_id, tablet.record.start_key, row)
+                measure = tablet.measure
+                if measure is not None:
+                    model.size(region_id, measure.size_bytes)
+                model.load(region_id, 0.0 if leader is None else tablet.view.replicas[uuid].report.load)
             if at % SLICE == SLICE - 1:
                 yield
         model.keep_tablets(listed)
@@ -409,14 +447,21 @@ class Feed:
                 yield
         following.model.keep_tablets(found)
 
-    def _look_at_sizes(self, following: Following) -> Iterator[None]:
-        active = self._master.active_master
+    def _look_at_measures(self, following: Following) -> Iterator[None]:
+        """Look at sizes and loads of shared regions. Those of tablets come with their reports."""
+        active, model = self._master.active_master, following.model
         if active is None:
             return
+        loads = dict(active.reports.loads)
         for at, (key, measure) in enumerate(list(active.reports.sizes.items())):
-            following.model.size(key, measure.size_bytes)
+            model.size(key, measure.size_bytes)
             if at % SLICE == SLICE - 1:
                 yield
+        for at, key in enumerate(list(following.loaded | loads.keys())):
+            model.load(key, loads.get(key, 0.0))
+            if at % SLICE == SLICE - 1:
+                yield
+        following.loaded = set(loads)
 
     def _work(self, name: str, work: Iterator[None]) -> None:
         """Do a piece of work in slices, unless the last one of that name is still under way."""
@@ -433,10 +478,7 @@ def _shown(step: SeenStep) -> list[object]:
     return [
         step.at_ms,
         step.key,
-        step.actor.value,
-        "" if step.before is None else step.before.value,
-        "" if step.after is None else step.after.value,
-        "" if step.cause is None else step.cause.value,
+        *step.words(),
         step.server,
         step.attempt,
         step.error,

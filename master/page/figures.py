@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from heapq import nsmallest
+from itertools import islice
 from typing import Final, Protocol
 
 import msgspec
 
+from master.api.pacing import Paced
 from master.heartbeats import HeartbeatReceiver
 from master.process import MasterProcess
 from regions.assign.placement import bar_end_text
@@ -19,14 +21,18 @@ from regions.cluster.state import ClusterState
 from regions.diagnose.explain import explain
 from regions.diagnose.health import Findings, MasterFinding, ServerFinding, StoreFinding, judge, unserved
 from regions.liveness.roster import SILENT_MS, RosterEntry
-from regions.messages import MasterStatus
+from regions.messages import MasterStatus, Unserved
 from regions.messages.plans import PlanProgress
 from regions.messages.staleness import AsOf
 from regions.page.curves import SERIES, Curves
 from regions.records.kinds import KV
 
 #: Transitions that are listed, the oldest first. The counts have all of them.
-TRANSITIONS_MAX: Final = 200
+TRANSITIONS_MAX: Final = 50
+#: Regions in transition among which the oldest are looked for: those that this master has known for longest.
+LOOKED_AT_MAX: Final = 1_000
+#: Of the master's time, the page takes at most a hundredth for walks over all regions in transition.
+REPEATED_FOR: Final = 99
 #: Servers and tables that are listed.
 LISTED_MAX: Final = 1_000
 
@@ -34,7 +40,7 @@ LISTED_MAX: Final = 1_000
 class StatusApi(Protocol):
     """The API object that returns a master's status."""
 
-    def status(self) -> MasterStatus: ...
+    def status(self, repeated_for: int = ...) -> MasterStatus: ...
 
 
 class FiguresSource(MasterProcess, Protocol):
@@ -170,7 +176,7 @@ class Began:
         self._latest: object = None
 
     def update(self, master: MasterProcess, world: ClusterState) -> None:
-        """Read the steps since the last call, and forget transitions that have ended."""
+        """Read the steps since the last call, and now and then forget transitions that have ended."""
         active = master.active_master
         if active is None:
             self._times.clear()
@@ -182,8 +188,8 @@ class Began:
                 self._times[step.key] = max(step.at_ms, self._times.get(step.key, 0))
         if active.assigner.history:
             self._latest = active.assigner.history[-1]
-        for key in [one for one in self._times if one not in world.active]:
-            del self._times[key]
+        if len(self._times) > 2 * len(world.active) + LOOKED_AT_MAX:
+            self._times = {key: at_ms for key, at_ms in self._times.items() if key in world.active}
 
     def of(self, key: str) -> int:
         """Return the time, or 0 if it is not known."""
@@ -203,13 +209,16 @@ class FiguresMaker:
         self._store = store
         self._elsewhere = elsewhere
         self._began = Began()
+        self._unserved: Paced[Unserved] = Paced(master.now_ms)
 
     def make(self, world: ClusterState | None, curves: Curves) -> PageFigures:
         """Return the figures. `world` is None while this master has no cluster state."""
         master, now_ms = self._master, self._master.now_ms()
-        status = master.api.status()
+        status = master.api.status(REPEATED_FOR)
         if status.unserved is None and world is not None:
-            status = msgspec.structs.replace(status, unserved=unserved(world, now_ms))
+            subject = (world, not world.active)
+            found = self._unserved.get(subject, lambda: unserved(world, master.now_ms()), REPEATED_FOR)
+            status = msgspec.structs.replace(status, unserved=found)
         store, masters = self._store(), self._masters()
         servers = self._servers(world, now_ms)
         verdict = judge(_findings(store, masters, servers, status if world is not None else None))
@@ -320,11 +329,13 @@ class FiguresMaker:
         if world is None:
             return [], 0
         self._began.update(self._master, world)
-        moving = [one for one in world.active.values() if one.transition is not None]
+        # In the order in which this master learned of them, so the oldest are among the first.
+        moving = [one for one in islice(world.active.values(), LOOKED_AT_MAX) if one.transition is not None]
         oldest = nsmallest(TRANSITIONS_MAX, moving, key=self._begin)
+        others = sum(one.rit for one in world.names.values()) if len(world.active) > LOOKED_AT_MAX else len(moving)
         found = [self._transition(one, world, now_ms) for one in oldest]
         found += self._of_tablets(world)
-        return found, len(moving) - len(oldest)
+        return found, max(0, others - len(oldest))
 
     def _begin(self, replica: Replica) -> int:
         transition = replica.transition

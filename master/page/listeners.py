@@ -34,6 +34,16 @@ class PageListener:
         #: Rows of the snapshot that were sent, and whether all of them were; None: the snapshot has not begun.
         self.sent: int | None = None
         self.is_complete = False
+        #: Tables and servers whose names were sent.
+        self.named = (0, 0)
+
+    def begin_anew(self) -> None:
+        """Note that the rows have other numbers now: the snapshot must be sent."""
+        self.sent, self.is_complete, self.named = None, False, (0, 0)
+
+    def resume(self, rows: int) -> None:
+        """Note that the browser has a snapshot of `rows` rows, and needs the missed messages alone."""
+        self.sent, self.is_complete = rows, True
 
     def start(self) -> None:
         """Begin to send."""

@@ -16,7 +16,7 @@ from coord.client.secured import Secured
 from master.page.figures import StoreNodeFigure
 
 #: Period of the questions.
-PERIOD_S: Final = 1.0
+PERIOD_S: Final = 2.0
 #: Time for one answer.
 TIMEOUT_S: Final = 2.0
 #: Longest answer that is read.

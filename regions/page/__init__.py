@@ -2,6 +2,7 @@
 
     rows.py    a replica as one row: state, server, since when
     model.py   THE ARRAYS of all rows; changes are coalesced into deltas
+    parts.py   what is sent of them: parts of a snapshot, deltas
     replay.py  the latest deltas, for a listener that reconnects
     curves.py  ring buffers of one value per second
 

@@ -3,8 +3,9 @@
 A row has a number, which is its index in the arrays. Numbers are given once and never reused within a generation. So a
 part or a delta can be applied in any order and twice: each sets rows by number to values that are at least as new.
 
+    look        replicas have changed: their rows are made anew
     put, drop   a row has changed, or is gone
-    size        the size of a row was measured
+    size, load  bytes and requests per second of a row, as far as they were measured
     part        rows from a number on, for a new listener
     take        the changes since the last call: each row at most once, with its latest values
 
@@ -19,68 +20,46 @@ from typing import Final
 
 import msgspec
 
-from regions.page.rows import PageRow, RowState
+from regions.cluster.state import ClusterState
+from regions.page.parts import PageDelta, PagePart
+from regions.page.rows import PageRow, RowState, row_of
 
-#: Rows in one delta. At 10 deltas a second, 20,000 rows a second.
+#: Rows in one delta. More changes follow at once with the next one.
 DELTA_ROWS_MAX: Final = 2_000
-#: Rows in one part for a new listener: about 150 kB.
+#: Rows in one part for a new listener: about 100 kB.
 PART_ROWS_MAX: Final = 2_000
-
-
-class PagePart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Complete rows. All lists have the same length; `table` and `server` are indices, -1 for no server."""
-
-    n: list[int]
-    key: list[str]
-    table: list[int]
-    start: list[str]
-    state: list[int]
-    server: list[int]
-    since: list[int]
-    size: list[int]
-
-
-class PageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Changes. `new` has rows that were not in an earlier delta; the other lists are those of rows that were."""
-
-    n: list[int] = []
-    state: list[int] = []
-    server: list[int] = []
-    since: list[int] = []
-    new: PagePart | None = None
-    #: Numbers and sizes of rows whose size has changed.
-    sized: list[tuple[int, int]] = []
-    #: Tables and servers that were not named before, with their indices.
-    tables: list[tuple[int, str]] = []
-    servers: list[tuple[int, str]] = []
 
 
 class PageModel:
     """See the module docstring."""
 
-    def __init__(self) -> None:
+    def __init__(self, part_rows: int = PART_ROWS_MAX) -> None:
+        """`part_rows`: rows in one part at most."""
+        self._part_rows = part_rows
         self._numbers: dict[str, int] = {}
         self._keys: list[str] = []
         self._table: list[int] = []
         self._start: list[str] = []
-        self._rows: list[PageRow] = []
+        self._state: list[int] = []
+        self._server: list[int] = []
+        self._since: list[int] = []
         self._sizes: list[int] = []
+        self._loads: list[float] = []
         self.tables = _Names()
         self.servers = _Names()
-        #: Number -> the row as it was sent. Rows from `_sent` on were never sent.
-        self._changed: dict[int, PageRow] = {}
+        #: Number -> the fields of the row as they were sent. Rows from `_sent` on were never sent.
+        self._changed: dict[int, tuple[int, int, int]] = {}
         self._resized: dict[int, None] = {}
+        self._reloaded: dict[int, None] = {}
         self._sent = 0
         self._tables_sent = 0
         self._servers_sent = 0
         #: Keys of tablets' rows.
         self._tablets: set[str] = set()
-        #: Number of rows by state.
-        self.counts = dict.fromkeys(RowState, 0)
 
     def __len__(self) -> int:
         """Return the number of rows, those that are gone included."""
-        return len(self._rows)
+        return len(self._state)
 
     @property
     def live(self) -> int:
@@ -90,7 +69,12 @@ class PageModel:
     @property
     def is_wasteful(self) -> bool:
         """True if most rows are gone: a new generation would be smaller."""
-        return len(self._rows) > PART_ROWS_MAX and len(self._numbers) * 2 < len(self._rows)
+        return len(self._state) > PART_ROWS_MAX and len(self._numbers) * 2 < len(self._state)
+
+    @property
+    def counts(self) -> dict[RowState, int]:
+        """Number of rows by state."""
+        return {state: self._state.count(state.value) for state in RowState}
 
     def keys(self) -> Iterator[str]:
         """Return the keys of the live rows."""
@@ -102,25 +86,50 @@ class PageModel:
 
     def put(self, key: str, table_id: str, start: str, row: PageRow) -> None:
         """Add a row, or set its latest values."""
+        if self.update(key, row):
+            return
+        state, uuid, since_ms = row
+        server = self.servers.index(uuid) if uuid else -1
+        self._numbers[key] = len(self._state)
+        self._keys.append(key)
+        self._table.append(self.tables.index(table_id))
+        self._start.append(start)
+        self._sizes.append(-1)
+        self._loads.append(0.0)
+        self._state.append(state)
+        self._server.append(server)
+        self._since.append(since_ms)
+
+    def look(self, world: ClusterState, keys: set[str], most: int) -> None:
+        """Take up to `most` keys of replicas from a set, and make their rows anew."""
+        self.load_rows(world, [keys.pop() for _ in range(min(most, len(keys)))])
+
+    def load_rows(self, world: ClusterState, keys: list[str]) -> None:
+        """Make the rows of these replicas anew, in this order."""
+        for key in keys:
+            replica = world.replicas.get(key)
+            if replica is None:
+                self.drop(key)
+                continue
+            row = row_of(replica)
+            if not self.update(key, row):
+                record = replica.region.record
+                self.put(key, record.table_id, record.start_key, row)
+
+    def update(self, key: str, row: PageRow) -> bool:
+        """Set the latest values of a row. Return False if there is none with this key."""
         number = self._numbers.get(key)
-        if row.server:
-            self.servers.index(row.server)
         if number is None:
-            self._numbers[key] = len(self._rows)
-            self._keys.append(key)
-            self._table.append(self.tables.index(table_id))
-            self._start.append(start)
-            self._sizes.append(-1)
-            self._rows.append(row)
-            self.counts[row.state] += 1
-        elif row != self._rows[number]:
-            self._set(number, row)
+            return False
+        state, uuid, since_ms = row
+        self._set(number, state, self.servers.index(uuid) if uuid else -1, since_ms)
+        return True
 
     def drop(self, key: str) -> None:
         """Remove a row. Unknown keys are ignored."""
         number = self._numbers.pop(key, None)
         if number is not None:
-            self._set(number, PageRow(RowState.GONE, "", 0))
+            self._set(number, RowState.GONE.value, -1, 0)
 
     def keep_tablets(self, listed: set[str]) -> None:
         """Drop the rows of tablets that are not listed any more. A tablet's key is its region id."""
@@ -129,13 +138,18 @@ class PageModel:
         for key in gone:
             self.drop(key)
 
-    def _set(self, number: int, row: PageRow) -> None:
-        former = self._rows[number]
-        self.counts[former.state] -= 1
-        self.counts[row.state] += 1
-        self._rows[number] = row
-        if number < self._sent:
-            self._changed.setdefault(number, former)
+    def _fields(self, number: int) -> tuple[int, int, int]:
+        return self._state[number], self._server[number], self._since[number]
+
+    def _set(self, number: int, state: int, server: int, since_ms: int) -> None:
+        if number < self._sent and number not in self._changed:
+            former = self._fields(number)
+            if former == (state, server, since_ms):
+                return
+            self._changed[number] = former
+        self._state[number] = state
+        self._server[number] = server
+        self._since[number] = since_ms
 
     def size(self, key: str, size_bytes: int) -> None:
         """Set the size of a row, in bytes rounded to three figures."""
@@ -146,65 +160,81 @@ class PageModel:
             if number < self._sent:
                 self._resized[number] = None
 
+    def load(self, key: str, per_s: float) -> None:
+        """Set the load of a row, in requests per second rounded to two figures."""
+        number = self._numbers.get(key)
+        rounded = float(f"{per_s:.2g}")
+        if number is not None and self._loads[number] != rounded:
+            self._loads[number] = rounded
+            if number < self._sent:
+                self._reloaded[number] = None
+
     # --- for listeners ------------------------------------------------------------------------------------------------
 
-    def part(self, at: int, most: int = PART_ROWS_MAX) -> PagePart:
-        """Return up to `most` complete rows from number `at` on."""
-        return self._part(range(at, min(at + most, len(self._rows))))
-
-    def _part(self, numbers: range) -> PagePart:
-        rows = [self._rows[one] for one in numbers]
-        cut = slice(numbers.start, numbers.stop)
+    def part(self, at: int, most: int = 0) -> PagePart:
+        """Return up to `most` complete rows from number `at` on; 0: as many as a part has."""
+        most = most or self._part_rows
+        cut = slice(at, min(at + most, len(self._state)))
+        since, sizes, loads = self._since[cut], self._sizes[cut], self._loads[cut]
         return PagePart(
-            list(numbers),
+            at,
             self._keys[cut],
             self._table[cut],
             self._start[cut],
-            [one.state.value for one in rows],
-            [self._server(one) for one in rows],
-            [one.since_ms for one in rows],
-            self._sizes[cut],
+            self._state[cut],
+            self._server[cut],
+            since if any(since) else [],
+            sizes if sizes.count(-1) < len(sizes) else [],
+            loads if any(loads) else [],
         )
 
-    def _server(self, row: PageRow) -> int:
-        return self.servers.index(row.server) if row.server else -1
+    def named_part(self, at: int, tables: int, servers: int) -> PagePart:
+        """Return a part with the names of the tables and servers from these indices on."""
+        return msgspec.structs.replace(
+            self.part(at), tables=self.tables.since(tables), servers=self.servers.since(servers)
+        )
 
     def mark_sent(self) -> None:
         """Record that nothing was sent before: parts will carry all present rows."""
         self._changed.clear()
         self._resized.clear()
-        self._sent = len(self._rows)
+        self._reloaded.clear()
+        self._sent = len(self._state)
         self._tables_sent, self._servers_sent = len(self.tables), len(self.servers)
+
+    @property
+    def has_changes(self) -> bool:
+        """True if rows or measures may differ from what was sent."""
+        return bool(self._changed or self._resized or self._reloaded) or self._sent < len(self._state)
 
     def take(self, most: int = DELTA_ROWS_MAX) -> PageDelta | None:
         """Return the changes since the last call, at most `most` rows; None if there are none."""
         numbers: list[int] = []
-        seen = 0
+        seen: list[int] = []
         for number, before in self._changed.items():
             if len(numbers) >= most:
                 break
-            seen += 1
-            if self._rows[number] != before:
+            seen.append(number)
+            if self._fields(number) != before:
                 numbers.append(number)
-        for number in [one for one, _ in zip(self._changed, range(seen), strict=False)]:
+        for number in seen:
             del self._changed[number]
-        fresh = range(self._sent, min(len(self._rows), self._sent + most - len(numbers)))
-        sized = [one for one, _ in zip(self._resized, range(most), strict=False)]
-        for number in sized:
-            del self._resized[number]
+        fresh = min(len(self._state) - self._sent, most - len(numbers))
+        sized, loaded = _taken(self._resized, most), _taken(self._reloaded, most)
         tables, servers = self.tables.since(self._tables_sent), self.servers.since(self._servers_sent)
-        if not (numbers or fresh or sized or tables or servers):
+        if not (numbers or fresh or sized or loaded or tables or servers):
             return None
-        self._sent = fresh.stop if fresh else self._sent
+        new = self.part(self._sent, fresh) if fresh else None
+        self._sent += fresh
         self._tables_sent, self._servers_sent = len(self.tables), len(self.servers)
-        rows = [self._rows[one] for one in numbers]
         return PageDelta(
             numbers,
-            [one.state.value for one in rows],
-            [self._server(one) for one in rows],
-            [one.since_ms for one in rows],
-            self._part(fresh) if fresh else None,
+            [self._state[one] for one in numbers],
+            [self._server[one] for one in numbers],
+            [self._since[one] for one in numbers],
+            new,
             [(one, self._sizes[one]) for one in sized],
+            [(one, self._loads[one]) for one in loaded],
             tables,
             servers,
         )
@@ -231,6 +261,14 @@ class _Names:
             found = self._index[name] = len(self.names)
             self.names.append(name)
         return found
+
+
+def _taken(numbers: dict[int, None], most: int) -> list[int]:
+    """Return the first `most` numbers, and remove them."""
+    found = [one for one, _ in zip(numbers, range(most), strict=False)]
+    for one in found:
+        del numbers[one]
+    return found
 
 
 def _three_figures(number: int) -> int:

@@ -91,7 +91,7 @@ def main() -> None:
     cluster: Any = SimpleNamespace(now=1_795_000_000_000, config=AssignerConfig(), assigner=assigner)
     master: Any = FakeMaster(loop, cluster)
     master.active_since_ms = master.now_ms()
-    master.api = SimpleNamespace(status=lambda: status_of(master, world))
+    master.api = SimpleNamespace(status=lambda _repeated_for: status_of(master, world))
     feed: Any = None
     maker = FiguresMaker(master, list, dict)
     feed = Feed(loop, master, lambda one: maker.make(one.world(), one.curves))

@@ -26,13 +26,13 @@ LOADED = "window.rk && rk.isLive && rk.model.isComplete && rk.figures !== null"
 
 
 @contextlib.contextmanager
-def synthetic(*options: str) -> Iterator[str]:
-    """Yield the address of a made-up master's page."""
+def synthetic(*options: str) -> Iterator[tuple[str, int]]:
+    """Yield the address of a made-up master's page, and the master's process id."""
     words = [sys.executable, "-m", "tests.browser.synthetic", *options]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.stdout.readline().strip()
+            yield process.stdout.readline().strip(), process.pid
         finally:
             process.kill()
 
@@ -188,7 +188,7 @@ def test_a_dead_server_and_a_dead_master_leave_no_stale_number(browser: Any, clu
 
 def test_many_regions_and_moves(browser: Any) -> None:
     """100,000 cells; the picture follows 500 moves a second."""
-    with synthetic("--regions", "100000") as address, tab(browser, address + "#/regions") as one:
+    with synthetic("--regions", "100000") as (address, _), tab(browser, address + "#/regions") as one:
         assert one.read("rk.model.numbers.size") == 100_000
         one.wait("document.querySelector('.sum').textContent.includes('100,000 regions')")
         one.read("(rk.seen = rk.model.counts()[4])")
@@ -197,7 +197,7 @@ def test_many_regions_and_moves(browser: Any) -> None:
 
 def test_hostile_names_are_text(browser: Any) -> None:
     """Tables, keys and problems with markup and directions are shown, and do nothing."""
-    with synthetic("--regions", "40", "--hostile") as address, tab(browser, address) as one:
+    with synthetic("--regions", "40", "--hostile") as (address, _), tab(browser, address) as one:
         for view in VIEWS[:6]:
             one.show(view)
         one.show("")
@@ -214,7 +214,7 @@ def screenshots(folder: Path) -> None:
 
     from tests.browser.conftest import CHROMIUM, FLAGS
 
-    with sync_playwright() as driver, synthetic("--regions", "2000") as address:
+    with sync_playwright() as driver, synthetic("--regions", "2000") as (address, _):
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         for theme in ("light", "dark"):
             one = Tab(browser, address, viewport={"width": 1000, "height": 620}, color_scheme=theme)

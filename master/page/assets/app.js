@@ -1,5 +1,6 @@
 // The frame of the page: the stream, the header, the navigation, and which page is shown.
 import { el, replace, duration, number } from "./dom.js";
+import { Heat } from "./heat.js";
 import { Model } from "./model.js";
 import { overview } from "./overview.js";
 import { regions } from "./regions.js";
@@ -33,11 +34,16 @@ const STEPS_KEPT = 500;
 /** Everything that the pages read. `figures` is null before the first second. */
 export const state = {
   model: new Model(),
+  heat: new Heat(),
   figures: null,
   figuresAt: 0,
   steps: [],
   isLive: false,
   lostAt: 0,
+  /** For measurements: when the map was drawn last, the longest drawing, and the characters of all messages. */
+  drawnAt: 0,
+  frameMs: 0,
+  bytes: 0,
   /** Now, by the master's clock. */
   now() { return this.figures ? this.figures.now_ms + (performance.now() - this.figuresAt) : Date.now(); },
   /** The address of a server by its uuid. */
@@ -124,7 +130,7 @@ function soon() {
 
 function listen() {
   const stream = new EventSource("/ui/stream");
-  const on = (name, take) => stream.addEventListener(name, (event) => { alive(); take(JSON.parse(event.data)); });
+  const on = (name, take) => stream.addEventListener(name, (event) => { alive(); state.bytes += event.data.length; take(JSON.parse(event.data)); });
   const alive = () => { if (!state.isLive) { state.isLive = true; header(); } };
   stream.onopen = alive;
   stream.onerror = () => {
@@ -133,7 +139,7 @@ function listen() {
     header();
     if (stream.readyState === EventSource.CLOSED) setTimeout(() => { stream.close(); listen(); }, 2000);
   };
-  on("begin", (one) => { state.model.reset(one.tables, one.servers); state.steps = []; soon(); });
+  on("begin", () => { state.model.reset(); state.steps = []; soon(); });
   on("part", (one) => { state.model.part(one); soon(); });
   on("end", () => { state.model.isComplete = true; soon(); performance.mark("rk-complete"); });
   on("delta", (one) => { state.model.delta(one); soon(); if (shown && shown.delta) shown.delta(one); });
@@ -150,6 +156,7 @@ function listen() {
     navigation();
     header();
     if (shown && shown.figures) shown.figures();
+    if (state.heat.sample(state.model, state.now()) && shown && shown.heat) shown.heat();
   });
 }
 

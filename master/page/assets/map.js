@@ -3,7 +3,7 @@ import { STATES, GONE } from "./model.js";
 import { blend, color, rgb, serverColor } from "./theme.js";
 
 const HEAD = 22, GAP = 10;
-export const MODES = ["state", "server", "time in state", "size"];
+export const MODES = ["state", "server", "time in state", "size", "load"];
 
 export class RegionMap {
   constructor(canvas, model) {
@@ -56,7 +56,8 @@ export class RegionMap {
     this.heat = ramp(color("--heat-0"), color("--heat-1"));
     this.serverColors = this.model.servers.map((_one, at) => pack(serverColor(at)));
     let top = 1;
-    if (this.mode === "size") for (let n = 0; n < this.model.length; n++) if (this.model.size[n] > top) top = this.model.size[n];
+    const measured = this.mode === "size" ? this.model.size : this.mode === "load" ? this.model.load : [];
+    if (measured.length) for (let n = 0; n < this.model.length; n++) if (measured[n] > top) top = measured[n];
     this.top = top;
   }
 
@@ -68,6 +69,7 @@ export class RegionMap {
     const isOut = STATES[state].bad || this.silent.has(model.server[n]);
     if (this.mode === "server") return isOut && state !== 4 ? this.bad : model.server[n] < 0 ? this.stateColors[1] : this.serverColors[model.server[n]];
     if (this.mode === "size") return model.size[n] < 0 ? this.stateColors[9] : this.ramp[Math.floor(Math.sqrt(model.size[n] / this.top) * 31.99)];
+    if (this.mode === "load") return isOut ? this.bad : this.heat[Math.min(31, Math.floor(Math.sqrt(model.load[n] / this.top) * 31.99))];
     if (this.mode === "time in state") {
       if (state === 0 && !this.silent.has(model.server[n])) return this.heat[0];
       const s = Math.max(0, this.now - model.since[n]) / 1000;
@@ -81,16 +83,25 @@ export class RegionMap {
     if (!this.at || !canvas.width) return;
     this.prepare(now);
     this.faint = pack(blend(color("--line"), color("--bg"), 0.5));
-    const image = context.createImageData(canvas.width, canvas.height);
-    const pixels = new Uint32Array(image.data.buffer);
+    if (!this.image || this.image.width !== canvas.width || this.image.height !== canvas.height) this.image = context.createImageData(canvas.width, canvas.height);
+    const image = this.image, pixels = new Uint32Array(image.data.buffer);
     pixels.fill(pack(color("--card")));
     const stride = canvas.width, side = Math.round(this.cell * ratio), inner = Math.max(1, side - (this.cell > 4 ? Math.round(ratio) : ratio > 1 ? 1 : 0));
     for (const block of this.blocks) {
-      const top = Math.round(block.top * ratio);
-      for (let i = 0; i < block.count; i++) {
-        const packed = this.colorOf(this.sequence[block.first + i]);
-        let at = (top + Math.floor(i / block.columns) * side) * stride + (i % block.columns) * side;
-        for (let y = 0; y < inner; y++, at += stride) pixels.fill(packed, at, at + inner);
+      let line = Math.round(block.top * ratio) * stride;
+      for (let i = 0; i < block.count; line += side * stride) {
+        // One line of pixels for a line of cells, equal neighbors at once where there is no gap; then its copies.
+        const end = Math.min(block.count, i + block.columns);
+        let at = line;
+        while (i < end) {
+          const packed = this.colorOf(this.sequence[block.first + i]);
+          let run = 1;
+          if (inner === side) while (i + run < end && this.colorOf(this.sequence[block.first + i + run]) === packed) run++;
+          pixels.fill(packed, at, at + (run - 1) * side + inner);
+          at += run * side;
+          i += run;
+        }
+        for (let y = 1; y < inner; y++) pixels.copyWithin(line + y * stride, line, at);
       }
     }
     context.putImageData(image, 0, 0);

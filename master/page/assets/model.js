@@ -17,12 +17,12 @@ export const OPEN = 0, GONE = 11;
 
 export class Model {
   constructor() {
-    this.reset([], []);
+    this.reset();
   }
 
-  reset(tables, servers) {
-    this.tables = [...tables];
-    this.servers = [...servers];
+  reset() {
+    this.tables = [];
+    this.servers = [];
     this.length = 0;
     this.isComplete = false;
     this.numbers = new Map();
@@ -44,23 +44,32 @@ export class Model {
     this.server = grow(Int32Array, keep.server);
     this.since = grow(Float64Array, keep.since);
     this.size = grow(Float64Array, keep.size);
+    this.load = grow(Float64Array, keep.load);
     this.capacity = capacity;
   }
 
   part(one) {
-    for (let i = 0; i < one.n.length; i++) {
-      const n = one.n[i];
+    this.name(one);
+    const since = one.since || [], size = one.size || [], load = one.load || [];
+    for (let i = 0; i < one.key.length; i++) {
+      const n = one.first + i;
       if (n >= this.capacity) this.alloc(Math.max(n + 1, this.capacity * 2));
       if (n >= this.length) { this.length = n + 1; this.isReordered = true; }
       this.key[n] = one.key[i];
       this.start[n] = one.start[i];
       if (/[\ud800-\udfff]/.test(one.start[i])) this.hasAstral = true;
       this.table[n] = one.table[i];
-      this.size[n] = one.size[i];
+      this.size[n] = size.length ? size[i] : -1;
+      this.load[n] = load.length ? load[i] : 0;
       this.numbers.set(one.key[i], n);
-      this.row(n, one.state[i], one.server[i], one.since[i]);
+      this.row(n, one.state[i], one.server[i], since.length ? since[i] : 0);
     }
     this.isReordered = true;
+  }
+
+  name(one) {
+    for (const [at, name] of one.tables || []) this.tables[at] = name;
+    for (const [at, name] of one.servers || []) this.servers[at] = name;
   }
 
   row(n, state, server, since) {
@@ -75,12 +84,12 @@ export class Model {
   }
 
   delta(one) {
-    for (const [at, name] of one.tables || []) this.tables[at] = name;
-    for (const [at, name] of one.servers || []) this.servers[at] = name;
+    this.name(one);
     if (one.new) this.part(one.new);
     const n = one.n || [];
     for (let i = 0; i < n.length; i++) if (n[i] < this.length) this.row(n[i], one.state[i], one.server[i], one.since[i]);
     for (const [at, bytes] of one.sized || []) { if (at < this.length) { this.size[at] = bytes; this.changed.add(at); } }
+    for (const [at, per_s] of one.loaded || []) { if (at < this.length) { this.load[at] = per_s; this.changed.add(at); } }
   }
 
   /** Rows of each table in key order: [{table, rows}], tables in the order in which they were first seen. */

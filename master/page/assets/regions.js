@@ -1,23 +1,38 @@
 // The map of all regions in key order.
 import { count, duration, el, foot, key, number, replace, size, visible } from "./dom.js";
+import { PERIOD_MS } from "./heat.js";
 import { MODES, RegionMap } from "./map.js";
 import { GONE, STATES } from "./model.js";
 import { color, onTheme, serverColor } from "./theme.js";
 
 export function regions(main, state) {
   const model = state.model;
-  const canvas = el("canvas", { tabindex: 0, role: "application", "aria-label": "Map of regions in key order. Arrow keys move, Enter opens a region." });
+  const canvas = el("canvas", { tabindex: 0, role: "application", "aria-label": "Map of regions in key order. Arrow keys move, with Shift they mark a range, Enter opens a region." });
   const tip = el("div", { class: "tip", hidden: true });
   const sum = el("p", { class: "sum", role: "status" }), legend = el("div");
   const map = new RegionMap(canvas, model);
-  let only = null, version = model.version;
+  let version = model.version, range = null;
+  const heat = el("canvas", { class: "heat", role: "img", "aria-label": "Load by key and time" }), heatText = el("p", { class: "sum" });
   const find = el("input", { type: "search", placeholder: "table:key or region id", "aria-label": "Find a region", size: 24 });
-  const modes = MODES.map((mode) => el("button", { type: "button", "aria-pressed": String(mode === map.mode), onclick: () => { map.mode = mode; only = null; filter(); modes.forEach((one, at) => one.setAttribute("aria-pressed", String(MODES[at] === mode))); again(); } }, mode));
+  const modes = MODES.map((mode) => el("button", { type: "button", "aria-pressed": String(mode === map.mode), onclick: () => { map.mode = mode; select(null); modes.forEach((one, at) => one.setAttribute("aria-pressed", String(MODES[at] === mode))); again(); } }, mode));
   main.append(el("h1", null, "Regions"), el("p", { class: "lead" }, "One cell is one region (of a replicated table: one tablet, at its leader), in key order. Red is not served."),
     el("div", { class: "bar" }, el("span", { role: "group", "aria-label": "Color by", class: "bar" }, "color by", modes), find), legend, sum,
-    el("div", { class: "card map" }, canvas, tip), foot("rk region list TABLE", "rk table show TABLE", "rk why TABLE:KEY"));
+    el("div", { class: "card map" }, canvas, tip), el("h2", null, "Load by key and time"), heatText, el("div", { class: "card map" }, heat), foot("rk region list TABLE", "rk table show TABLE", "rk why TABLE:KEY"));
 
-  const filter = () => { map.only = only; };
+  /** Mark the cells between two places of the map, or none. Other cells are drawn faint. */
+  function select(ends) {
+    range = ends && [Math.min(...ends), Math.max(...ends)];
+    map.only = range && ((n) => map.at[n] >= range[0] && map.at[n] <= range[1]);
+  }
+  function sumOfRange() {
+    const rows = [...map.sequence.subarray(range[0], range[1] + 1)];
+    const open = rows.filter((n) => model.state[n] === 0).length, bytes = rows.reduce((sum, n) => sum + Math.max(0, model.size[n]), 0), load = rows.reduce((sum, n) => sum + model.load[n], 0);
+    return `${count(rows.length, "region", "regions")}, ${visible(state.tableName(model.tables[model.table[rows[0]]]))} from ${key(model.start[rows[0]])} to ${visible(state.tableName(model.tables[model.table[rows[rows.length - 1]]]))} ${key(model.start[rows[rows.length - 1]])}: ${number(open)} open, ${size(bytes)}, ${number(load)} requests/s. Escape ends the selection.`;
+  }
+  function drawHeat() {
+    const top = state.heat.draw(heat);
+    heatText.textContent = state.heat.columns.length ? `Keys of all tables from top to bottom, a column each ${PERIOD_MS / 1000} s since this page was opened; the warmest cell has ${number(top)} requests/s.` : "The first column comes soon.";
+  }
   const again = () => { map.layout((id) => state.tableName(id)); tell(); };
   const silent = () => new Set(state.figures ? model.servers.map((uuid, at) => [uuid, at]).filter(([uuid]) => state.figures.servers.some((one) => one.uuid === uuid && (one.state === "silent" || one.state === "gone"))).map(([, at]) => at) : []);
 
@@ -29,6 +44,8 @@ export function regions(main, state) {
       items(found.map(([at, regions]) => [at < 0 ? "on no server" : state.place(model.servers[at]), at < 0 ? color("--s-closed") : serverColor(at), regions]));
     } else if (map.mode === "size") {
       items([["small", color("--ramp-0")], [`large, up to ${size(map.top)}`, color("--ramp-1")], ["not measured", color("--s-unknown")]]);
+    } else if (map.mode === "load") {
+      items([["no requests", color("--heat-0")], [`up to ${number(map.top)} requests/s`, color("--heat-1")], ["not served", color("--s-bad")]]);
     } else if (map.mode === "time in state") {
       items([["open", color("--heat-0")], ["in another state for 1 minute or more", color("--heat-1")]]);
     } else {
@@ -36,7 +53,7 @@ export function regions(main, state) {
       items(STATES.map((one, at) => [one.name, color(one.color), counts[at]]).filter((one, at) => at !== GONE && (one[2] || at === 0)));
     }
     const loaded = model.isComplete ? "" : ", loading";
-    sum.textContent = sumOf(map.cursor) || count(model.numbers.size, "region", "regions") + loaded;
+    sum.textContent = range && map.sequence && range[1] < map.sequence.length ? sumOfRange() : sumOf(map.cursor) || count(model.numbers.size, "region", "regions") + loaded;
   }
 
   function items(list) {
@@ -51,14 +68,17 @@ export function regions(main, state) {
   function sumOf(n) {
     if (n < 0 || n >= model.length) return "";
     const age = model.since[n] ? `, for ${duration(state.now() - model.since[n])}` : "";
-    const bytes = model.size[n] >= 0 ? `, ${size(model.size[n])}` : "";
+    const bytes = (model.size[n] >= 0 ? `, ${size(model.size[n])}` : "") + (model.load[n] ? `, ${number(model.load[n])} requests/s` : "");
     return `${visible(state.tableName(model.tables[model.table[n]]))} from ${key(model.start[n])}: ${STATES[model.state[n]].name}${age}${model.server[n] >= 0 ? ` on ${state.place(model.servers[model.server[n]])}` : ""}${bytes} (${model.key[n]})`;
   }
 
   const open = (n) => { if (n >= 0) location.hash = "#/region/" + encodeURIComponent(regionOf(model.key[n])); };
   const point = (event) => { const box = canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+  let from = -1, hasMoved = false;
+  canvas.addEventListener("mousedown", (event) => { const n = map.rowAt(...point(event)); from = n < 0 ? -1 : map.at[n]; hasMoved = false; });
   canvas.addEventListener("mousemove", (event) => {
     const [x, y] = point(event), n = map.rowAt(x, y);
+    if (event.buttons === 1 && from >= 0 && n >= 0 && map.at[n] !== from) { hasMoved = true; select([from, map.at[n]]); map.draw(state.now()); tell(); }
     tip.hidden = n < 0;
     if (n < 0) return;
     tip.textContent = sumOf(n);
@@ -66,10 +86,18 @@ export function regions(main, state) {
     tip.style.top = y + 18 + "px";
   });
   canvas.addEventListener("mouseleave", () => { tip.hidden = true; });
-  canvas.addEventListener("click", (event) => open(map.rowAt(...point(event))));
+  canvas.addEventListener("click", (event) => { if (!hasMoved) open(map.rowAt(...point(event))); });
   canvas.addEventListener("keydown", (event) => {
     const moves = { ArrowRight: [1], ArrowLeft: [-1], ArrowDown: [1, true], ArrowUp: [-1, true], Home: [-1e9], End: [1e9] };
-    if (event.key in moves) { map.move(...moves[event.key]); map.draw(state.now()); sum.textContent = sumOf(map.cursor); event.preventDefault(); }
+    if (event.key in moves && map.sequence && map.sequence.length) {
+      const before = map.cursor < 0 ? 0 : map.at[map.cursor], held = range ? (range[0] === before ? range[1] : range[0]) : before;
+      map.move(...moves[event.key]);
+      select(event.shiftKey ? [held, map.at[map.cursor]] : null);
+      map.draw(state.now());
+      tell();
+      event.preventDefault();
+    }
+    if (event.key === "Escape" && range) { select(null); map.draw(state.now()); tell(); }
     if (event.key === "Enter") open(map.cursor);
   });
   find.addEventListener("change", () => {
@@ -89,24 +117,28 @@ export function regions(main, state) {
   const resize = new ResizeObserver(() => { if (Math.abs(canvas.clientWidth - map.width) > 1) again(); });
   resize.observe(canvas);
   const noTheme = onTheme(again);
-  let drawnAt = -1e9;
+  drawHeat();
+  let drawnAt = -1e9, late = 0;
   return {
     rows() {
       const began = performance.now();
-      if (!model.isComplete && model.length && began - drawnAt < 400) return;
-      if (version !== model.version || model.isReordered || !map.at) { version = model.version; map.cursor = -1; again(); } else map.update(model.changed, state.now());
-      drawnAt = performance.now();
-      state.frameMs = Math.max(state.frameMs || 0, drawnAt - began);
+      // A new order of many regions is drawn twice a second, so that frames stay short.
+      const isLarge = model.length > 20000 && model.isReordered && map.at && version === model.version;
+      if ((!model.isComplete || isLarge) && model.length && began - drawnAt < 500) { if (!late) late = setTimeout(() => { late = 0; this.rows(); }, 500); return; }
+      if (version !== model.version || model.isReordered || !map.at) { if (version !== model.version) { map.cursor = -1; select(null); } version = model.version; again(); } else map.update(model.changed, state.now());
       tell();
+      state.drawnAt = drawnAt = performance.now();
+      state.frameMs = Math.max(state.frameMs, drawnAt - began);
     },
     figures() {
       const found = silent();
       const isOther = found.size !== map.silent.size || [...found].some((one) => !map.silent.has(one));
       map.silent = found;
-      if (isOther || map.mode === "time in state") map.draw(state.now());
+      if (isOther || map.mode === "time in state" || map.mode === "load") map.draw(state.now());
       tell();
     },
-    end() { resize.disconnect(); noTheme(); },
+    heat: drawHeat,
+    end() { clearTimeout(late); resize.disconnect(); noTheme(); },
   };
 }
 

@@ -3,7 +3,7 @@ import { duration, el, foot, number, replace, size, table, tag } from "./dom.js"
 
 export function store(main, state) {
   const list = el("div");
-  main.append(el("h1", null, "Store"), el("p", { class: "lead" }, "Each node answers for itself, once a second, to the master that shows this page."), list, foot("rk coord list", "rk status"));
+  main.append(el("h1", null, "Store"), el("p", { class: "lead" }, "Each node answers for itself, every two seconds, to the master that shows this page."), list, foot("rk coord list", "rk status"));
   function draw() {
     const nodes = state.figures.store;
     const most = Math.max(0, ...nodes.map((one) => Number(one.values.raft_commit_index || 0)));

@@ -39,7 +39,7 @@ class FakeMaster:
             assigner=cluster.assigner,
             world=cluster.assigner.world,
             keeper=keeping,
-            reports=SimpleNamespace(sizes={}),
+            reports=SimpleNamespace(sizes={}, loads={}),
         )
         self.watcher: Any = None
         self.heartbeats = HeartbeatReceiver(self, self.now_ms)  # type: ignore[arg-type]
@@ -125,13 +125,15 @@ class Browser:
     def reconnected(self) -> None:
         self._read = 0
 
-    def _begin(self, data: Any) -> None:
-        self.rows, self.servers = {}, dict(enumerate(data["servers"]))
+    def _begin(self, _data: Any) -> None:
+        self.rows, self.servers = {}, {}
         self.is_complete, self.begins = False, self.begins + 1
 
     def _part(self, data: Any) -> None:
-        for at_, number in enumerate(data["n"]):
-            self.rows[number] = [data["key"][at_], data["state"][at_], data["server"][at_], data["since"][at_]]
+        self.servers |= dict(data.get("servers", []))
+        since = data.get("since") or [0] * len(data["key"])
+        for at_, key in enumerate(data["key"]):
+            self.rows[data["first"] + at_] = [key, data["state"][at_], data["server"][at_], since[at_]]
 
     def _end(self, _data: Any) -> None:
         self.is_complete = True

@@ -14,6 +14,7 @@ from master.page.feed import Feed
 from master.page.listeners import LISTENERS_MAX
 from regions.cluster import events as ev
 from regions.cluster.state import ClusterState
+from regions.page.model import PageModel
 from regions.page.rows import row_of
 from regions.records.model import RegionState
 from tests.unit.master.page.fake_master import Browser, FakeMaster, FakeRequest, cluster_of, feed_of, pass_time
@@ -22,7 +23,7 @@ from tests.unit.regions.model_cluster import ModelCluster, region, server, trans
 
 def _truth(world: ClusterState) -> dict[str, tuple[int, str, int]]:
     rows = {key: row_of(one) for key, one in world.replicas.items()}
-    return {key: (row.state.value, row.server, row.since_ms) for key, row in rows.items()}
+    return {key: (row.state, row.server, row.since_ms) for key, row in rows.items()}
 
 
 class Watched:
@@ -74,7 +75,7 @@ def test_any_schedule_ends_with_equal_pictures(seed: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(feed_module, "SLICE", 3)
     rng = random.Random(seed)
     watched = Watched(40)
-    monkeypatch.setattr("regions.page.model.PageModel.part.__defaults__", (5,))
+    monkeypatch.setattr(feed_module, "PageModel", lambda: PageModel(5))
     watched.listen()
     for number in range(60):
         match rng.randrange(6):
@@ -196,13 +197,13 @@ def test_a_turn_looks_at_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "SLICE", 10)
     watched = Watched(100)
     most: list[int] = []
-    plain = feed_module.Following._look
+    plain = PageModel.load_rows
 
-    def counting(self: Any, world: ClusterState, key: str) -> None:
-        most[-1] += 1
-        plain(self, world, key)
+    def counting(self: PageModel, world: ClusterState, keys: list[str]) -> None:
+        most[-1] += len(keys)
+        plain(self, world, keys)
 
-    monkeypatch.setattr(feed_module.Following, "_look", counting)
+    monkeypatch.setattr(PageModel, "load_rows", counting)
     watched.listen()
     for _ in range(300):
         most.append(0)

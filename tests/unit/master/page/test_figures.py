@@ -22,7 +22,7 @@ class Api:
     def __init__(self, master: FakeMaster) -> None:
         self._master = master
 
-    def status(self) -> MasterStatus:
+    def status(self, _repeated_for: int = 9) -> MasterStatus:
         world = self._master.cluster.assigner.world
         is_active = self._master.active_master is not None
         now_ms = self._master.now_ms()
