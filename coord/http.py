@@ -1,4 +1,4 @@
-"""The admin port of every daemon: health, readiness, status and metrics over plain HTTP, for probes and curl.
+"""The admin port of every daemon: health, readiness, status and metrics over HTTP, for probes and curl.
 
     GET /metrics   Prometheus text of one registry
     GET /health    200 {"healthy": true, …} while the process works, else 503            (liveness: restart me?)
@@ -10,7 +10,8 @@ A daemon may add actions under other paths; each action checks its caller. It ma
 and everything below `/ui/`, with streams that stay open. Pages accept only GET and HEAD. A reply never contains a
 traceback: an exception is logged and becomes a 500 with one sentence. A daemon with credentials serves its front and
 all pages but /health and /ready only for a token (`coord.security.admin`); an open one serves everybody who reaches the
-configured address.
+configured address. With TLS on every port (`coord.security.credentials`) it is HTTPS, and a certificate of the
+cluster does instead of a token.
 
 Callers that do not finish a request cannot close the port to probes: a request has a time limit, and at a bound of
 connections the oldest one without a whole request gives way to the newcomer. An action that answers without end (a
@@ -19,6 +20,7 @@ stream of events) calls `begin_stream`, and counts among the streams from then o
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -37,7 +39,11 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from coord.daemon import ListeningReactor
 from coord.security import process
-from coord.security.admin import is_known_host, objection
+from coord.security.admin import is_certified, is_known_host, objection
+from coord.security.revocation import watch
+from coord.tls.context import WANT
+from coord.tls.listening import TlsFactory
+from coord.tls.reloading import TlsContexts
 
 __all__ = ["AdminHttp", "Check"]
 
@@ -106,6 +112,11 @@ class AdminHttp:
         self._names = names
         self._ready = ready
         self._credentials = process.own()
+        self._bounded: list[_Bounded] = []
+        files = process.tls_files()
+        #: Also serves callers without a certificate: probes and browsers.
+        self._tls = None if files is None else TlsContexts(dataclasses.replace(files, client_auth=WANT))
+        watch(self)
         self._pages: dict[bytes, Callable[[], Page]] = {
             b"/metrics": lambda: (200, CONTENT_TYPE_LATEST.encode("ascii"), generate_latest(registry)),
             b"/health": lambda: _verdict("healthy", self._with_certificates(health())),
@@ -129,18 +140,25 @@ class AdminHttp:
         return reactor.listenTCP(port, self.site(reactor), interface=host)
 
     def site(self, reactor: Any) -> WrappingFactory:
-        """Return a Twisted factory of the pages, for callers with their own listening port."""
+        """Return a Twisted factory of the pages, without TLS if the daemon has none."""
         site = Site(_Page(self), timeout=IDLE_S)  # type: ignore[no-untyped-call]
         site.noisy = False
         site.requestFactory = _Request
         site.displayTracebacks = False
         site.log = _no_access_log  # type: ignore[method-assign]
-        return _Bounded(reactor, site)
+        bounded = _Bounded(reactor, site)
+        self._bounded.append(bounded)
+        return bounded if self._tls is None else TlsFactory(bounded, self._tls.server)
+
+    def revocations_changed(self) -> None:
+        """Close streams whose callers may not read them any more. Each other request is checked by itself."""
+        for bounded in self._bounded:
+            bounded.close_streams(lambda request: self.objection(request) is not None)
 
     @staticmethod
     def begin_stream(request: Any) -> bool:
         """Let an action answer this request without end. Return False if STREAMS_MAX others do: answer 503."""
-        return _connection_of(request).begin_stream()
+        return _connection_of(request).begin_stream(request)
 
     def answers_to(self, host: bytes | None) -> bool:
         """Return True if requests may use this Host header (`coord/security/admin.py`)."""
@@ -151,10 +169,14 @@ class AdminHttp:
         """Return status and sentence if this request may not be served. Actions check tokens of their own."""
         if request.path in self.actions:
             return None
+        sealed: Any = _connection_of(request).transport
+        if self._tls is not None and is_certified(sealed.engine):
+            return None
         sent, by_query = _token_of(request)
         found = objection(self._credentials, request.path.decode("ascii", "replace"), sent)
         if found is None and by_query and self._credentials is not None:
-            request.addCookie(_COOKIE, sent.encode(), path=b"/", httpOnly=True, sameSite="strict")
+            is_tls = self._tls is not None
+            request.addCookie(_COOKIE, sent.encode(), path=b"/", secure=is_tls, httpOnly=True, sameSite="strict")
         return found
 
     def page(self, path: bytes, role: str = "") -> Page:
@@ -313,6 +335,8 @@ class _AdminConnection(ProtocolWrapper):
         self._bounds = factory
         self.address = address
         self.phase = _AdminPhase.UNFINISHED
+        #: The request that is answered without end.
+        self.stream: Any = None
         #: Time of the connect, or of the first byte of an unfinished request.
         self.since = factory.reactor.seconds()
 
@@ -332,11 +356,11 @@ class _AdminConnection(ProtocolWrapper):
         """Note the end of the answer."""
         self.phase = _AdminPhase.IDLE
 
-    def begin_stream(self) -> bool:
+    def begin_stream(self, request: Any) -> bool:
         """Count this connection among the streams, if there is room."""
         if self._bounds.count(_AdminPhase.STREAMING) >= STREAMS_MAX:
             return False
-        self.phase = _AdminPhase.STREAMING
+        self.phase, self.stream = _AdminPhase.STREAMING, request
         return True
 
     def give_way(self) -> None:
@@ -388,6 +412,12 @@ class _Bounded(WrappingFactory):
     def forget(self, connection: _AdminConnection) -> None:
         """Remove a connection that has ended, or is about to."""
         self._connections.pop(connection, None)
+
+    def close_streams(self, is_rejected: Callable[[Any], bool]) -> None:
+        """Close the streams whose requests are rejected now."""
+        for one in list(self._connections):
+            if one.phase is _AdminPhase.STREAMING and is_rejected(one.stream):
+                one.give_way()
 
     def watch(self) -> None:
         """Search for late requests after a while."""

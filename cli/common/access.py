@@ -146,10 +146,12 @@ def kazoo_options(access: StoreAccess) -> dict[str, Any]:
     """Return the arguments of KazooClient. Raise ConfigError."""
     acl = [ACL(line.perms, Id(line.scheme.decode(), line.id.decode())) for line in access.acl()]
     options: dict[str, Any] = {"default_acl": acl, "connection_retry": RECONNECT}
-    if access.tls_ca is not None:
-        options |= {"use_ssl": True, "ca": str(access.tls_ca), "check_hostname": access.verify_host}
-        if access.tls_cert is not None:
-            options |= {"certfile": str(access.tls_cert), "keyfile": str(access.tls_key or access.tls_cert)}
+    paths = access.tls_paths()
+    if paths is not None:
+        ca, cert, key = paths
+        options |= {"use_ssl": True, "ca": str(ca), "check_hostname": access.verify_host}
+        if cert is not None:
+            options |= {"certfile": str(cert), "keyfile": str(key or cert)}
     digests = access.digests()
     if digests:
         options["auth_data"] = [("digest", credential) for credential in digests]
@@ -178,7 +180,7 @@ def misfit(address: tuple[str, int], access: StoreAccess) -> tuple[str, str]:
     """Return what prevents a connection to this port, and a hint; two empty texts if nothing was found."""
     where = f"{address[0]}:{address[1]}"
     try:
-        if access.tls_ca is None:
+        if access.tls_paths() is None:
             if _speaks_tls(address):
                 return (
                     f"{where} speaks TLS, but this command does not",
@@ -204,7 +206,7 @@ def misfit(address: tuple[str, int], access: StoreAccess) -> tuple[str, str]:
     except ConnectionResetError:
         return (
             (f"{where} closed the connection in the TLS handshake", f"Does it want {_named('store-tls-cert')}?")
-            if access.tls_ca is not None
+            if access.tls_paths() is not None
             else ("", "")
         )
     except OSError:

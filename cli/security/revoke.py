@@ -46,7 +46,7 @@ def revoke(given: Globals, user: str | None, daemon: str | None, serial: str | N
     """Make credentials worth nothing, at every port, although they have not expired.
 
     Masters, region servers and store nodes read the list when it changes, and at least every 2 s. Connections that
-    have been proved stay open. A user gets a new certificate at once, and a new key after `rk certs rotate`.
+    were proved before are closed. A user gets a new certificate at once, and a new key after `rk certs rotate`.
     """
     credentials = _credentials(given)
     entry = _entry(given, user, daemon, serial, str(credentials.principal))

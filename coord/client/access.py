@@ -84,9 +84,16 @@ class StoreAccess:
 
         Raise ConfigError for unusable files, at the first call.
         """
-        if self.tls_ca is None:
-            return None
-        return _caller_context(self.tls_ca, self.tls_cert, self.tls_key, verify_host=self.verify_host).now()
+        paths = self.tls_paths()
+        return None if paths is None else _caller_context(*paths, verify_host=self.verify_host).now()
+
+    def tls_paths(self) -> tuple[Path, Path | None, Path | None] | None:
+        """Return authority, certificate and key, None without TLS: as configured, or those of this process if every
+        port of its cluster speaks TLS. Raise ConfigError."""
+        if self.tls_ca is not None:
+            return self.tls_ca, self.tls_cert, self.tls_key
+        files = process.tls_files()
+        return None if files is None or files.ca is None else (files.ca, files.cert, files.key)
 
 
 def parse_readers(text: str) -> tuple[tuple[str, str], ...]:

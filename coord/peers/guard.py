@@ -171,10 +171,15 @@ class PeerGuard:
     def misnamed(self, tls: Engine | None, kind: str, name: str = "") -> str:
         """Return why the peer's certificate is not a valid one of `kind:name`, "" if it is, or if names are not
         checked."""
-        if tls is None or not self.verifies_host:
-            return ""
-        objection = revoked_peer(tls)
-        return f"shows a revoked certificate: {objection}" if objection else misnamed(tls.peer_uris(), kind, name)
+        revoked = self.revoked(tls)
+        if revoked or tls is None or not self.verifies_host:
+            return revoked
+        return misnamed(tls.peer_uris(), kind, name)
+
+    def revoked(self, tls: Engine | None) -> str:
+        """Return why the peer's certificate is worth nothing any more, "" if it is valid. Names do not matter."""
+        objection = revoked_peer(tls) if tls is not None else ""
+        return f"shows a revoked certificate: {objection}" if objection else ""
 
     def introduce(self, cluster: str, name: str) -> None:
         """Set this peer's own cluster and name, which accepted connections must look for."""

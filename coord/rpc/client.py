@@ -24,6 +24,7 @@ from coord.rpc.connection import REQUESTS_MAX, Frames, RpcReactor
 from coord.rpc.wire import Code, Payload, Request, RpcError, decode_reply, encode_body, encode_frame
 from coord.security import process
 from coord.security.credentials import Credentials
+from coord.security.revocation import watch
 
 __all__ = ["Reconnect", "RpcClient"]
 
@@ -145,6 +146,13 @@ class RpcClient:
         self._deadlines: list[tuple[float, int]] = []
         self._timer: IDelayedCall | None = None
         self._closed = False
+        watch(self)
+
+    def revocations_changed(self) -> None:
+        """Leave a peer whose credential is revoked; the next call tries whether it has another one."""
+        why = "" if self._connection is None else self._connection.revoked()
+        if why and self._connection is not None:
+            self._connection.drop(RpcError(Code.UNAUTHENTICATED, why))
 
     @property
     def address(self) -> str:

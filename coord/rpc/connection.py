@@ -14,6 +14,7 @@ from coord.daemon import ListeningReactor
 from coord.rpc.wire import PREAMBLE, Code, Payload, RpcError, RpcFrameReader, StreamError, rejection
 from coord.security.channel import ProofChannel, Unproven, address_of
 from coord.security.principal import NOBODY, Principal
+from coord.security.revocation import Shown, known
 
 __all__ = ["REQUESTS_MAX", "Frames", "RpcReactor", "peer_name"]
 
@@ -43,6 +44,8 @@ class Frames(TwistedProtocol):
         self._channel = channel
         #: Who is at the other end, once proved.
         self.peer: Principal = NOBODY
+        #: By which credential, if it can be revoked.
+        self.shown: Shown | None = None
         self._reader = RpcFrameReader()
         self._outbox: list[bytes] = []
         self._is_reading = False
@@ -109,11 +112,15 @@ class Frames(TwistedProtocol):
             raise rejected from error
         self.transport.write(channel.take())
         if channel.is_done and self.peer is NOBODY:
-            self.peer = channel.peer
+            self.peer, self.shown = channel.peer, channel.shown
             self.proved()
         if channel.is_plain:
             self._channel = None
         return plain
+
+    def revoked(self) -> str:
+        """Return why the peer's credential is worth nothing any more, "" if it is valid."""
+        return "" if self.shown is None else known().objection(self.shown)
 
     def proved(self) -> None:
         """Handle the end of the handshake: `peer` is known."""

@@ -49,6 +49,7 @@ from coord.rpc.wire import (
 from coord.security import process
 from coord.security.credentials import Credentials
 from coord.security.principal import NOBODY, Principal
+from coord.security.revocation import watch
 
 __all__ = ["FRAME_BYTES_MAX", "Code", "RpcError", "RpcServer"]
 
@@ -131,6 +132,15 @@ class _ServerConnection(Frames):
         self._limit = self._reactor.callLater(REJECTED_S, self.transport.abortConnection)
         self.transport.unregisterProducer()
         self.transport.loseWriteConnection()
+
+    def end_if_revoked(self) -> None:
+        """Close the connection, with a sentence, if its caller's credential is revoked."""
+        why = self.revoked()
+        if why and self.is_open and not self._is_rejected:
+            log.info("connection with {peer} closed: {why}", peer=peer_name(self.transport), why=why)
+            self.send(encode_frame(Failed(0, Code.UNAUTHENTICATED, why)))
+            self._flush()
+            self.drop(RpcError(Code.UNAUTHENTICATED, why))
 
     def pauseProducing(self) -> None:
         """Stop reading requests: unread replies pile up."""
@@ -276,6 +286,12 @@ class RpcServer:
         self.calling: ITransport | None = None
         self.calling_principal: Principal = NOBODY
         self._port: IListeningPort | None = None
+        watch(self)
+
+    def revocations_changed(self) -> None:
+        """See `RevocationWatcher`."""
+        for connection in list(self.connections):
+            connection.end_if_revoked()
 
     def caller(self) -> str:
         """Return "host:port" of the caller whose request is being dispatched.

@@ -20,6 +20,9 @@ from collections.abc import Collection
 from typing import Final
 
 from coord.security.credentials import Credentials
+from coord.security.principal import NOBODY
+from coord.security.tls_channel import principal_in, revoked_peer
+from coord.tls.context import Engine
 
 #: Pages for everybody.
 OPEN_PATHS: Final = frozenset({"/health", "/ready"})
@@ -38,6 +41,11 @@ def objection(credentials: Credentials | None, path: str, token: str) -> tuple[i
     if credentials.principal_of(token) is None:
         return 401, "The token is not valid (any more): `rk certs token` prints the present one."
     return None
+
+
+def is_certified(engine: Engine) -> bool:
+    """Return True if the caller has shown a certificate of a principal of the cluster, which is not revoked."""
+    return any(principal_in(uri) is not NOBODY for uri in engine.peer_uris()) and not revoked_peer(engine)
 
 
 def headers(credentials: Credentials | None) -> dict[str, str]:

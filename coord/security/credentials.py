@@ -4,9 +4,11 @@
     user.NAME.json         the key of one user
     ca.crt                 authorities whose certificates are accepted
     KIND.NAME.crt, .key    certificate of a daemon or user, and its key
+    tls-on-every-port      says that every port of the cluster speaks TLS by these certificates
 
 With a certificate this process proves it, and accepts nothing but certificates: TLS both ways. Without one it proves
-keys (`coord.security.handshake`).
+keys (`coord.security.handshake`). Without `tls-on-every-port` certificates are for RPC alone, and the store, peers and
+admin ports have options of their own.
 
 Files are read again when they change: whoever rotates a secret need not restart a process. A file that other users can
 read is no secret, and is rejected.
@@ -28,6 +30,7 @@ from coord.security.channel import DialingChannel, ListeningChannel, ProofChanne
 from coord.security.handshake import NONCE_BYTES, HandshakeError
 from coord.security.keys import ClusterSecrets, IdentityKey, decode_key, decode_secrets, issue
 from coord.security.principal import USER, Principal, is_valid, parse_principal
+from coord.security.revocation import Shown
 from coord.security.tls_channel import TlsChannel
 from coord.tls.context import NEED, TlsFiles, client_context, server_context
 from coord.tls.reloading import version_of
@@ -36,6 +39,7 @@ CLUSTER_FILE: Final = "cluster-secret.json"
 AUTHORITY_FILE: Final = "ca.crt"
 CERTIFICATE_SUFFIX: Final = ".crt"
 _KEY_SUFFIX: Final = ".key"
+EVERY_PORT_FILE: Final = "tls-on-every-port"
 #: Purposes of tokens: a token for one kind of port is worth nothing at the other kind.
 FOR_ADMIN: Final = b"regionkeeper admin 1 "
 FOR_STORE: Final = b"regionkeeper store 1 "
@@ -91,6 +95,12 @@ class Credentials:
 
         return expiring(found, datetime.datetime.now(datetime.UTC))
 
+    def tls_files(self) -> TlsFiles | None:
+        """Return the files by which every port of the cluster speaks TLS, None if certificates are for RPC alone."""
+        if self.certificate is None or not (self.directory / EVERY_PORT_FILE).exists():
+            return None
+        return _tls_files(self.certificate, self.directory / AUTHORITY_FILE)
+
     @property
     def cluster(self) -> str:
         """The credentials' id of the cluster, "" for a certificate without a key."""
@@ -129,6 +139,11 @@ class Credentials:
 
     def principal_of(self, token: str, purpose: bytes = FOR_ADMIN) -> Principal | None:
         """Return the principal whose valid token this is, else None."""
+        shown = self.shown_by(token, purpose)
+        return None if shown is None else shown.who
+
+    def shown_by(self, token: str, purpose: bytes = FOR_ADMIN) -> Shown | None:
+        """Return the key that a valid token comes from, else None."""
         self._refresh()
         kind, _, rest = token.partition(":")
         name, number, mac = [*rest.rsplit(":", 2), "", ""][:3]
@@ -139,7 +154,8 @@ class Credentials:
         except HandshakeError:
             return None
         wanted = _token_mac(key, self.cluster, purpose) if key is not None else ""
-        return Principal(kind, name) if wanted and hmac.compare_digest(wanted.encode(), mac.encode()) else None
+        is_valid_token = wanted and hmac.compare_digest(wanted.encode(), mac.encode())
+        return Shown(Principal(kind, name), int(number)) if is_valid_token else None
 
     def _key_of(self, principal: Principal, number: int) -> bytes | None:
         """Raise HandshakeError for a revoked key."""
@@ -240,10 +256,13 @@ def _named_by(certificate: Path) -> Principal:
 
 def _contexts(certificate: Path, authority: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Return the TLS contexts of accepted and of opened connections. Raise ConfigError."""
-    key = certificate.with_suffix(_KEY_SUFFIX)
-    read_private(key)
-    files = TlsFiles(certificate, key, authority, client_auth=NEED, verify_host=True)
+    read_private(certificate.with_suffix(_KEY_SUFFIX))
+    files = _tls_files(certificate, authority)
     return server_context(files), client_context(files)
+
+
+def _tls_files(certificate: Path, authority: Path) -> TlsFiles:
+    return TlsFiles(certificate, certificate.with_suffix(_KEY_SUFFIX), authority, client_auth=NEED, verify_host=True)
 
 
 def check_directory(directory: Path) -> None:

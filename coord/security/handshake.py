@@ -179,6 +179,11 @@ class ListeningEnd(_HandshakeEnd):
         self._hello: CallerHello | None = None
         self._key = b""
 
+    @property
+    def number(self) -> int:
+        """Return the number of the secret that the caller's key comes from, 0 before its hello."""
+        return 0 if self._hello is None else self._hello.number
+
     def _answer(self, message: Message) -> bytes:
         if self._hello is None and isinstance(message, CallerHello):
             self._key = self._checked(message)

@@ -13,6 +13,8 @@ from typing import Final
 
 from coord.security.credentials import FOR_STORE, Credentials, read_daemon, read_user
 from coord.security.principal import Principal
+from coord.security.revocation import Shown
+from coord.tls.context import TlsFiles
 
 DIRECTORY_VARIABLE: Final = "RK_CERTS_DIR"
 USER_VARIABLE: Final = "RK_CERTS_USER"
@@ -53,10 +55,16 @@ def store_token() -> str:
     return "" if credentials is None else credentials.token(FOR_STORE)
 
 
-def principal_of_store_token(token: str) -> Principal | None:
-    """Return the principal whose token for store nodes this is, as far as this process can verify tokens."""
+def shown_by_store_token(token: str) -> Shown | None:
+    """Return the key that a token for store nodes comes from, as far as this process can verify tokens."""
     credentials = own()
-    return None if credentials is None else credentials.principal_of(token, FOR_STORE)
+    return None if credentials is None else credentials.shown_by(token, FOR_STORE)
+
+
+def tls_files() -> TlsFiles | None:
+    """Return the files by which every port of the cluster speaks TLS, None if ports have options of their own."""
+    credentials = own()
+    return None if credentials is None else credentials.tls_files()
 
 
 def expiring() -> list[str]:

@@ -8,7 +8,8 @@ list when it changes (`coord.client.following.revocations`); `known` is what eve
 from __future__ import annotations
 
 import datetime
-from typing import Final
+import weakref
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -33,10 +34,28 @@ class Revoked(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
 
 
+class Shown(NamedTuple):
+    """The credential by which the other end of a connection has proved who it is: a key, or with `serial` a
+    certificate."""
+
+    who: Principal
+    #: Number of the secret that the key comes from.
+    number: int = 0
+    #: Serial number of the certificate in hexadecimal, and since when it is valid.
+    serial: str = ""
+    valid_from_s: float = 0.0
+
+
 class RevocationList(msgspec.Struct, frozen=True):
     """Value of the znode."""
 
     revoked: tuple[Revoked, ...] = ()
+
+    def objection(self, shown: Shown) -> str:
+        """Return why a credential is worth nothing, "" if it is valid."""
+        if shown.serial:
+            return self.certificate_objection(shown.who, shown.serial, shown.valid_from_s)
+        return self.key_objection(shown.who, shown.number)
 
     def key_objection(self, who: Principal, number: int) -> str:
         """Return why the key of `who` by a secret is worth nothing, "" if it is valid."""
@@ -67,18 +86,40 @@ def decode(data: bytes) -> RevocationList:
     return _decoder.decode(data) if data else RevocationList()
 
 
+class RevocationWatcher(Protocol):
+    """Something with connections that are proved by credentials."""
+
+    def revocations_changed(self) -> None:
+        """Close the connections that are proved by what is revoked now."""
+        ...
+
+
 class _OwnRevocations:
     """The one value of the process."""
 
     data = b""
     found = RevocationList()
+    watchers: Final[weakref.WeakSet[RevocationWatcher]] = weakref.WeakSet()
 
 
-def learn(data: bytes) -> None:
-    """Use this value of the znode from now on. Raise ValueError for a damaged one; the former stays in force."""
-    if data != _OwnRevocations.data:
-        _OwnRevocations.found = decode(data)
-        _OwnRevocations.data = data
+def learn(data: bytes) -> bool:
+    """Use this value of the znode from now on, and return whether it is another one. Raise ValueError for a damaged
+    one; the former stays in force.
+
+    Connections that were proved by what is revoked now are closed before this function returns (`watch`).
+    """
+    if data == _OwnRevocations.data:
+        return False
+    _OwnRevocations.found = decode(data)
+    _OwnRevocations.data = data
+    for watcher in list(_OwnRevocations.watchers):
+        watcher.revocations_changed()
+    return True
+
+
+def watch(watcher: RevocationWatcher) -> None:
+    """Tell `watcher` each change of the list, as long as it lives."""
+    _OwnRevocations.watchers.add(watcher)
 
 
 def known() -> RevocationList:

@@ -10,6 +10,7 @@ from coord.security import revocation
 from coord.security.channel import IS_OPEN, IS_SECURED, OPEN_GREETING, ProofChannel, Unproven
 from coord.security.handshake import GREETING, refusal, satisfies
 from coord.security.principal import NOBODY, Principal, is_valid
+from coord.security.revocation import Shown
 from coord.tls.context import Engine, TlsError
 
 _SCHEME: Final = "regionkeeper://"
@@ -78,7 +79,8 @@ class TlsChannel(ProofChannel):
         found = next((one for uri in engine.peer_uris() if (one := principal_in(uri)) is not NOBODY), NOBODY)
         if found is NOBODY:
             raise Unproven("TLS: the certificate names no principal of a cluster")
-        objection = revoked(engine, found)
+        self.shown = shown_by(engine, found)
+        objection = revocation.known().objection(self.shown)
         if objection:
             self._finish(found)
             raise Unproven(objection, is_revoked=self._is_server)
@@ -89,21 +91,23 @@ class TlsChannel(ProofChannel):
         return found
 
 
-def revoked(engine: Engine, who: Principal) -> str:
-    """Return why the peer's certificate is revoked, "" if it is not, as far as this process knows."""
-    known = revocation.known()
-    if not known.revoked:
-        return ""
+def shown_by(engine: Engine, who: Principal) -> Shown:
+    """Return the peer's verified certificate, which is that of `who`."""
     serial, valid_from_s = engine.peer_serial()
-    return known.certificate_objection(who, serial, valid_from_s)
+    return Shown(who, serial=serial, valid_from_s=valid_from_s)
 
 
 def revoked_peer(engine: Engine) -> str:
-    """Return why the peer's certificate is revoked, "" if it is not, or if the peer has shown none."""
-    if not revocation.known().revoked:
+    """Return why the peer's certificate is revoked, "" if it is not, or if the peer has shown none (yet).
+
+    As far as this process knows. A serial number is enough for certificates that name no principal.
+    """
+    known = revocation.known()
+    if not known.revoked or not engine.is_established:
         return ""
     found = next((one for uri in engine.peer_uris() if (one := principal_in(uri)) is not NOBODY), NOBODY)
-    return revoked(engine, found)
+    shown = shown_by(engine, found)
+    return known.objection(shown) if shown.serial else ""
 
 
 def misnamed(uris: Sequence[str], kind: str, name: str = "") -> str:

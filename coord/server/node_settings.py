@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from coord.security import process
-from coord.security.principal import Principal
+from coord.security.revocation import Shown
 from coord.server.clients.authentication import Authenticator
 from coord.server.clients.connection import Limits
 from coord.server.config.addresses import Address, Members
@@ -39,7 +39,7 @@ class NodeSettings:
         super_digest: str = "",
         sasl_users: Mapping[str, str] | None = None,
         required_schemes: Iterable[str] = (),
-        principal_of: Callable[[str], Principal | None] = lambda _: None,
+        shown_by: Callable[[str], Shown | None] = lambda _: None,
         read_only_mode: bool = False,
         enforce_quotas: bool = False,
         znodes_max: int = 0,
@@ -88,7 +88,7 @@ class NodeSettings:
         #: Schemes of which every connection must prove an identity; empty: none.
         self.required_schemes = tuple(required_schemes)
         #: Returns the principal whose token for store nodes a client has sent, None for another credential.
-        self.principal_of = principal_of
+        self.shown_by = shown_by
         #: Whether read-only clients are served while there is no leader.
         self.read_only_mode = read_only_mode
         #: As a leader: whether commands that would exceed a hard quota are rejected.
@@ -105,7 +105,7 @@ class NodeSettings:
             super_digest=self.super_digest,
             sasl_users=self.sasl_users,
             required=self.required_schemes,
-            principal_of=self.principal_of,
+            shown_by=self.shown_by,
             monotonic_ms=monotonic_ms,
         )
 
@@ -128,7 +128,7 @@ def node_settings(settings: StoreSettings) -> NodeSettings:
         super_digest=settings.super_digest,
         sasl_users=settings.sasl_users,
         required_schemes=settings.required_schemes,
-        principal_of=process.principal_of_store_token,
+        shown_by=process.shown_by_store_token,
         read_only_mode=settings.read_only_mode,
         enforce_quotas=settings.enforce_quotas,
         znodes_max=settings.znodes_max,

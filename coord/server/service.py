@@ -25,8 +25,6 @@ from coord.peers.reactor import TurnReactor, install
 from coord.peers.stream import listening_socket
 from coord.raft.core import RaftConfig
 from coord.raft.membership import Configuration, decode_configuration
-from coord.security import process
-from coord.security.revocation import learn, path_of
 from coord.server.admin.backup import Backups
 from coord.server.admin.four_letter import FourLetterWords
 from coord.server.admin.readiness import Readiness
@@ -41,6 +39,7 @@ from coord.server.node_settings import node_settings
 from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import has_forgotten, recover_or_repair
 from coord.server.recovery.startup import WAL_FOLDER
+from coord.server.sessions.revoked import RevokedCredentials
 from coord.server.snapshots.job import ForkSnapshotJob
 from coord.storage.records import WriteBatch
 from coord.storage.writer import InlineWriter, ThreadWriter
@@ -105,6 +104,7 @@ class Service:
         self._is_stopping = False
         self._removal: Removal
         self._readiness: Readiness
+        self._revoked: RevokedCredentials
         #: True after this process has had a leader or has shortened its first election timeout.
         self._is_led = False
         #: Last index of the log at the start; 0 once that entry is applied.
@@ -191,6 +191,7 @@ class Service:
             may_answer=self.node.liveness.may_answer,
         )
         words.rejected = lambda: self.clients.refused
+        self._revoked = RevokedCredentials(self.node, self.clients, self.links)
         self._serve_admin(words, backups)
         self._begin(listening, peer_socket)
 
@@ -389,20 +390,13 @@ class Service:
                     self._hasten()
                 self.node.tick()
                 self._readiness.tick()
-                self._learn_revoked()
+                self._revoked.tick()
                 if self._recovered_to and self.node.applied_index >= self._recovered_to:
                     # The entries read at the start have been freed; they lay between znodes in memory.
                     self._recovered_to = 0
                     return_memory()
             except Exception as error:  # a broken invariant: stop the node
                 self.node.on_failed(error)
-
-    def _learn_revoked(self) -> None:
-        """Learn from this node's own tree which credentials are revoked; a damaged list is left out."""
-        credentials = process.own()
-        znode = None if credentials is None else self.node.machine.tree.find(path_of(credentials.cluster).encode())
-        with contextlib.suppress(ValueError):
-            learn(bytes(znode.data or b"") if znode is not None else b"")
 
     def _hasten(self) -> None:
         """After the start, hold the first election as soon as a majority is connected, before the timeout.

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from coord.errors import OK, RemoteProtocolError
-from coord.security.principal import Principal
+from coord.security.revocation import Shown
 from coord.server.clients.audit import AuditLog
 from coord.server.clients.connection import Connection
 from coord.tree.acl import DIGEST, IP, SUPER, Identity
@@ -56,19 +56,18 @@ class Authenticator:
         super_digest: str = "",
         sasl_users: Mapping[str, str] | None = None,
         required: Iterable[str] = (),
-        principal_of: Callable[[str], Principal | None] = lambda _: None,
+        shown_by: Callable[[str], Shown | None] = lambda _: None,
         monotonic_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """`token(n)` returns n unpredictable bytes; `super_digest` is `user:base64 of SHA-1`, "" for no superuser.
 
-        `required` has the schemes of which a connection must prove one; empty: none. `principal_of` returns the
-        principal of a token. `monotonic_ms` is the audit log's
-        clock.
+        `required` has the schemes of which a connection must prove one; empty: none. `shown_by` returns the key
+        that a token comes from. `monotonic_ms` is the audit log's clock.
         """
         self._token = token
         self._super_digest = super_digest.encode()
         self._sasl_users = sasl_users or {}
-        self._principal_of = principal_of
+        self._shown_by = shown_by
         self._required = frozenset(scheme.encode() for scheme in required)
         self.audit = AuditLog(monotonic_ms)
 
@@ -96,7 +95,9 @@ class Authenticator:
                 proved.append(_SUPERUSER)
                 self._proved(connection, RK)
                 scheme_of_line = "super"
-            elif (principal := self._principal_of(credential.decode(errors="replace"))) is not None:
+            elif (shown := self._shown_by(credential.decode(errors="replace"))) is not None:
+                principal = shown.who
+                connection.shown.append(shown)
                 # Not the digest: it would change with the secret, and lists name the principal.
                 proved = [(RK, str(principal).encode()), (RK, principal.kind.encode())]
                 self._proved(connection, RK)

@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from coord.env import Clock
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Stream, tune
+from coord.security import revocation
 from coord.security.tls_channel import revoked_peer
 from coord.server.clients.connection import ClientTransport, Connection
 from coord.server.clients.pipeline import Pipeline
@@ -207,6 +208,13 @@ class ClientStream(Stream, ClientTransport):
         self._will_drain = False
         self._listener.pipeline.drained(self.connection)
 
+    def revoked(self) -> str:
+        """Return why a credential that the client has shown is worth nothing any more, "" if all are valid."""
+        if self.tls is not None and (why := revoked_peer(self.tls)):
+            return why
+        known = revocation.known()
+        return next((why for one in self.connection.shown if (why := known.objection(one))), "")
+
     def sweep(self, now_ms: int) -> None:
         """Close the connection if it is half-open or stalled."""
         limits = self._listener.limits
@@ -319,6 +327,14 @@ class ClientListener:
                 self._per_address[stream.address] = left
             else:
                 del self._per_address[stream.address]
+
+    def close_revoked(self) -> None:
+        """Close the connections that were proved by credentials which are revoked now."""
+        for stream in list(self.streams):
+            why = stream.revoked()
+            if why:
+                log.info("closing the connection of {address}: {why}", address=stream.address, why=why)
+                self.pipeline.clients.close(stream.connection)
 
     def _accept(self, listener: socket.socket, contexts: TlsContexts | None, events: int) -> None:  # noqa: ARG002
         for _ in range(ACCEPTS_PER_TURN if contexts is None else SECURE_ACCEPTS_PER_TURN):

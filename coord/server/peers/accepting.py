@@ -149,6 +149,15 @@ class Acceptor:
         for stream in [*self._accepted.values(), *self.listener.unidentified]:
             stream.fail(reason)
 
+    def close_revoked(self) -> None:
+        """Close the connections of peers whose certificates are revoked."""
+        guard = self.context.guard
+        for accepted in list(self._accepted.values()):
+            why = guard.revoked(accepted.tls) if guard is not None else ""
+            if why:
+                log.warn("closing the connection from node {peer}: {why}", peer=accepted.peer, why=why)
+                accepted.fail(why)
+
     def recheck(self) -> None:
         """Close the connections of peers below the feature level that the node requires now."""
         for peer, accepted in list(self._accepted.items()):
@@ -200,7 +209,7 @@ class Acceptor:
         """Return why the certificate of a connection does not match the node in the hello, or "" if it does."""
         guard = self.context.guard
         if guard is None or not guard.verifies_host or tls is None:
-            return ""
+            return "" if guard is None else guard.revoked(tls)
         address = self._links.address_of(hello.src)
         host = address[0] if address is not None else hello.address.rpartition(":")[0].strip("[]")
         if not tls.names_host(host):

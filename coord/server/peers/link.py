@@ -117,6 +117,15 @@ class PeerLinks:
                     link.stream.fail(why)
         self.acceptor.recheck()
 
+    def close_revoked(self) -> None:
+        """Close the links with peers whose certificates are revoked."""
+        guard = self._context.guard
+        for link in list(self._links.values()):
+            why = guard.revoked(link.stream.tls) if guard is not None and link.stream is not None else ""
+            if why and link.stream is not None:
+                link.stream.fail(why)
+        self.acceptor.close_revoked()
+
     def follow(self, addresses: dict[int, Address]) -> None:
         """Close and open links so that they lead to the peers in `addresses`.
 

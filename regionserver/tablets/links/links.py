@@ -38,6 +38,7 @@ from coord.peers.guard import PeerGuard
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Address
 from coord.security.principal import SERVER
+from coord.security.revocation import watch
 from coord.tls.context import Engine
 from regionserver.tablets.links import hello as hellos
 from regionserver.tablets.links.accepting import IncomingLink
@@ -87,6 +88,7 @@ class TabletLinks:
         self._queue = FrameQueue()
         self._is_stopped = False
         self._looking: Any = None
+        watch(self)
 
     def start(self, events: LinkEvents, listening: socket.socket) -> None:
         """Report to `events` from now on: accept connections on `listening` and dial every known server."""
@@ -117,6 +119,17 @@ class TabletLinks:
                 stream.quiet_looks += 1
                 if stream.quiet_looks >= SILENT_LOOKS:
                     stream.fail("nothing has come from the server lately, although the connection stands")
+
+    def revocations_changed(self) -> None:
+        """Close the links with servers whose certificates are revoked."""
+        guard = self._own.guard
+        if guard is None:
+            return
+        streams = [link.stream for link in self._links.values() if link.stream is not None]
+        for stream in (*streams, *self._accepted.values()):
+            why = guard.revoked(stream.tls)
+            if why:
+                stream.fail(why)
 
     # --- addresses ----------------------------------------------------------------------------------------------------
 
@@ -209,6 +222,9 @@ class TabletLinks:
             return f"looks for server {hello.dst}, this is server {self._own.server}"
         if hello.src == self._own.server:
             return "claims to be this server; is a copy of its data directory in use?"
+        revoked = self._own.guard.revoked(tls) if self._own.guard is not None else ""
+        if revoked:
+            return revoked
         if tls is not None and self._own.guard is not None and self._own.guard.verifies_host:
             host = hello.address[0]
             if not tls.names_host(host):

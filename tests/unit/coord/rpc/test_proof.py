@@ -269,6 +269,19 @@ def test_a_revoked_certificate_serves_nothing(tmp_path: Path, by_serial: bool) -
         revocation.learn(b"")
 
 
+def test_a_revocation_closes_what_was_proved(own: tuple[Credentials, Credentials]) -> None:
+    """The caller reads why; the connection of somebody else stays. Fails if `RpcServer` does not watch the list."""
+    alice, server = own
+    world = Secured(server)
+    assert world.call(alice, 1) == [Answer(1)]
+    for who, is_closed in ((Principal("user", "bob"), False), (ALICE, True)):
+        entry = Revoked(str(who), 1, at_s=int(NOW.timestamp()))
+        revocation.learn(msgspec.json.encode(RevocationList((entry,))))
+        assert world.transport.disconnecting_write is is_closed
+        assert bool(world.transport.value()) is is_closed
+    revocation.learn(b"")
+
+
 def test_a_revoked_key_serves_nothing(tmp_path: Path) -> None:
     """Nor its tokens; a key by a later secret is served. A damaged list changes nothing."""
     alice, server = made(tmp_path / "own", "11")

@@ -11,6 +11,7 @@ from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 
 from coord.errors import AUTH_FAILED, NO_AUTH, OK, SESSION_CLOSED_REQUIRE_SASL_AUTH
 from coord.security.principal import Principal
+from coord.security.revocation import Shown
 from coord.server.clients.authentication import Authenticator
 from coord.wire import opcodes as op
 from coord.wire import records
@@ -285,7 +286,7 @@ def test_a_token_of_the_cluster_proves_its_principal(nodes: StoreNodes, audit: A
             SeededRng(7).token,
             super_digest=SUPER_DIGEST,
             required=("rk",),
-            principal_of=lambda token: Principal("user", "alice") if token == "user:alice:1:mac" else None,
+            shown_by=lambda token: Shown(Principal("user", "alice"), 1) if token == "user:alice:1:mac" else None,
         )
     boss, alice, stranger = Asker(nodes), Asker(nodes), Asker(nodes)
     assert boss.auth(b"digest", b"super:test") == OK

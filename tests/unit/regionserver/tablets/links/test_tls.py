@@ -24,9 +24,10 @@ def certified(
     *,
     trusts: Authority | None = None,
     secret: bytes = b"",
+    checks_host: bool = True,
 ) -> Server:
     cert, key = authority.issue(name, hosts=hosts)
-    files = TlsFiles(cert, key, (trusts or authority).cert, client_auth=NEED, verify_host=True)
+    files = TlsFiles(cert, key, (trusts or authority).cert, client_auth=NEED, verify_host=checks_host)
     return machine.server(name, guarded=PeerGuard(SeededRng(3).token, tls=files, secret=secret))
 
 
@@ -85,10 +86,14 @@ def test_certificate_of_another_kind_gets_nothing(
     assert a.events == []
 
 
-def test_revoked_certificate_gets_nothing(machine: Machine, authority: Authority, warnings: list[str]) -> None:
-    """At either end. Fails without the question to `revoked_peer` in `PeerGuard.misnamed`."""
-    a = certified(machine, "a", authority, "URI:regionkeeper://c/server/a,IP:127.0.0.1")
-    b = certified(machine, "b", authority, "URI:regionkeeper://c/server/b,IP:127.0.0.1")
+@pytest.mark.parametrize("checks_host", [True, False])
+def test_revoked_certificate_gets_nothing(
+    machine: Machine, authority: Authority, warnings: list[str], checks_host: bool
+) -> None:
+    """At either end, also where names are not checked. Fails without the question to `revoked_peer` in
+    `PeerGuard.revoked`, or if `TabletLinks.objection` asks only for names."""
+    a = certified(machine, "a", authority, "URI:regionkeeper://c/server/a,IP:127.0.0.1", checks_host=checks_host)
+    b = certified(machine, "b", authority, "URI:regionkeeper://c/server/b,IP:127.0.0.1", checks_host=checks_host)
     revocation.learn(msgspec.json.encode(RevocationList((Revoked("server:b", at_s=2**33),))))
     try:
         b.knows(a)
@@ -97,6 +102,21 @@ def test_revoked_certificate_gets_nothing(machine: Machine, authority: Authority
         assert a.events == []
     finally:
         revocation.learn(b"")
+
+
+@pytest.mark.parametrize("checks_host", [True, False])
+def test_links_end_with_the_certificate(machine: Machine, authority: Authority, checks_host: bool) -> None:
+    """A revocation closes the links of both directions. Fails if `TabletLinks` does not watch the list."""
+    a = certified(machine, "a", authority, "URI:regionkeeper://c/server/a,IP:127.0.0.1", checks_host=checks_host)
+    b = certified(machine, "b", authority, "URI:regionkeeper://c/server/b,IP:127.0.0.1", checks_host=checks_host)
+    a.knows(b)
+    machine.until(lambda: a.links.is_connected("b") and b.links.is_connected("a"), "links both ways")
+    revocation.learn(msgspec.json.encode(RevocationList((Revoked("server:b", at_s=2**33),))))
+    try:
+        machine.until(lambda: not a.links.is_connected("b") and not b.links.is_connected("a"), "no links")
+    finally:
+        revocation.learn(b"")
+    machine.until(lambda: a.links.is_connected("b") and b.links.is_connected("a"), "links again")
 
 
 def test_plain_connection_to_a_tls_port_gets_nothing(
