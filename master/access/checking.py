@@ -79,7 +79,8 @@ class MasterChecks:
         self._followed.read()
 
     def stop(self) -> None:
-        """Follow no more."""
+        """Follow no more, and write the last summary."""
+        self._guard.stop()
         self._followed.stop()
         if self._revocations is not None:
             self._revocations.stop()

@@ -77,6 +77,11 @@ class Guard:
                 self._note(who, request, error)
             raise
 
+    def stop(self) -> None:
+        """Hand on what was refused since the last summary: the process ends."""
+        if lines := self._refusals.take():
+            self._refused(lines)
+
     def _is_sender(self, who: Principal, uuid: str) -> bool:
         """Return whether `who` is the server with this uuid.
 

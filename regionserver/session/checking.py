@@ -78,7 +78,8 @@ class ServerChecks:
             self._revocations.follow(client)
 
     def stop(self) -> None:
-        """Follow no more."""
+        """Follow no more, and write the last summary."""
+        self._guard.stop()
         self._followed.stop()
         self._revocations.stop()
 

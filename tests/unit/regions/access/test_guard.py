@@ -56,6 +56,17 @@ def test_refused_requests_are_summed_up() -> None:
     assert len(bench.due) == 2, "the next span has a timer of its own"
 
 
+def test_a_process_that_ends_writes_its_last_summary() -> None:
+    """Fails if `stop` takes nothing: the refusals of the last second were lost."""
+    bench = Bench()
+    bench.refuse(ms.CreateTable("mine"))
+    bench.guard.stop()
+    [[line]] = bench.refused
+    assert line.startswith("CreateTable: user:eve may not ADMIN the cluster")
+    bench.guard.stop()
+    assert len(bench.refused) == 1
+
+
 def test_a_summary_has_a_bounded_number_of_lines() -> None:
     refusals = Refusals()
     noted = [refusals.note("user:eve", f"line {number}") for number in range(LINES_MAX + 5)]
