@@ -175,7 +175,7 @@ clean:  ## remove .venv and caches (not rk-data)
 
 # Every part runs, whatever became of those before it.
 ON_BOTH_STORES := $(addprefix tests/e2e/test_,balancer.py masters_bulk.py masters_failover.py masters_standby.py region_server_alone.py up.py)
-test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## kazoo's own suite (plain and over TLS), random frames, Java client and Curator, zkCli, Spark's masters on our store, our masters and servers on ZooKeeper (RK_SEEDS=100 for more frames)
+test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## kazoo's own suite (plain and over TLS), random frames, Java client and Curator, zkCli, Spark's masters on our store, all of them on the secured store of rk up, our masters and servers on ZooKeeper (RK_SEEDS=100 for more frames)
 	@start=$$(date +%s); failed=""; \
 	part() { echo "== $$1 ($$(($$(date +%s) - start)) s so far)"; name=$$1; shift; "$$@" || failed="$$failed $$name"; }; \
 	part kazoo $(BIN)/python -m tests.compat.kazoo_suite --python .venv-compat/bin/python; \
@@ -184,6 +184,7 @@ test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## k
 	part java $(BIN)/python -m pytest -q tests/compat/test_java.py; \
 	part zkcli $(BIN)/python -m pytest -q tests/compat/test_zkcli.py; \
 	part spark $(BIN)/python -m pytest -q tests/compat/test_spark_ha.py; \
+	part secured $(BIN)/python -m pytest -q tests/compat/test_secured.py; \
 	part zookeeper env RK_ON_ZOOKEEPER=1 $(BIN)/python -m pytest -q -k zookeeper $(ON_BOTH_STORES); \
 	echo "== test-compat took $$(($$(date +%s) - start)) s; failed:$${failed:- nothing}"; test -z "$$failed"
 

@@ -136,10 +136,10 @@ def rotate(given: Globals, finish: bool) -> None:
 @click.option(
     "--for",
     "port",
-    type=click.Choice(["admin", "store"]),
+    type=click.Choice(["admin", "store", "jaas"]),
     default="admin",
     show_default=True,
-    help="Ports that take it.",
+    help="Ports that take it; jaas prints the one for the store as a file for Java programs.",
 )
 @global_options
 @click.pass_obj
@@ -147,15 +147,28 @@ def token(given: Globals, port: str) -> None:
     """Print the token that admin ports take, for Prometheus (authorization: credentials) and curl.
 
     With `--for store` it is for ZooKeeper clients: zkCli `addauth digest TOKEN`, kazoo `add_auth("digest", TOKEN)`.
+    With `--for jaas` it is the file that `-Djava.security.auth.login.config` names, for Java programs whose code cannot
+    be changed; add `-Dzookeeper.fips-mode=false`.
     """
     credentials = credentials_of(given)
     if credentials is None:
         raise UsageFaultError("this command has no credentials", "Give --certs-dir DIR (RK_CERTS_DIR).")
-    found = credentials.token(FOR_STORE if port == "store" else FOR_ADMIN)
+    found = credentials.token(FOR_ADMIN if port == "admin" else FOR_STORE)
     if given.json:
         output.print_json({"principal": str(credentials.principal), "token": found})
         return
-    click.echo(found)
+    click.echo(_jaas(found) if port == "jaas" else found)
+
+
+def _jaas(token: str) -> str:
+    """Return a JAAS file with which ZooKeeper's Java client proves a token by SASL."""
+    user, _, password = token.rpartition(":")
+    return (
+        "Client {\n"
+        "    org.apache.zookeeper.server.auth.DigestLoginModule required\n"
+        f'    username="{user}" password="{password}";\n'
+        "};"
+    )
 
 
 @certs.command("list")

@@ -144,18 +144,24 @@ class Credentials:
 
     def shown_by(self, token: str, purpose: bytes = FOR_ADMIN) -> Shown | None:
         """Return the key that a valid token comes from, else None."""
+        who, _, mac = token.rpartition(":")
+        found = self.secret_part_of(who, purpose)
+        return found[0] if found is not None and hmac.compare_digest(found[1].encode(), mac.encode()) else None
+
+    def secret_part_of(self, who: str, purpose: bytes = FOR_ADMIN) -> tuple[Shown, str] | None:
+        """Return the key and the last part of the token that begins with `who`, for instance `user:alice:1`; None if
+        there is no such token."""
         self._refresh()
-        kind, _, rest = token.partition(":")
-        name, number, mac = [*rest.rsplit(":", 2), "", ""][:3]
+        kind, _, rest = who.partition(":")
+        name, _, number = rest.rpartition(":")
         if not is_valid(kind, name) or not number.isascii() or not number.isdecimal() or len(number) > _NUMBER_DIGITS:
             return None
+        shown = Shown(Principal(kind, name), int(number))
         try:
-            key = self._key_of(Principal(kind, name), int(number))
+            key = self._key_of(shown.who, shown.number)
         except HandshakeError:
             return None
-        wanted = _token_mac(key, self.cluster, purpose) if key is not None else ""
-        is_valid_token = wanted and hmac.compare_digest(wanted.encode(), mac.encode())
-        return Shown(Principal(kind, name), int(number)) if is_valid_token else None
+        return None if key is None else (shown, _token_mac(key, self.cluster, purpose))
 
     def _key_of(self, principal: Principal, number: int) -> bytes | None:
         """Raise HandshakeError for a revoked key."""

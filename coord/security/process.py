@@ -67,6 +67,12 @@ def tls_files() -> TlsFiles | None:
     return None if credentials is None else credentials.tls_files()
 
 
+def secret_part_of_store_token(who: str) -> tuple[Shown, str] | None:
+    """Return key and last part of the token for store nodes that begins with `who`, for instance `user:alice:1`."""
+    credentials = own()
+    return None if credentials is None else credentials.secret_part_of(who, FOR_STORE)
+
+
 def expiring() -> list[str]:
     """Return a sentence for each certificate of this process that soon expires."""
     credentials = own()

@@ -40,6 +40,7 @@ class NodeSettings:
         sasl_users: Mapping[str, str] | None = None,
         required_schemes: Iterable[str] = (),
         shown_by: Callable[[str], Shown | None] = lambda _: None,
+        secret_part_of: Callable[[str], tuple[Shown, str] | None] | None = None,
         read_only_mode: bool = False,
         enforce_quotas: bool = False,
         znodes_max: int = 0,
@@ -89,6 +90,8 @@ class NodeSettings:
         self.required_schemes = tuple(required_schemes)
         #: Returns the principal whose token for store nodes a client has sent, None for another credential.
         self.shown_by = shown_by
+        #: Returns key and last part of the token whose first part a client gives as its SASL user; None: no tokens.
+        self.secret_part_of = secret_part_of
         #: Whether read-only clients are served while there is no leader.
         self.read_only_mode = read_only_mode
         #: As a leader: whether commands that would exceed a hard quota are rejected.
@@ -106,6 +109,7 @@ class NodeSettings:
             sasl_users=self.sasl_users,
             required=self.required_schemes,
             shown_by=self.shown_by,
+            secret_part_of=self.secret_part_of,
             monotonic_ms=monotonic_ms,
         )
 
@@ -129,6 +133,7 @@ def node_settings(settings: StoreSettings) -> NodeSettings:
         sasl_users=settings.sasl_users,
         required_schemes=settings.required_schemes,
         shown_by=process.shown_by_store_token,
+        secret_part_of=process.secret_part_of_store_token if process.own() is not None else None,
         read_only_mode=settings.read_only_mode,
         enforce_quotas=settings.enforce_quotas,
         znodes_max=settings.znodes_max,

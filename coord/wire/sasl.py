@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Final
 
 from coord.errors import ProtocolError
@@ -39,12 +39,17 @@ class SaslServer:
     """The server side of one exchange. `user` is set when `is_complete` becomes True."""
 
     def __init__(
-        self, secrets: Mapping[str, str], nonce: bytes, *, service: bytes = SERVICE, realm: bytes = REALM
+        self,
+        secret_of: Callable[[str], str | None],
+        nonce: bytes,
+        *,
+        service: bytes = SERVICE,
+        realm: bytes = REALM,
     ) -> None:
-        """`secrets` maps users to passwords. `nonce` must be fresh and unpredictable."""
+        """`secret_of` returns the password of a user. `nonce` must be fresh and unpredictable."""
         self.is_complete = False
         self.user = ""
-        self._secrets = secrets
+        self._secret_of = secret_of
         self._nonce = nonce
         self._realm = realm
         self._uri = service + b"/" + realm
@@ -78,7 +83,7 @@ class SaslServer:
         except UnicodeDecodeError:
             raise SaslError("the user name is not encoded in the declared charset") from None
         self._check_form(given, name, user)
-        secret = self._secrets.get(user)
+        secret = self._secret_of(user)
         key = _user_key(name, given.get("realm", b""), (secret or "").encode(charset, "replace"), charset)
         nonce, cnonce = given["nonce"], given["cnonce"]
         authzid = given.get("authzid", b"")

@@ -15,6 +15,7 @@ import hashlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 from tests.compat import jvm
 from tests.support.helpers import daemon, eventually, free_ports, rk
@@ -41,6 +42,27 @@ Wrong {
     username="jaas" password="wrong";
 };
 """
+
+
+class Servers(Protocol):
+    """What the Java program needs of the servers that it runs on."""
+
+    addresses: list[str]
+    jaas: Path
+
+    @property
+    def hosts(self) -> str:
+        """Return all addresses in the form that clients accept."""
+        ...
+
+    def start(self, number: int) -> None:
+        """Start a server. Do not wait."""
+
+    def stop(self, number: int) -> None:
+        """Kill a server."""
+
+    def wait_ready(self, *numbers: int) -> None:
+        """Wait until these servers serve clients."""
 
 
 class Ensemble:

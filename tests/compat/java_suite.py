@@ -13,11 +13,11 @@ import contextlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.compat import jvm
-from tests.compat.ensembles import KINDS, OURS, TICK_MS, Ensemble, ensemble
+from tests.compat.ensembles import KINDS, OURS, TICK_MS, Servers, ensemble
 
 #: Features that our store lacks, and the reason. Their cases are expected to fail.
 PENDING: dict[str, str] = {}
@@ -44,9 +44,11 @@ class Case:
         self.lines = [line]
 
 
-def run_java(servers: Ensemble, wanted: list[str], log: Path, show: Callable[[str], None]) -> list[Case]:
+def run_java(
+    servers: Servers, wanted: list[str], log: Path, show: Callable[[str], None], more: Mapping[str, str] | None = None
+) -> list[Case]:
     """Run the cases named in `wanted`, all if empty. Lines go to `show` as they are printed, the client's log to
-    `log`."""
+    `log`. `more` are further system properties."""
     settings = log.with_suffix(".properties")
     settings.write_text(_LOG4J)
     properties = {
@@ -58,6 +60,7 @@ def run_java(servers: Ensemble, wanted: list[str], log: Path, show: Callable[[st
         "java.security.auth.login.config": str(servers.jaas),
         # Otherwise the client would not send requests that a server has to reject.
         "jute.maxbuffer": str(4 << 20),
+        **(more or {}),
     }
     options = [f"-D{key}={value}" for key, value in properties.items()]
     path = f"{jvm.compiled()}:{jvm.class_path()}"
@@ -82,7 +85,7 @@ def run_java(servers: Ensemble, wanted: list[str], log: Path, show: Callable[[st
     return cases
 
 
-def _obey(servers: Ensemble, what: str, address: str) -> None:
+def _obey(servers: Servers, what: str, address: str) -> None:
     """Carry out the request of a case on a server."""
     number = servers.addresses.index(address)
     if what == "stop":

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,10 @@ context.stop()
 class SparkMaster:
     """One standalone master that can be killed."""
 
-    def __init__(self, folder: Path, name: str, store: str) -> None:
+    def __init__(self, folder: Path, name: str, store: str, more: Mapping[str, str]) -> None:
+        """`more`: further system properties."""
         self.port, self.web_port = free_ports(2)
+        self._more = more
         self._log = folder / f"{name}.log"
         self._store = store
         self._running = contextlib.ExitStack()
@@ -58,6 +60,7 @@ class SparkMaster:
             "spark.deploy.zookeeper.url": self._store,
             "spark.deploy.zookeeper.dir": "/spark",
             "spark.master.rest.enabled": "false",
+            **self._more,
         }
         main = "org.apache.spark.deploy.master.Master"
         ports = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self.web_port)]
@@ -81,9 +84,10 @@ class SparkMaster:
 class SparkCluster:
     """Two masters and a worker on a store."""
 
-    def __init__(self, folder: Path, store: str) -> None:
+    def __init__(self, folder: Path, store: str, more: Mapping[str, str] | None = None) -> None:
+        """`more`: further system properties of the masters."""
         self.folder = folder
-        self.masters = [SparkMaster(folder, f"master{i}", store) for i in (1, 2)]
+        self.masters = [SparkMaster(folder, f"master{i}", store, more or {}) for i in (1, 2)]
         self._running = contextlib.ExitStack()
 
     @property

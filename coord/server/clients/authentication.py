@@ -5,7 +5,8 @@
 | auth packet `digest` with user:password | (digest, user:hash); also (super, "") if that is the super digest |
 | auth packet `ip` | the address, which the session has from the start |
 | SASL DIGEST-MD5 | (sasl, user) |
-| the same packet with a token of the cluster's credentials | also (rk, kind:name) and (rk, kind) |
+| the packet `digest` with a token of the cluster's credentials | (rk, kind:name) and (rk, kind) |
+| SASL DIGEST-MD5 by the same token: `kind:name:number` as user, the rest as password | the same |
 | TLS with a client certificate | (x509, subject), with the session itself |
 
 If identities of certain schemes are required, a connection that has proved none of them may only prove one: any other
@@ -57,17 +58,20 @@ class Authenticator:
         sasl_users: Mapping[str, str] | None = None,
         required: Iterable[str] = (),
         shown_by: Callable[[str], Shown | None] = lambda _: None,
+        secret_part_of: Callable[[str], tuple[Shown, str] | None] | None = None,
         monotonic_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """`token(n)` returns n unpredictable bytes; `super_digest` is `user:base64 of SHA-1`, "" for no superuser.
 
-        `required` has the schemes of which a connection must prove one; empty: none. `shown_by` returns the key
-        that a token comes from. `monotonic_ms` is the audit log's clock.
+        `required` has the schemes of which a connection must prove one; empty: none. `shown_by` returns the key that a
+        token comes from, `secret_part_of` the key and the last part of the token that begins with this text; None:
+        there are no tokens. `monotonic_ms` is the audit log's clock.
         """
         self._token = token
         self._super_digest = super_digest.encode()
         self._sasl_users = sasl_users or {}
         self._shown_by = shown_by
+        self._secret_part_of = secret_part_of
         self._required = frozenset(scheme.encode() for scheme in required)
         self.audit = AuditLog(monotonic_ms)
 
@@ -96,12 +100,9 @@ class Authenticator:
                 self._proved(connection, RK)
                 scheme_of_line = "super"
             elif (shown := self._shown_by(credential.decode(errors="replace"))) is not None:
-                principal = shown.who
-                connection.shown.append(shown)
                 # Not the digest: it would change with the secret, and lists name the principal.
-                proved = [(RK, str(principal).encode()), (RK, principal.kind.encode())]
-                self._proved(connection, RK)
-                scheme_of_line, user = "rk", str(principal).encode()
+                proved = self._proved_principal(connection, shown)
+                scheme_of_line, user = "rk", str(shown.who).encode()
             self._note(connection, scheme_of_line, user, "ok")
             self._proved(connection, DIGEST)
             return proved
@@ -114,14 +115,14 @@ class Authenticator:
     def sasl(self, connection: Connection, token: bytes) -> tuple[bytes | None, list[Identity]]:
         """Perform the next step of the connection's SASL exchange: return (token for the client, proved identities).
 
-        Without SASL users the token is null, as in a ZooKeeper without SASL. Raise SaslError.
+        Without SASL users and tokens the reply is null, as in a ZooKeeper without SASL. Raise SaslError.
         """
-        if not self._sasl_users:
+        if not self._sasl_users and self._secret_part_of is None:
             return None, []
         exchange = connection.sasl
         if exchange is None or exchange.is_complete:
             nonce = base64.b64encode(self._token(_NONCE_BYTES))
-            exchange = connection.sasl = SaslServer(self._sasl_users, nonce)
+            exchange = connection.sasl = SaslServer(self._secret_of, nonce)
         try:
             answer = exchange.evaluate(token)
         except SaslError as refused:
@@ -130,9 +131,30 @@ class Authenticator:
             raise
         if not exchange.is_complete:
             return answer, []
-        self._note(connection, "sasl", exchange.user.encode(), "ok")
         self._proved(connection, SASL)
-        return answer, [(SASL, exchange.user.encode())]
+        if exchange.user in self._sasl_users:
+            self._note(connection, "sasl", exchange.user.encode(), "ok")
+            return answer, [(SASL, exchange.user.encode())]
+        found = None if self._secret_part_of is None else self._secret_part_of(exchange.user)
+        if found is None:
+            connection.sasl = None
+            raise SaslError(f"the key of {exchange.user!r} was revoked during the exchange")
+        shown, _ = found
+        self._note(connection, "rk", str(shown.who).encode(), "ok")
+        return answer, self._proved_principal(connection, shown)
+
+    def _secret_of(self, user: str) -> str | None:
+        secret = self._sasl_users.get(user)
+        if secret is not None or self._secret_part_of is None:
+            return secret
+        found = self._secret_part_of(user)
+        return None if found is None else found[1]
+
+    def _proved_principal(self, connection: Connection, shown: Shown) -> list[Identity]:
+        """Admit the connection; return the identities of a key's principal."""
+        self._proved(connection, RK)
+        connection.shown.append(shown)
+        return [(RK, str(shown.who).encode()), (RK, shown.who.kind.encode())]
 
     def certificate(self, connection: Connection) -> list[Identity]:
         """Return the identity of the client's TLS certificate; [] without a certificate."""

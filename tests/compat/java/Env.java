@@ -20,6 +20,8 @@ import org.apache.zookeeper.ZooKeeper;
 final class Env implements AutoCloseable {
     static final int TIMEOUT_MS = 6000;
     private static final int WAIT_S = 30;
+    /** What clients prove to a store of `rk up`, if it is given. */
+    private static final String TOKEN = System.getProperty("rk.token");
 
     final String hosts;
     final String[] addresses;
@@ -56,8 +58,16 @@ final class Env implements AutoCloseable {
 
     /** A connected client of the servers and chroot in `connect`. */
     ZooKeeper client(String connect, Events events) throws Exception {
-        ZooKeeper zk = keep(new ZooKeeper(connect, TIMEOUT_MS, events));
+        ZooKeeper zk = keep(proved(new ZooKeeper(connect, TIMEOUT_MS, events)));
         events.waitFor(Watcher.Event.KeeperState.SyncConnected);
+        return zk;
+    }
+
+    /** Let a client prove the token, if there is one, whenever it connects. */
+    static ZooKeeper proved(ZooKeeper zk) {
+        if (TOKEN != null) {
+            zk.addAuthInfo("digest", bytes(TOKEN));
+        }
         return zk;
     }
 
@@ -67,7 +77,12 @@ final class Env implements AutoCloseable {
     }
 
     CuratorFramework curator(String connect) throws Exception {
-        CuratorFramework curator = keep(CuratorFrameworkFactory.newClient(connect, TIMEOUT_MS, 5000, new RetryNTimes(20, 200)));
+        CuratorFrameworkFactory.Builder builder = CuratorFrameworkFactory.builder().connectString(connect)
+                .sessionTimeoutMs(TIMEOUT_MS).connectionTimeoutMs(5000).retryPolicy(new RetryNTimes(20, 200));
+        if (TOKEN != null) {
+            builder.authorization("digest", bytes(TOKEN));
+        }
+        CuratorFramework curator = keep(builder.build());
         curator.start();
         check(curator.blockUntilConnected(WAIT_S, TimeUnit.SECONDS), "not connected");
         return curator;
@@ -119,7 +134,7 @@ final class Env implements AutoCloseable {
     /** End the session of `zk` behind its back, as if it had expired: by its own id and password. */
     void endSession(ZooKeeper zk) throws Exception {
         Events events = new Events();
-        ZooKeeper twin = new ZooKeeper(hosts, TIMEOUT_MS, events, zk.getSessionId(), zk.getSessionPasswd());
+        ZooKeeper twin = proved(new ZooKeeper(hosts, TIMEOUT_MS, events, zk.getSessionId(), zk.getSessionPasswd()));
         events.waitFor(Watcher.Event.KeeperState.SyncConnected);
         twin.close();
     }

@@ -30,7 +30,7 @@ final class SessionCases {
         Events second = new Events();
         ZooKeeper zk = env.client(env.addresses[0], first);
         String path = env.create(zk, env.root + "/e", CreateMode.EPHEMERAL);
-        ZooKeeper twin = env.keep(new ZooKeeper(env.addresses[1], Env.TIMEOUT_MS, second, zk.getSessionId(), zk.getSessionPasswd()));
+        ZooKeeper twin = env.keep(Env.proved(new ZooKeeper(env.addresses[1], Env.TIMEOUT_MS, second, zk.getSessionId(), zk.getSessionPasswd())));
         second.waitFor(KeeperState.SyncConnected);
         Env.equal(zk.getSessionId(), twin.getSessionId());
         Env.equal(twin.getSessionId(), twin.exists(path, false).getEphemeralOwner());
@@ -88,7 +88,7 @@ final class SessionCases {
     /** A client that would do with a server that only reads gets one that also writes. */
     static void readOnlyWouldDo(Env env) throws Exception {
         Events events = new Events();
-        ZooKeeper zk = env.keep(new ZooKeeper(env.hosts, Env.TIMEOUT_MS, events, true));
+        ZooKeeper zk = env.keep(Env.proved(new ZooKeeper(env.hosts, Env.TIMEOUT_MS, events, true)));
         events.waitFor(KeeperState.SyncConnected);
         env.create(zk, env.root + "/z");
     }
@@ -99,7 +99,7 @@ final class SessionCases {
         Events[] events = new Events[count];
         for (int i = 0; i < count; i++) {
             events[i] = new Events();
-            clients[i] = env.keep(new ZooKeeper(env.hosts, Env.TIMEOUT_MS, events[i]));
+            clients[i] = env.keep(Env.proved(new ZooKeeper(env.hosts, Env.TIMEOUT_MS, events[i])));
         }
         for (int i = 0; i < count; i++) {
             events[i].waitFor(KeeperState.SyncConnected);

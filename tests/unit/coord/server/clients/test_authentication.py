@@ -299,3 +299,33 @@ def test_a_token_of_the_cluster_proves_its_principal(nodes: StoreNodes, audit: A
     assert stranger.ask(op.OP_GET_DATA, records.encode_path_watch(b"/x", False))[0] == SESSION_CLOSED_REQUIRE_SASL_AUTH
     assert any("scheme=rk id='user:alice'" in line and "result=ok" in line for line in audit.lines)
     assert not any("mac" in line for line in audit.lines)
+
+
+def test_a_token_is_proved_without_being_sent(nodes: StoreNodes, audit: Audit) -> None:
+    """By SASL, as Java programs do whose code cannot be changed. A wrong token proves nothing, nor does one of
+    nobody, nor a user of a file.
+
+    Fails if `sasl` does not call `_proved_principal`: the request is answered SessionClosedRequireSaslAuth.
+    """
+    for node in nodes.nodes.values():
+        node.pipeline.handshake.authenticator = Authenticator(
+            SeededRng(7).token,
+            sasl_users={"bob": "builder"},
+            required=("rk",),
+            secret_part_of=lambda who: (Shown(Principal("user", "alice"), 1), "mac") if who == "user:alice:1" else None,
+        )
+
+    def proved(user: str, password: str) -> tuple[Asker, int]:
+        asker, client = Asker(nodes), SaslClient(user, password, b"cnonce")
+        _, challenge = asker.sasl(client.evaluate(None))
+        return asker, asker.sasl(client.evaluate(challenge))[0]
+
+    alice, err = proved("user:alice:1", "mac")
+    assert (err, alice.identities()) == (OK, [(b"rk", b"user:alice"), (b"rk", b"user")])
+    assert alice.ask(op.OP_EXISTS, records.encode_path_watch(b"/", False))[0] == OK
+    assert proved("user:alice:1", "guess")[1] == AUTH_FAILED
+    assert proved("user:nobody:1", "mac")[1] == AUTH_FAILED
+    bob, err = proved("bob", "builder")
+    assert err == OK
+    assert bob.ask(op.OP_EXISTS, records.encode_path_watch(b"/", False))[0] == SESSION_CLOSED_REQUIRE_SASL_AUTH
+    assert any("scheme=rk id='user:alice'" in line and "result=ok" in line for line in audit.lines)
