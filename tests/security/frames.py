@@ -38,7 +38,7 @@ KEPT_KB: Final = 48 << 10
 _REPORTED: Final = 2_000
 #: Requests that end a process or a server's work when they are valid: a mutation may leave them so.
 _ORDERS: Final = ("Shutdown", "Fence", "Drain", "Retire", "Stop")
-_PATHS: Final = ("/health", "/metrics", "/status", "/commands/monitor", "/ui/data/overview", "/backup", "/nothing")
+_PATHS: Final = ("/health", "/metrics", "/status", "/commands/monitor", "/ui/data/tablets", "/backup", "/nothing")
 _HEADS: Final = ("", "content-length: 9\r\n", "transfer-encoding: chunked\r\n", "connection: keep-alive\r\n")
 
 #: Kinds of ports.

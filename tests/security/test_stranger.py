@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 import pytest
 
+from coord.digests import digest_of
 from coord.errors import OK, SESSION_CLOSED_REQUIRE_SASL_AUTH
 from coord.peers import framing
 from coord.peers.guard import NONCE_BYTES
@@ -63,10 +64,11 @@ class Target:
         """Return what proves an identity of the cluster: secrets, keys, tokens."""
         user = self.up.credentials()
         assert user is not None
-        found = [*self.up.store_auth().split(":"), user.token(), user.token(FOR_STORE)]
+        name, _, password = self.up.store_auth().partition(":")
+        found = [password, digest_of(name, password), user.token(), user.token(FOR_STORE)]
         for file in (self.up.data_dir / "certs").iterdir():
             found += re.findall(r"[0-9a-zA-Z+/_=-]{20,}", file.read_text())
-        return [one for one in found if one != "super"]
+        return found
 
     def names(self) -> list[str]:
         """Return what a stranger may not learn besides: rows, tables, users, places of files, ids."""
@@ -99,7 +101,7 @@ def openings() -> dict[str, bytes]:
         type(one).__name__: PREAMBLE + encode_frame(Request(1, encode_body(one)))
         for one in (ms.GetMasterStatus(), ms.ListTables(), ms.GetServerStatus(), ms.ShutdownCluster())
     }
-    pages = ("/", "/health", "/ready", "/metrics", "/status", "/commands/configuration", "/ui/data/overview", "/backup")
+    pages = ("/", "/health", "/ready", "/metrics", "/status", "/commands/configuration", "/ui/data/tablets", "/backup")
     return {
         **asks,
         **{f"GET {path}": f"GET {path} HTTP/1.0\r\n\r\n".encode() for path in pages},
