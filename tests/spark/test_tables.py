@@ -1,18 +1,26 @@
-"""Tables as data source and sink on a standalone Spark cluster, while workers are killed; `rk load --spark`."""
+"""Tables as data source and sink on a standalone Spark cluster, while workers and servers are killed and regions move;
+`rk load --spark`."""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cli.up.control import ControlRequest, ask
+from master.client import MasterClient
+from regions import messages as ms
 from regionserver.client import RegionClient, connect
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
 from tests.spark.jobs import JOB_S, ROOT, run_job
@@ -22,6 +30,8 @@ from tests.support.helpers import eventually
 pytestmark = pytest.mark.e2e
 
 ROWS = 120_000
+#: Rows of the tests in which regions move and servers die.
+FEWER = 24_000
 COLUMNS = ("area:string:key", "id:int64:key", "amount:double", "note:string")
 #: Executors of these jobs have RegionKeeper; those of planning jobs need none.
 CONF = (
@@ -42,8 +52,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUp]:
         words = [word for column in COLUMNS for word in ("--column", column)]
         cuts = sorted(f"area=area{number}" for number in range(1, 12))
         splits = [word for cut in cuts for word in ("--split", cut)]
-        for name, more in (("sales", splits), ("loaded", ["--split", "area=m"])):
-            done = run_rk("table", "create", name, "--replicas", "3", *words, *more, *options, timeout_s=JOB_S)
+        few = [word for cut in cuts[::2][:5] for word in ("--split", cut)]
+        for name, copies, more in (
+            ("sales", "3", splits),
+            ("loaded", "3", ["--split", "area=m"]),
+            ("moving", "1", few),
+        ):
+            done = run_rk("table", "create", name, "--replicas", copies, *words, *more, *options, timeout_s=JOB_S)
             assert done.returncode == 0, done.stderr
         yield up
 
@@ -104,6 +119,83 @@ def test_rows_are_there_once_after_killed_workers(workers: Standalone, here: lis
     header, *rows = scanned("sales", here)
     assert header == ["area", "id", "amount", "note"]
     assert sorted(rows) == sorted(row_of(number) for number in range(ROWS))
+
+
+def read_during(
+    workers: Standalone, table: str, tmp_path: Path, here: list[str], disturb: Callable[[Callable[[], None]], None]
+) -> dict[str, Any]:
+    """Write and read a table by a job; call `disturb` when tasks have begun to read, with what lets them go on.
+
+    The tasks of the other regions begin later: their executors know the places that the driver found before.
+    """
+    hold = tmp_path / "hold"
+
+    def heard(stage: str) -> None:
+        if stage == "holding":
+            disturb(hold.touch)
+
+    words = [sys.executable, "-m", "tests.spark.tables_job", "--master", workers.url, "--rows", str(FEWER), *here]
+    words += ["--table", table, "--hold", str(hold)]
+    for setting in CONF:
+        words += ["--conf", setting]
+    job = run_job(words, {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}, heard)
+    assert job.process.returncode == 0, job.errors[-4000:]
+    assert [one["stage"] for one in job.lines if one["stage"] == "holding"] == ["holding"]
+    return job.last
+
+
+def test_regions_that_move_are_read_once(spark: Standalone, cluster: LocalUp, here: list[str], tmp_path: Path) -> None:
+    """Every region of a table with one copy moves again and again during `spark.read.format("regionkeeper")`.
+
+    Fails if `RegionSource` does not begin a region anew on its new server.
+    """
+    summary = cluster.event("up")["cluster"]
+    masters = MasterClient([one["address"] for one in summary["masters"]])
+    regions = [one.region.region_id for one in masters.ask(ms.DescribeTable("moving"), ms.Regions, JOB_S).regions]
+    assert len(regions) == 6
+    is_over, moves = threading.Event(), 0
+
+    def move_on() -> None:
+        nonlocal moves
+        for region_id in itertools.cycle(regions):
+            if is_over.is_set():
+                return
+            masters.ask(ms.MoveRegion(region_id, wait_ms=60_000), ms.Accepted, JOB_S)
+            moves += 1
+
+    moving = threading.Thread(target=move_on, daemon=True)
+
+    def disturb(go_on: Callable[[], None]) -> None:
+        moving.start()
+        eventually(lambda: moves >= len(regions), JOB_S, "every region has moved")
+        go_on()
+
+    try:
+        last = read_during(spark, "moving", tmp_path, here, disturb)
+    finally:
+        is_over.set()
+    moving.join(JOB_S)
+    assert last["read"] == last["wanted"]
+    assert moves > len(regions)
+
+
+@pytest.mark.parametrize("table", ["moving", "sales"])
+def test_regions_of_a_dead_server_are_read_once(
+    spark: Standalone, cluster: LocalUp, here: list[str], tmp_path: Path, table: str
+) -> None:
+    """A server is killed during `spark.read.format("regionkeeper")`: regions with one copy open elsewhere when the
+    store has noticed, tablets have another leader at once.
+
+    Fails if a region's part is tried once.
+    """
+
+    def disturb(go_on: Callable[[], None]) -> None:
+        victim = next(one for one in ask(cluster.data_dir, ControlRequest("list")) if one.name == "server-1")
+        os.kill(victim.pid, signal.SIGKILL)
+        go_on()
+
+    last = read_during(spark, table, tmp_path, here, disturb)
+    assert last["read"] == last["wanted"]
 
 
 def test_load_by_spark_writes_what_load_writes(spark: Standalone, here: list[str], tmp_path: Path) -> None:
