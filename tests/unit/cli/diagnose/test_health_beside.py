@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from tests.e2e.beside import GREEN, RED, REFUSED_S, Request, Round, greens_while_refused, reds_while_served
 
 
@@ -39,3 +43,34 @@ def test_red_that_lasts_while_all_are_served_is_wrong() -> None:
     [wrong] = reds_while_served(SENT, rounds(RED, 4, 6, 8, 10, 12))
     assert wrong == "red from 8.00 to 12.10 s while all were served: why"
     assert reds_while_served(SENT, [*rounds(RED, 8), *rounds(GREEN, 9), *rounds(RED, 10)]) == []
+
+
+#: Refused from 5 to 17 s, with an answer each 0.2 s before and after.
+OUTAGE = [*(served(number / 5) for number in range(25)), *(refused(number) for number in range(5, 17))]
+OUTAGE += [served(17 + number / 5) for number in range(60)]
+
+
+def health(verdict_at: Callable[[float], str]) -> list[Round]:
+    """Return a round each 0.4 s, with the verdict that `verdict_at` has for its begin."""
+    return [Round(one * 0.4, one * 0.4 + 0.1, verdict_at(one * 0.4), ("why",)) for one in range(72)]
+
+
+def truth(at_s: float) -> str:
+    return RED if 5 <= at_s <= 17 else GREEN
+
+
+@pytest.mark.parametrize(
+    ("verdict_at", "greens", "reds"),
+    [
+        (truth, False, False),
+        (lambda _: GREEN, True, False),
+        (lambda _: RED, False, True),
+        (lambda at_s: truth(at_s - 5), True, True),
+    ],
+    ids=["true", "always green", "always red", "late by 5 s"],
+)
+def test_each_wrong_health_is_found(verdict_at: Callable[[float], str], greens: bool, reds: bool) -> None:
+    """N16: an outage of 12 s, and a health that does not see it, sees nothing else, or sees it 5 s late."""
+    rounds = health(verdict_at)
+    assert bool(greens_while_refused(OUTAGE, rounds)) == greens
+    assert bool(reds_while_served(OUTAGE, rounds)) == reds
