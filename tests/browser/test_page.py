@@ -109,7 +109,7 @@ def pages_of(up: LocalUp) -> dict[str, str]:
 
 
 def test_the_page_equals_rk_status_at_rest(browser: Any, cluster: LocalUp) -> None:
-    """On the active master and on the standby, which says its age."""
+    """On the active master and on the standby, which says its age. Fails if `Model.part` leaves a row out."""
     status = json.loads(run_rk("status", "--json", "--data-dir", str(cluster.data_dir)).stdout)
     for role, address in pages_of(cluster).items():
         with tab(browser, address, token=token_of(cluster)) as one:
@@ -131,7 +131,10 @@ def test_the_page_equals_rk_status_at_rest(browser: Any, cluster: LocalUp) -> No
 
 
 def test_every_view_is_quiet_accessible_and_fits_a_phone(browser: Any, cluster: LocalUp) -> None:
-    """No complaint, no foreign host, no violation found by axe, nothing wider than the screen; dark and light."""
+    """No complaint, no foreign host, no violation found by axe, nothing wider than the screen; dark and light.
+
+    Fails if a table that scrolls has no `tabindex`, and if `main` is wider than the screen.
+    """
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     address = pages_of(cluster)["active"]
     for theme in ("light", "dark"):
@@ -151,12 +154,14 @@ def test_every_view_is_quiet_accessible_and_fits_a_phone(browser: Any, cluster: 
 
 
 def test_the_map_is_used_by_keyboard(browser: Any, cluster: LocalUp) -> None:
-    """Tab reaches it, arrows move, Enter opens the region, which tells its life."""
+    """Tab reaches it, arrows move, Enter opens the region, which tells its life. Fails if `RegionMap.move` stays."""
     with tab(browser, pages_of(cluster)["active"] + "#/regions", token=token_of(cluster)) as one:
         one.page.locator("canvas").focus()
         for press in ("Home", "ArrowRight", "ArrowRight", "Enter"):
             one.page.keyboard.press(press)
         one.wait("location.hash.startsWith('#/region/')")
+        third = one.read("rk.model.key[rk.model.ordered()[0].rows[2]]")
+        assert one.read("location.hash").endswith(f"/{third.rpartition('-')[0]}")
         one.page.wait_for_selector("text=OPENING → OPENED", timeout=DEADLINE_MS)
         assert "OPEN" in one.page.inner_text("main")
 
@@ -196,7 +201,7 @@ def test_many_regions_and_moves(browser: Any) -> None:
 
 
 def test_hostile_names_are_text(browser: Any) -> None:
-    """Tables, keys and problems with markup and directions are shown, and do nothing."""
+    """Tables, keys and problems with markup and directions are shown, and do nothing. Fails if `el` takes markup."""
     with synthetic("--regions", "40", "--hostile") as (address, _), tab(browser, address) as one:
         for view in VIEWS[:6]:
             one.show(view)
