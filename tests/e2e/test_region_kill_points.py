@@ -72,7 +72,8 @@ def killable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killable]:
 
 @pytest.mark.parametrize("state", WRITTEN)
 def test_a_server_dies_after_its_step(killable: Killable, state: RegionState) -> None:
-    """RF-05 to RF-08: the region is opened by a server that lives. Fails if the master forces no state to OFFLINE."""
+    """RF-05 to RF-08: the region is opened by a server that lives. Fails for OPENING if the master
+    waits for a dead destination."""
     region, source, destination = killable.start_of_a_move()
     victim = source if WRITTEN[state] else destination
     process = killable.servers()[victim]

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from coord.errors import ConfigError
+from regions.liveness.roster import SILENT_MS
 from regionserver.config import ServerSettings, parse_address
 from regionserver.session import instance
 from regionserver.session.instance import Instance
@@ -121,6 +122,13 @@ def test_settings_that_cannot_be_right_are_refused(change: dict[str, Any], messa
     ServerSettings(**good)
     with pytest.raises(ConfigError, match=message):
         ServerSettings(**{**good, **change})
+
+
+def test_a_heartbeat_is_sent_each_second_by_default(tmp_path: Path) -> None:
+    """HB-01, and the masters' patience with silent servers is several of them."""
+    settings = ServerSettings(store="s:1", data_dir=tmp_path, shared_dir=None, host="a", port=1)
+    assert settings.heartbeat_period_s == 1.0
+    assert 3_000 * settings.heartbeat_period_s <= SILENT_MS
 
 
 @pytest.mark.parametrize(("text", "address"), [("a:1", ("a", 1)), ("[::1]:0", ("::1", 0))])
