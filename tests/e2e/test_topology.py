@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,7 @@ def test_a_cluster_grows_and_starts_again_as_it_was(tmp_path: Path) -> None:
             got = run_rk("get", "packages", "k", "--data-dir", str(data))
             assert got.stdout.strip() == "v", got.stderr
             assert up.stop() == 0, up.said()
-        assert run_rk("status", "--data-dir", str(tmp_path / "two-data")).returncode == 0
+        assert run_rk("status", "--topology", str(other)).returncode == 0
         assert second.stop() == 0
     assert processes_of(tmp_path) == []
 
@@ -95,9 +97,19 @@ admin-port = {port}8
 """
 
 
+def exec_start(file: Path, host: str) -> list[str]:
+    """Return the words after `rk` in the unit of the only daemon of a machine."""
+    found = json.loads(run_rk("systemd", str(file), "--host", host, "--program", "/opt/rk", "--json").stdout)
+    (line,) = re.findall(r"^ExecStart=/opt/rk (.*)$", "\n".join(found["files"].values()), re.MULTILINE)
+    return shlex.split(line)
+
+
 @pytest.mark.parametrize("credentials", ["keys", "certificates", "insecure"])
 def test_daemons_of_machines_work_together(tmp_path: Path, credentials: str) -> None:
-    """Each daemon has an address of its own, as on machines; the secrets are those that the topology asks for."""
+    """Each daemon has an address of its own, as on machines; the secrets are those that the topology asks for.
+
+    With keys the command lines are those of systemd's units. Commands know all of this from the file.
+    """
     folder = tmp_path / "far"
     file = tmp_path / "far.toml"
     port = free_base_port() // 10
@@ -106,12 +118,13 @@ def test_daemons_of_machines_work_together(tmp_path: Path, credentials: str) -> 
     if credentials != "insecure":
         made = run_rk("topology", "credentials", str(file), "--to", str(folder / "certs"))
         assert made.returncode == 0, made.stderr
-    secrets = ("--certs-dir", f"{folder}/certs", "--store-auth", f"@{folder}/certs/store-auth")
-    place = ("--store", f"127.0.3.1:{port}1", *(secrets if credentials != "insecure" else ()))
+    place = ("--topology", str(file))
     with contextlib.ExitStack() as stack:
         for name, host in (("store-1", "127.0.3.1"), ("master-1", "127.0.3.2"), ("server-1", "127.0.3.3")):
             chosen = ("--host", host) if name == "master-1" else ("--daemon", name)
             words = rk("topology", "run", str(file), *chosen)
+            if credentials == "keys":
+                words = rk(*exec_start(file, host))
             stack.enter_context(daemon(words, log=tmp_path / f"{name}.log"))
 
         eventually(lambda: run_rk("health", *place).returncode == 0, 2 * PATIENCE_S, what="the cluster is healthy")
