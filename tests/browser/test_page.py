@@ -156,14 +156,19 @@ def test_every_view_is_quiet_accessible_and_fits_a_phone(browser: Any, cluster: 
 def test_the_map_is_used_by_keyboard(browser: Any, cluster: LocalUp) -> None:
     """Tab reaches it, arrows move, Enter opens the region, which tells its life. Fails if `RegionMap.move` stays."""
     with tab(browser, pages_of(cluster)["active"] + "#/regions", token=token_of(cluster)) as one:
-        one.page.locator("canvas").focus()
-        for press in ("Home", "ArrowRight", "ArrowRight", "Enter"):
+        one.page.locator("canvas").first.focus()
+        for press in ("Home", "Shift+ArrowRight", "Shift+ArrowRight"):
+            one.page.keyboard.press(press)
+        assert one.page.inner_text(".sum").startswith("3 regions, packages from -∞ to packages ")
+        for press in ("Escape", "ArrowRight", "Enter"):
             one.page.keyboard.press(press)
         one.wait("location.hash.startsWith('#/region/')")
         third = one.read("rk.model.key[rk.model.ordered()[0].rows[2]]")
         assert one.read("location.hash").endswith(f"/{third.rpartition('-')[0]}")
         one.page.wait_for_selector("text=OPENING → OPENED", timeout=DEADLINE_MS)
         assert "OPEN" in one.page.inner_text("main")
+        one.page.get_by_role("button", name="by time").click()
+        assert one.page.text_content(".life text:last-child") == "now"
 
 
 def test_a_dead_server_and_a_dead_master_leave_no_stale_number(browser: Any, cluster: LocalUp) -> None:

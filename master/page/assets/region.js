@@ -8,8 +8,8 @@ import { regionOf } from "./regions.js";
 const LIFE_COLORS = { "": "--s-open", OFFLINE: "--s-offline", OPENING: "--s-moving", OPENED: "--s-moving", CLOSING: "--s-closing", CLOSED: "--s-closed" };
 
 export function region(main, state, id) {
-  const now = el("div"), life = el("div"), head = el("p", { class: "lead" });
-  main.append(el("h1", null, `Region ${visible(id)}`), head, now, el("h2", null, "Its life"), life, foot(`rk why ${id}`, `rk history --region ${id}`));
+  const now = el("div"), life = el("div"), head = el("p", { class: "lead" }), bar = el("div", { class: "bar", role: "group", "aria-label": "Widths of the steps", hidden: true });
+  main.append(el("h1", null, `Region ${visible(id)}`), head, now, el("h2", null, "Its life"), bar, life, foot(`rk why ${id}`, `rk history --region ${id}`));
   const failed = (node) => (text) => replace(node, el("p", { class: "reasons degraded" }, text));
   const one = follow("region", () => ({ id }), 5000, show, failed(now));
   const past = follow("life", () => ({ id }), 10000, showLife, failed(life));
@@ -42,8 +42,14 @@ export function region(main, state, id) {
   function place(server) {
     return server ? state.place(Array.isArray(server) ? server[0] : server.uuid) : "";
   }
+  let latest = null, byTime = false;
+  const scales = [["each step alike", false], ["by time", true]].map(([text, value]) => el("button", { type: "button", "data-focus": text, "aria-pressed": String(value === byTime), onclick: () => { byTime = value; if (latest) showLife(latest); } }, text));
+  bar.append(...scales);
   function showLife(found) {
+    latest = found;
     const steps = found.steps.filter((one) => one.key);
+    scales.forEach((one, at) => one.setAttribute("aria-pressed", String((at === 1) === byTime)));
+    bar.hidden = !steps.length;
     replace(life, steps.length ? bars(steps) : "", el("p", { class: "sum" }, found.is_complete ? "" : "Older steps are not shown: the history is searched from its end."),
       table("Steps", [
         { name: "time", keep: true, cell: (one) => clock(one.at_ms, true) },
@@ -57,24 +63,25 @@ export function region(main, state, id) {
         { name: "detail", wrap: true, cell: (one) => rename(visible(one.detail || one.origin || ""), state) },
       ], [...found.steps].reverse(), { empty: "the history has no step of this region" }));
   }
-  /** A bar for each replica: its state over time. Times between moves are long, so each step has the same width. */
+  /** A bar for each replica: its state over time. Rest is long and steps are short, so steps can have equal widths. */
   function bars(steps) {
-    const keys = [...new Set(steps.map((one) => one.key))].sort(), shown = steps.slice(-40);
-    const width = 1000, line = 26, step = width / Math.max(1, shown.length);
-    const drawing = svg("svg", { viewBox: `0 0 ${width} ${keys.length * line + 18}`, class: "life", role: "img", "aria-label": "States of the region, one after another; a table with the same steps follows" });
+    const shown = steps.slice(byTime ? -400 : -40), keys = [...new Set(shown.map((one) => one.key))].sort();
+    const width = 1000, line = 26, first = shown[0].at_ms, span = Math.max(1, state.now() - first);
+    const x = (i) => (byTime ? (i < shown.length ? (shown[i].at_ms - first) / span : 1) : i / shown.length) * width;
+    const drawing = svg("svg", { viewBox: `0 0 ${width} ${keys.length * line + 18}`, class: "life", role: "img", "aria-label": `States of the region ${byTime ? "over time" : "one after another"}; a table with the same steps follows` });
     keys.forEach((name, at) => {
       shown.forEach((one, i) => {
         if (one.key !== name) return;
         let end = shown.findIndex((later, j) => j > i && later.key === name);
         if (end < 0) end = shown.length;
         const next = shown[end];
-        const rect = svg("rect", { x: i * step, y: at * line + 4, width: Math.max(1, (end - i) * step - 1), height: line - 8, rx: 2 },
+        const rect = svg("rect", { x: x(i), y: at * line + 4, width: Math.max(1, x(end) - x(i) - (byTime ? 0 : 1)), height: line - 8, rx: 2 },
           svg("title", null, `${one.after || "at rest"} on ${state.place(one.server)} from ${clock(one.at_ms, true)}${next ? `, ${duration(next.at_ms - one.at_ms)}` : " until now"}`));
         rect.style.fill = `var(${LIFE_COLORS[one.after] || "--s-unknown"})`;
         drawing.append(rect);
       });
     });
-    drawing.append(svg("text", { x: 0, y: keys.length * line + 14 }, clock(shown[0].at_ms, true)), svg("text", { x: width, y: keys.length * line + 14, "text-anchor": "end" }, clock(shown[shown.length - 1].at_ms, true)));
+    drawing.append(svg("text", { x: 0, y: keys.length * line + 14 }, clock(shown[0].at_ms, true)), svg("text", { x: width, y: keys.length * line + 14, "text-anchor": "end" }, byTime ? "now" : clock(shown[shown.length - 1].at_ms, true)));
     return el("div", { class: "card" }, drawing);
   }
   const numbers = () => STATES.map((_one, at) => state.model.numbers.get(at === 0 ? id : `${id}-${at - 1}`)).filter((one) => one !== undefined);
