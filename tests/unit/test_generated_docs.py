@@ -17,7 +17,7 @@ from tests.support.sources import ROOT, text_files
 
 #: Options of `spark-submit` that pages name.
 _OTHERS: Final = frozenset(
-    {"--deploy-mode", "--executor-memory", "--py-files"}
+    {"--no-deps", "--deploy-mode", "--executor-memory", "--py-files"}
     | {"--build", "--rm", "--now", "--system", "--from-file"}  # docker, systemctl, useradd, kubectl
 )
 #: Paths of `Layout` that are directories of the rows, or lists of paths.
