@@ -320,7 +320,12 @@ class TabletHost:
         replica = self._replicas.get(tablet)
         if replica is None:
             return None
-        return reports.report_of(replica, self.turn.groups.get(tablet), self._servers_seen(), self.settings.dead_s)
+        return self._report(replica, self._servers_seen())
+
+    def _report(self, replica: TabletReplica, seen: ServersSeen) -> TabletReport:
+        found = reports.report_of(replica, self.turn.groups.get(replica.tablet), seen, self.settings.dead_s)
+        self._changes.reported(found)
+        return found
 
     def keys(self) -> list[tuple[str, int]]:
         """Return tablet and member number of every replica, without reading the groups."""
@@ -329,10 +334,7 @@ class TabletHost:
     def reports(self) -> list[TabletReport]:
         """Return what to report of all tablets."""
         seen = self._servers_seen()
-        return [
-            reports.report_of(replica, self.turn.groups.get(tablet), seen, self.settings.dead_s)
-            for tablet, replica in self._replicas.items()
-        ]
+        return [self._report(replica, seen) for replica in self._replicas.values()]
 
     def _servers_seen(self) -> ServersSeen:
         peers = self.turn.beats.peers.items()

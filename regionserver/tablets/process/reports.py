@@ -114,12 +114,15 @@ class ReportChanges:
         for tablet, group in groups.items():
             lead = group.core.leadership
             if lead is not None and not group.failure:
-                judged = judge_members(group, lead, seen, dead_s)
-                healths[tablet] = [
-                    (one.number, one.health, one.reason, one.may_lead, one.behind > CAUGHT_UP_ENTRIES) for one in judged
-                ]
+                healths[tablet] = _compared(judge_members(group, lead, seen, dead_s))
         former, self._healths = self._healths, healths
         return [tablet for tablet, health in healths.items() if former.get(tablet) != health]
+
+    def reported(self, report: TabletReport) -> None:
+        """Note a report that was made for any reason. If `of_health` last saw another health, it returns the tablet at
+        its next call: a server that came back between two calls would stay dead to the master otherwise."""
+        if report.leader is not None and self._healths.get(report.region_id) != _compared(report.leader.health):
+            self._healths.pop(report.region_id, None)
 
     def of_sizes(self, replicas: Mapping[str, TabletReplica], now: int) -> list[str]:
         """Return the tablets whose sizes have changed noticeably; nothing if they were compared a moment ago.
@@ -141,6 +144,11 @@ class ReportChanges:
         for tablet in [one for one in self._sizes if one not in replicas]:
             del self._sizes[tablet]
         return list(changed)
+
+
+def _compared(members: Sequence[MemberReport]) -> object:
+    """Return what a change of the members' health is a change of."""
+    return [(one.number, one.health, one.reason, one.may_lead, one.behind > CAUGHT_UP_ENTRIES) for one in members]
 
 
 def report_of(replica: TabletReplica, group: Group | None, seen: ServersSeen, dead_s: float) -> TabletReport:
