@@ -120,11 +120,17 @@ class Armed:
             dead.kill()
             dead.start()
             eventually(lambda: self._answers(dead), SLOW_S, "the process answers again")
+            self.check_processes(case)
         finally:
             file.unlink(missing_ok=True)
             beginning.join(3 * SLOW_S)
         assert not beginning.is_alive(), case
         assert not failed, (case, failed)
+
+    def check_processes(self, case: Case | None = None) -> None:
+        """Check that every process runs: a process that ends by itself would be found later, at another case."""
+        ended = [(one.log.stem, one.popen.poll()) for one in self.processes if one.popen is not None and is_dead(one)]
+        assert not ended, (case, "ended with status", ended)
 
     def _answers(self, process: Process) -> bool:
         if process in self.cluster.servers:
@@ -191,7 +197,9 @@ class Armed:
             assert len(found[0].members) == voters, found
             return found[0]
 
-        return eventually(is_healthy, SLOW_S, f"{voters} healthy members")
+        found = eventually(is_healthy, SLOW_S, f"{voters} healthy members")
+        self.check_processes()
+        return found
 
     def check_files(self) -> None:
         """Check that servers have files of their members and, of others, at most tombstones and quarantine."""

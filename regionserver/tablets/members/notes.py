@@ -44,6 +44,7 @@ class ConfigNotes:
         *,
         is_wanted: Callable[[str, ConfigNote], bool],
         noted: Callable[[str, ConfigNote], None],
+        every_s: float = NOTES_EVERY_S,
     ) -> None:
         """
         Args:
@@ -52,12 +53,14 @@ class ConfigNotes:
             later: Calls a function after that many seconds.
             is_wanted: Returns False for a note whose replica has stopped, or has other metadata by now.
             noted: Called when a note is durable.
+            every_s: Shortest time between two writes.
         """
         self._write = write
         self._files_pool = files_pool
         self._later = later
         self._is_wanted = is_wanted
         self._noted = noted
+        self._every_s = every_s
         self._waiting: dict[str, ConfigNote] = {}
         #: True while notes are written, and until the next ones may be.
         self._is_busy = False
@@ -77,7 +80,7 @@ class ConfigNotes:
             return
 
         def written(result: list[str] | Exception) -> None:
-            self._later(NOTES_EVERY_S, self._begin)
+            self._later(self._every_s, self._begin)
             whys = [str(result)] * len(notes) if isinstance(result, Exception) else result
             for (tablet, note), why in zip(notes.items(), whys, strict=True):
                 if why:

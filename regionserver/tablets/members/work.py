@@ -24,7 +24,7 @@ from regionserver.tablets.host.members import answer_of, endpoints_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.host.turn import Turn, TurnOutput
 from regionserver.tablets.host.wanted_copies import CopyWanted
-from regionserver.tablets.members.notes import ConfigNote, ConfigNotes
+from regionserver.tablets.members.notes import NOTES_EVERY_S, ConfigNote, ConfigNotes
 from regionserver.workers import Workers
 
 log = Logger()
@@ -77,7 +77,11 @@ class MembersWork:
         self._soon = soon
         self._changed = changed
         self._learn = learn
-        self._notes = ConfigNotes(write_all, files_pool, later, is_wanted=self._is_wanted, noted=self._noted)
+        # Where a process is killed between any two steps, each configuration has a step of its own.
+        every_s = 0.0 if kill_points.is_wanted() else NOTES_EVERY_S
+        self._notes = ConfigNotes(
+            write_all, files_pool, later, is_wanted=self._is_wanted, noted=self._noted, every_s=every_s
+        )
         #: None: nobody can be asked.
         self.ask_for_copy: AskForCopy | None = None
 
