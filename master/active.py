@@ -480,6 +480,7 @@ class ActiveMaster:
             self.history_writer.tick()
             if self.janitor.prune_is_due():
                 self.persist(self.janitor.prune)
+                self.persist(self.bulk_plans.forget)
             if self.formats.is_due():
                 self.persist(self.formats.look)
             if self._writer.is_idle:

@@ -24,7 +24,7 @@ from master.catalog import store
 from master.catalog.locks import Lock, LockTable, Rank
 from master.context import ActiveContext
 from master.leadership.fence import Fence, in_batches
-from regions.records.forgotten import ForgottenTables
+from regions.records.forgotten import ForgottenTables, overdue
 from regions.records.model import TableRecord
 from regions.records.znodes import decode_forgotten, decode_table, encode
 from regions.transitions.purging import is_forgettable
@@ -53,10 +53,8 @@ class Forgetting:
         """Forget the tables that are due, the first purged ones first."""
         fence = self._active_master.fence
         found = await store.load_tables(fence.client, fence.layout)
-        purged = sorted((table.purged_ms, table.table_id) for table, _ in found if is_forgettable(table))
-        surplus = len(purged) - DELETED_KEPT_MAX
-        before_ms = self._now_ms() - self._retention_ms
-        due = [one for number, (at_ms, one) in enumerate(purged) if number < surplus or at_ms <= before_ms]
+        purged = [(table.purged_ms, table.table_id) for table, _ in found if is_forgettable(table)]
+        due = overdue(purged, self._now_ms() - self._retention_ms, DELETED_KEPT_MAX)
         forgotten = 0
         for table_id in due[:ROUND_MAX]:
             forgotten += await self._forget(table_id)

@@ -27,6 +27,7 @@ from master.context import ActiveContext
 from master.leadership.fence import in_batches
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.records.forgotten import overdue
 from regions.records.model import RegionRecord, TableRecord, TabletState, TransitionRecord
 from regions.records.znodes import CorruptZnode, decode_region, decode_request, decode_transition
 from regions.transitions.states import Cause
@@ -171,12 +172,8 @@ class Janitor:
                 aged.append((decode_request(data, path).at_ms, path))
             except CorruptZnode as error:
                 log.error("keeping a damaged request result: {error}", error=error)
-        aged.sort()
         before_ms = self._now_ms() - REQUESTS_KEPT_MS
-        surplus = len(aged) - REQUESTS_KEPT_MAX
-        gone: list[WriteOp] = [
-            Delete(path) for number, (at_ms, path) in enumerate(aged) if number < surplus or at_ms < before_ms
-        ]
+        gone: list[WriteOp] = [Delete(path) for path in overdue(aged, before_ms, REQUESTS_KEPT_MAX)]
         for batch in in_batches(gone):
             await fence.write(batch)
         if gone:

@@ -11,6 +11,7 @@ from twisted.logger import Logger
 
 from coord.client.ops import Create, Delete, SetData
 from master.assignment.transitions import Write
+from master.catalog import store
 from master.context import ActiveContext
 from master.phases import BulkPlan
 from master.plans.planner import Planner, snapshot_of
@@ -20,9 +21,10 @@ from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.state import ClusterState
 from regions.plan import PlanError
+from regions.records.forgotten import overdue
 from regions.records.model import PlanRecord, PlanState
 from regions.records.replica_key import parse_replica_key
-from regions.records.znodes import encode
+from regions.records.znodes import decode_plan, encode
 from regions.transitions.states import Cause
 
 log = Logger()
@@ -231,9 +233,19 @@ class BulkPlans:
             )
             await fence.write([SetData(fence.layout.plan(record.plan_id), encode(record))])
             self._closing.pop()
-        ended = [plan for plan in plans if not plan.by_moves or plan.finished_ms]
-        for old in sorted(ended, key=lambda plan: plan.created_ms)[:-PLANS_KEPT]:
-            path = fence.layout.plan(old.plan_id)
+        await self._delete_old([plan for plan in plans if not plan.by_moves or plan.finished_ms])
+
+    async def forget(self) -> None:
+        """Delete old records of plans that have ended: each created table has one. May be repeated."""
+        fence = self._active_master.fence
+        found = await store.read_all(fence.client, await store.list_all(fence.client, [fence.layout.plans]))
+        plans = [plan for plan, _ in store.decoded(found, decode_plan)]
+        await self._delete_old([plan for plan in plans if plan.finished_ms and plan.plan_id not in self._running])
+
+    async def _delete_old(self, ended: list[PlanRecord]) -> None:
+        fence = self._active_master.fence
+        for plan_id in overdue([(plan.created_ms, plan.plan_id) for plan in ended], None, PLANS_KEPT):
+            path = fence.layout.plan(plan_id)
             if await fence.client.exists(path) is not None:
                 await fence.write([Delete(path)])
 

@@ -1,4 +1,4 @@
-"""The ids of deleted tables whose records have been removed (MD-06).
+"""The ids of deleted tables whose records have been removed (MD-06), and which records are removed after a time.
 
 An id must never name a second table, and a replica of a deleted table must be recognized however late its server comes
 back. For that an id and a time suffice. They are spread over 256 znodes by a checksum of the id, as transitions are.
@@ -6,6 +6,7 @@ back. For that an id and a time suffice. They are spread over 256 znodes by a ch
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -25,3 +26,15 @@ class ForgottenTables(msgspec.Struct, frozen=True, omit_defaults=True):
         found = {**self.purged_ms, table_id: purged_ms}
         kept = sorted(found, key=lambda one: (found[one], one))[-limit:]
         return ForgottenTables({one: found[one] for one in sorted(kept)})
+
+
+def overdue(aged: Iterable[tuple[int, str]], before_ms: int | None, kept_max: int) -> list[str]:
+    """Return which records are removed, the oldest first: those of `before_ms` or earlier (None: of no age), and all
+    but the newest `kept_max`. `aged` has the time and the name of each record."""
+    found = sorted(aged)
+    surplus = len(found) - kept_max
+    return [
+        name
+        for number, (at_ms, name) in enumerate(found)
+        if number < surplus or (before_ms is not None and at_ms <= before_ms)
+    ]
