@@ -84,6 +84,8 @@ NEEDS: Final[Mapping[str, Need]] = {
     "AlterTable": _RUN_TABLE,
     "ChangeGrant": _RUN_TABLE,
     "MoveRegion": _RUN_REGION,
+    "SplitRegion": _RUN_REGION,
+    "MergeRegions": _RUN_REGION,
     "RetryRegion": _RUN_REGION,
     "SetRegionIntent": _RUN_REGION,
     "MoveTablet": _RUN_REGION,
@@ -109,6 +111,9 @@ NEEDS: Final[Mapping[str, Need]] = {
     "AlterRegions": _ORDER,
     "ReviewReplicas": _ORDER,
     "PurgeTable": _ORDER,
+    "FindSplitKey": _ORDER,
+    "PrepareRows": _ORDER,
+    "RemoveRegions": _ORDER,
     "ChangeConfig": _ORDER,
     "TransferLeadership": Need(UserRole.ADMIN, Scope.REGION, _MASTER),
     # --- region servers: what they have

@@ -27,6 +27,7 @@ from regions.assign.orders import OrderBook
 from regions.assign.outbox import Outbox
 from regions.assign.placement import objection_to
 from regions.assign.replacement import Replacements
+from regions.assign.resharding.book import Reshardings
 from regions.assign.selection import Selection
 from regions.assign.servers import ServerTracker
 from regions.assign.validation import check_progress
@@ -39,6 +40,7 @@ from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.cluster.validation import validate
 from regions.cluster.work import OrderState, WriteState
+from regions.records.acts.resharding import ReshardingRecord
 from regions.records.model import (
     BarRecord,
     FenceRecord,
@@ -91,6 +93,14 @@ class Assigner:
             timeout_ms=self.config.create_timeout_ms,
             replacements_max=self.config.replacements_max,
         )
+        self.reshardings = Reshardings(
+            self.world,
+            self._outbox.emit,
+            self._moves,
+            epoch,
+            timeout_ms=self.config.resharding_timeout_ms,
+            retry_ms=self.config.resend_ms,
+        )
         self._decisions = Decisions(
             epoch,
             self.config,
@@ -101,7 +111,9 @@ class Assigner:
             self._selection,
             self._moves,
             self._replacements,
+            self.reshardings,
         )
+        self.reshardings.decide = self._decisions.decide
         self._catalog = CatalogUpdates(
             self.world,
             self.causes,
@@ -144,6 +156,7 @@ class Assigner:
         fences: Iterable[FenceRecord] = (),
         bars: Iterable[BarRecord] = (),
         moves: Iterable[MoveBatch] = (),
+        reshardings: Iterable[tuple[ReshardingRecord, int]] = (),
     ) -> None:
         """Load what the master has read from the store, without decisions yet (MF-02).
 
@@ -157,7 +170,7 @@ class Assigner:
             self.world.put_region(region, version)
         for record, version in transitions:
             self._seen(ev.TransitionRead(record.region_id, record.replica, record, version), now_ms)
-        self._accept_moves(moves)
+        self._accept(moves, reshardings, now_ms)
 
     def adopt(
         self,
@@ -169,6 +182,7 @@ class Assigner:
         fences: Iterable[FenceRecord] = (),
         bars: Iterable[BarRecord] = (),
         moves: Iterable[MoveBatch] = (),
+        reshardings: Iterable[tuple[ReshardingRecord, int]] = (),
     ) -> None:
         """Take over the cluster state of a standby's mirror instead of `load` (FW-01, `regions/cluster/mirror.py`).
 
@@ -182,9 +196,13 @@ class Assigner:
             if replica.transition is not None and replica.transition.destination is not None:
                 self._replacements.server_chosen(replica.region, now_ms)
         self._servers.adopt(servers, draining, fences, now_ms, bars)
-        self._accept_moves(moves)
+        self._accept(moves, reshardings, now_ms)
 
-    def _accept_moves(self, moves: Iterable[MoveBatch]) -> None:
+    def _accept(
+        self, moves: Iterable[MoveBatch], reshardings: Iterable[tuple[ReshardingRecord, int]], now_ms: int
+    ) -> None:
+        for record, version in reshardings:
+            self.reshardings.load(record, version, now_ms)
         for batch in moves:
             self._moves.accept(batch, batch.origin or self.causes.current())
         for found in self.world.tables.values():
@@ -208,6 +226,7 @@ class Assigner:
                 self._decisions.decide(replica, now_ms)
         for table in list(self.world.tables.values()):
             self._catalog.finish(table)
+        self.reshardings.tick(now_ms)
 
     def suspend(self) -> None:
         """Stop deciding, because the cluster is being shut down."""
@@ -266,8 +285,35 @@ class Assigner:
                 self._catalog.region_replaced(event, now_ms)
             case ev.ReplaceFailed():
                 self._catalog.replace_failed(event.region_id)
+            case (
+                ev.ReshardingSeen()
+                | ev.ReshardingEnded()
+                | ev.ReshardingRefused()
+                | ev.DaughtersPrepared()
+                | ev.ParentsReplaced()
+                | ev.ParentsRemoved()
+            ):
+                self._handle_resharding(event, now_ms)
             case _:
                 self._handle_request(event, now_ms)
+
+    def _handle_resharding(self, event: ev.Event, now_ms: int) -> None:
+        match event:
+            case ev.ReshardingSeen():
+                self.reshardings.seen(event.record, event.version, now_ms)
+            case ev.ReshardingEnded():
+                self.reshardings.ended(event.region_id, now_ms)
+            case ev.ReshardingRefused():
+                self.reshardings.refused(event.region_id, now_ms)
+            case ev.DaughtersPrepared():
+                self.reshardings.prepared(event, now_ms)
+            case ev.ParentsReplaced():
+                for region_id in event.record.parents:
+                    self._record_end(region_id, now_ms)
+                self._catalog.parents_replaced(event, now_ms)
+                self.reshardings.seen(event.record, event.version, now_ms)
+            case ev.ParentsRemoved():
+                self.reshardings.removed(event, now_ms)
 
     def _handle_request(self, event: ev.Event, now_ms: int) -> None:
         """Handle requests of operators and the balancer, and the outcome of fences."""
@@ -302,6 +348,7 @@ class Assigner:
         self.handled += 1
         self._servers.tick(now_ms)
         self._catalog.checks.tick(now_ms)
+        self.reshardings.tick(now_ms)
         for region in self._replacements.tick(now_ms):
             for replica in region.replicas:
                 self._decisions.decide(replica, now_ms)
@@ -354,6 +401,7 @@ class Assigner:
         self._orders.validate()
         self._moves.validate()
         self._catalog.validate()
+        self.reshardings.validate()
         if self._decisions.is_deciding:
             check_progress(self.world, self._selection, self._replacements)
 

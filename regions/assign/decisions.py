@@ -15,6 +15,7 @@ from regions.assign.moves import MoveBook
 from regions.assign.orders import OrderBook
 from regions.assign.outbox import Outbox
 from regions.assign.replacement import Replacements
+from regions.assign.resharding.book import Reshardings
 from regions.assign.selection import Selection
 from regions.cluster.causes import Causes, is_part_of, origin_of_close
 from regions.cluster.entities import CLOSE, OPEN, Replica
@@ -41,6 +42,7 @@ class Decisions:
         selection: Selection,
         moves: MoveBook,
         replacements: Replacements,
+        reshardings: Reshardings,
     ) -> None:
         self._epoch = epoch
         self._config = config
@@ -51,6 +53,7 @@ class Decisions:
         self._selection = selection
         self._moves = moves
         self._replacements = replacements
+        self._reshardings = reshardings
         #: True from the beginning of a tenure, except while the cluster is being shut down.
         self.is_deciding = False
 
@@ -59,6 +62,8 @@ class Decisions:
         if not self.is_deciding or replica.write_state is not WriteState.IDLE:
             return
         if replica.region.is_given_up and self._decide_given_up(replica, now_ms):
+            return
+        if replica.region.is_leaving and self._decide_leaving(replica, now_ms):
             return
         transition = replica.transition
         if transition is None:
@@ -119,6 +124,25 @@ class Decisions:
         if is_dead or transition.destination is not None:
             cause = Cause.SERVER_DEATH if is_dead else Cause.REPLAN
             self.write_offline(replica, None, cause, now_ms, intent=Intent.CLOSE)
+        return True
+
+    def _decide_leaving(self, replica: Replica, now_ms: int) -> bool:
+        """Put down a replica of a region that is split or merged. Return False while a server works on it."""
+        transition = replica.transition
+        if transition is None:
+            if replica.open_on is not None:
+                return False
+            self._orders.drop(replica)
+            if replica.home is not None and replica.region.table.wants_open:
+                # Its server has died, and may not know. From this step on it cannot begin to close the region.
+                self.write_offline(replica, None, Cause.SERVER_DEATH, now_ms, intent=Intent.CLOSE)
+                return True
+        elif transition.state is RegionState.OFFLINE and transition.destination is not None:
+            self.write_offline(replica, None, Cause.REPLAN, now_ms, intent=Intent.CLOSE)
+            return True
+        elif transition.state not in (RegionState.OFFLINE, RegionState.CLOSED):
+            return False
+        self._reshardings.parent_changed(replica.region, now_ms)
         return True
 
     def _decide_resting(self, replica: Replica, now_ms: int) -> None:

@@ -8,6 +8,7 @@ wanted, unless a write or read is in progress.
 from __future__ import annotations
 
 from regions.assign.replacement import Replacements
+from regions.assign.resharding.book import is_put_down
 from regions.assign.selection import Selection
 from regions.cluster.entities import CLOSE, OPEN, Replica
 from regions.cluster.state import ClusterState
@@ -22,6 +23,8 @@ def check_progress(world: ClusterState, selection: Selection, replacements: Repl
             continue  # a decision follows the store's reply, or the replacement of the region
         if replica.failure is not None or replica.refusal is not None:
             continue  # the transition is being read
+        if replica.region.is_leaving and is_put_down(replica.region):
+            continue  # `Reshardings.validate` checks that its region is being replaced
         if replica.transition is None:
             _check_resting(replica, selection)
         else:

@@ -84,6 +84,8 @@ def continued(event: ev.Event, world: ClusterState) -> WorkOrigin | None:
             return event.batch.origin
         case ev.ServerFenced():
             return event.fence.origin
+        case ev.ReshardingSeen() | ev.ParentsReplaced():
+            return event.record.origin
         case _:
             return None
     return None if replica is None else replica.origin
@@ -145,6 +147,10 @@ def describe(event: ev.Event) -> str:
             return f"znode: server {event.uuid} could not be fenced"
         case ev.FinishAnswered():
             return f"znode: reply to the end of closed table {event.table_id}"
+        case ev.ReshardingSeen() | ev.ParentsReplaced():
+            return f"znode: {event.record.words} is {event.record.state.value}"
+        case ev.ReshardingEnded() | ev.ReshardingRefused() | ev.DaughtersPrepared() | ev.ParentsRemoved():
+            return f"znode: reply about the split or merge of region {event.region_id}"
         case _:
             return f"znode: reply to the replacement of region {event.region_id}"
 

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from regions.messages import AlterOrder, CloseOrder, OpenOrder
+from regions.records.acts.resharding import ReshardingRecord
 from regions.records.model import (
     BarRecord,
     RegionRecord,
@@ -197,6 +198,53 @@ class ReplaceRegion(Caused):
     fresh: RegionRecord
 
 
+class PrepareDaughters(Caused):
+    """Order the server of the parents to copy their rows into files of the daughters. `DaughtersPrepared` follows."""
+
+    record: ReshardingRecord
+    server: ServerRecord
+
+
+class WriteResharding(Caused):
+    """Write the next state of a split or merge. `ReshardingSeen` or `ReshardingRefused` follows."""
+
+    record: ReshardingRecord
+    version: int
+
+
+class EndResharding(Caused):
+    """Delete the znode of a split or merge that is done or canceled. `ReshardingEnded` or `ReshardingRefused` follows.
+
+    `error` says why it was canceled; "" if it is done.
+    """
+
+    record: ReshardingRecord
+    version: int
+    error: str = ""
+
+
+class ReplaceParents(Caused):
+    """Replace the parents by the daughters, in one write: the parents are REPLACED and lose their transitions, the
+    daughters are created, the table counts its regions anew. `ParentsReplaced` or `ReshardingRefused` follows.
+
+    `record` is the next state of the work, `version` that of the present one.
+    """
+
+    record: ReshardingRecord
+    version: int
+    table: TableRecord
+    table_version: int
+    parents: list[tuple[RegionRecord, int]]
+    transitions: list[tuple[TransitionRecord, int]]
+
+
+class RemoveParents(Caused):
+    """Order a server to remove the files of replaced parents. `ParentsRemoved` follows."""
+
+    record: ReshardingRecord
+    server: ServerRecord
+
+
 Effect = (
     WriteOffline
     | DeleteTransition
@@ -215,6 +263,11 @@ Effect = (
     | SendAlter
     | FinishAltering
     | ReplaceRegion
+    | PrepareDaughters
+    | WriteResharding
+    | EndResharding
+    | ReplaceParents
+    | RemoveParents
 )
 
 

@@ -150,7 +150,17 @@ class Table:
 class Region:
     """A region's record at its znode's version."""
 
-    __slots__ = ("creating_since_ms", "is_given_up", "is_replacing", "record", "replicas", "table", "version")
+    __slots__ = (
+        "creating_since_ms",
+        "is_given_up",
+        "is_leaving",
+        "is_replacing",
+        "record",
+        "replicas",
+        "resharding",
+        "table",
+        "version",
+    )
 
     def __init__(self, table: Table, record: RegionRecord, version: int) -> None:
         self.table = table
@@ -163,11 +173,16 @@ class Region:
         self.is_given_up = False
         #: True while the replacement is being written.
         self.is_replacing = False
+        #: First parent of the split or merge in which the region is a parent or a daughter; "" without one. Only
+        #: `regions/assign/resharding/book.py` changes both fields.
+        self.resharding = ""
+        #: True for a parent that is to be closed and replaced.
+        self.is_leaving = False
 
     @property
     def wants_open(self) -> bool:
         """True if the region's replicas should be open, by the intents of its table and of the region."""
-        return self.table.wants_open and not self.record.unassigned
+        return self.table.wants_open and not self.record.unassigned and not self.is_leaving
 
 
 class Replica:

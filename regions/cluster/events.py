@@ -6,6 +6,7 @@ import msgspec
 
 from regions.messages import AlterResult, OrderResult
 from regions.messages.heartbeat import ReplicaReport
+from regions.records.acts.resharding import ReshardingRecord
 from regions.records.model import (
     BarRecord,
     FenceRecord,
@@ -195,6 +196,53 @@ class ReplaceFailed(msgspec.Struct):
     region_id: str
 
 
+class ReshardingSeen(msgspec.Struct):
+    """A split or merge that is in the store: accepted, changed by this master, or read again."""
+
+    record: ReshardingRecord
+    version: int
+
+
+class ReshardingEnded(msgspec.Struct):
+    """The znode of a split or merge is gone."""
+
+    region_id: str
+
+
+class ReshardingRefused(msgspec.Struct):
+    """The store has refused a step of a split or merge. Its znode and its parents are read again, then this follows."""
+
+    region_id: str
+
+
+class DaughtersPrepared(msgspec.Struct):
+    """A server's answer to PrepareDaughters. `error` "": the daughters' files have the rows, except for the latest.
+
+    `is_final` False: the order was lost, and is repeated.
+    """
+
+    region_id: str
+    server: Incarnation
+    error: str = ""
+    is_final: bool = True
+
+
+class ParentsReplaced(msgspec.Struct):
+    """The daughters of a split or merge have replaced the parents, in one write with the table's record."""
+
+    record: ReshardingRecord
+    version: int
+    table: TableRecord
+    table_version: int
+
+
+class ParentsRemoved(msgspec.Struct):
+    """A server's answer to RemoveParents; `error` "": the parents' files are removed."""
+
+    region_id: str
+    error: str = ""
+
+
 Event = (
     TableSeen
     | FinishAnswered
@@ -221,4 +269,10 @@ Event = (
     | ReplicasReported
     | RegionReplaced
     | ReplaceFailed
+    | ReshardingSeen
+    | ReshardingEnded
+    | ReshardingRefused
+    | DaughtersPrepared
+    | ParentsReplaced
+    | ParentsRemoved
 )

@@ -72,6 +72,8 @@ DRAIN_ENDS: Final = "drain ends"
 STORE_OUTAGE: Final = "store outage"
 #: A round of the balancer that moved something.
 BALANCED: Final = "balancer round"
+#: Regions were split or merged, or that was canceled.
+RESHARDED: Final = "split or merge"
 #: An operator's request: `detail` in words, `origin` with the caller's address, `reason` the id of a region.
 REQUEST: Final = "request"
 #: The end of a request that had been recorded and was refused.

@@ -32,6 +32,8 @@ class AssignerConfig(msgspec.Struct, frozen=True):
     create_timeout_ms: int = 60_000
     #: Number of replacements for one key range.
     replacements_max: int = 3
+    #: A split or merge whose parents cannot be prepared or brought together within this time is canceled.
+    resharding_timeout_ms: int = 600_000
     #: A table that is ALTERING, or not completely open, for this long is shown as a problem.
     table_late_ms: int = 10_000
     #: Replicas in one batch of AlterOrders.

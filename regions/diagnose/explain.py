@@ -6,6 +6,8 @@ works without an active master. Orders, failed servers and times, which only the
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from regions.assign.placement import objection_to
@@ -15,6 +17,8 @@ from regions.cluster.state import ClusterState
 from regions.messages import Explanation, NextActor
 from regions.records.kinds import KV, kind_name, takes_tablets_alone
 from regions.records.model import RegionState, TableState, TransitionRecord
+
+_RESHARDED: Final = "it is closed, because it is split or merged"
 
 
 def explain(replica: Replica, world: ClusterState, config: AssignerConfig, now_ms: int) -> Explanation:
@@ -53,6 +57,8 @@ def _explain(replica: Replica, world: ClusterState, config: AssignerConfig) -> E
     )
     if replica.is_writing:
         return _explained(found, NextActor.MASTER, "its next step is being written", "wait for the store to commit it")
+    if replica.region.is_leaving and transition.state in (RegionState.CLOSED, RegionState.OFFLINE):
+        return _explained(found, NextActor.MASTER, _RESHARDED, "replace it by its daughters")
     if replica.region.is_given_up:
         return _explained(found, NextActor.MASTER, "its region could not be created", "replace it by another region")
     if transition.parked and replica.wants_open:
@@ -104,6 +110,9 @@ def _resting(found: Explanation, replica: Replica, world: ClusterState, config: 
         found = _with_objections(found, replica, world, but=server.uuid)
         headline = f"it must leave server {server.uuid}, and no other server can take it"
         return _explained(found, NextActor.OPERATOR, headline, "make room", *_make_room(replica, world))
+    if replica.region.resharding:
+        work = f"the split or merge of region {replica.region.resharding}"
+        return _explained(found, NextActor.NOBODY, f"it is open on {server.uuid}, and takes part in {work}")
     return _explained(found, NextActor.NOBODY, f"it is open on {server.uuid}")
 
 

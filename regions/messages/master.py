@@ -45,10 +45,13 @@ from regions.messages.tables import (
     DescribeRegion,
     DescribeTable,
     ListTables,
+    MergeRegions,
     MoveRegion,
     Regions,
+    Resharded,
     RetryRegion,
     SetRegionIntent,
+    SplitRegion,
     Tables,
 )
 from regions.messages.tablets import (
@@ -88,6 +91,8 @@ MasterRequest = (
     | NoteForcedConfig
     | RetireServer
     | MoveRegion
+    | SplitRegion
+    | MergeRegions
     | RetryRegion
     | SetRegionIntent
     | DrainServer
@@ -129,6 +134,7 @@ MasterReply = (
     | IntentList
     | MemberIntent
     | Retirement
+    | Resharded
     | Accepted
     | Contacts
     | GrantList

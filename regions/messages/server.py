@@ -347,12 +347,75 @@ class ServerStatus(msgspec.Struct, frozen=True, tag=True):
     expiring: list[str] = []
 
 
+# --- splits and merges ------------------------------------------------------------------------------------------------
+
+
+class FindSplitKey(msgspec.Struct, frozen=True, tag=True):
+    """Find the row in the middle of an open region's bytes. Reply: SplitKey."""
+
+    epoch: int
+    recipient: str
+    start_code: int
+    region_id: str
+    cluster: str = ""
+    cause_id: str = ""
+
+
+class SplitKey(msgspec.Struct, frozen=True, tag=True):
+    """Reply to FindSplitKey: the first key of the second half."""
+
+    key: str
+
+
+class PrepareRows(msgspec.Struct, frozen=True, tag=True):
+    """Copy the rows of open regions into files of their daughters, while the regions are served. Reply: RowsPrepared.
+
+    From then on every write of the regions is noted, and made in the daughters' files as well when the regions are
+    closed. Idempotent. If a region is closed and opened again, the files are worthless, and the daughters copy the rows
+    when they are opened.
+    """
+
+    epoch: int
+    recipient: str
+    start_code: int
+    parents: list[str]
+    daughters: list[RegionRecord]
+    cluster: str = ""
+    cause_id: str = ""
+
+
+class RowsPrepared(msgspec.Struct, frozen=True, tag=True):
+    """Reply to PrepareRows."""
+
+
+class RemoveRegions(msgspec.Struct, frozen=True, tag=True):
+    """Remove the files of regions that were split or merged. Reply: Purged. Idempotent.
+
+    The server reads the records of the regions and of their daughters first: all regions must be REPLACED, and all
+    daughters must have been open.
+    """
+
+    epoch: int
+    recipient: str
+    start_code: int
+    table_id: str
+    region_ids: list[str]
+    daughters: list[str]
+    cluster: str = ""
+    cause_id: str = ""
+
+
+#: Orders about splits and merges.
+ReshardingOrder = FindSplitKey | PrepareRows | RemoveRegions
 ServerRequest = (
     OpenRegions
     | CloseRegions
     | AlterRegions
     | ReviewReplicas
     | PurgeTable
+    | FindSplitKey
+    | PrepareRows
+    | RemoveRegions
     | ListOpen
     | ListDirectories
     | GetServerStatus
@@ -362,4 +425,15 @@ ServerRequest = (
 )
 
 
-ServerReply = OrderResults | AlterResults | OpenList | Purged | Directories | ServerStatus | ReplicaList | ConfigChanged
+ServerReply = (
+    OrderResults
+    | AlterResults
+    | OpenList
+    | Purged
+    | SplitKey
+    | RowsPrepared
+    | Directories
+    | ServerStatus
+    | ReplicaList
+    | ConfigChanged
+)

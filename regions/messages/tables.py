@@ -132,3 +132,38 @@ class Regions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     table: TableRecord
     regions: list[RegionStatus]
     as_of: AsOf | None = None
+
+
+# --- splits and merges ------------------------------------------------------------------------------------------------
+
+
+class SplitRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Split a region at the placed key `at`, or if that is "" in the middle of its bytes. Reply: Resharded.
+
+    The reply means that the split is durable; with `wait_ms`, that the daughters are open. `dry_run`: only check.
+    """
+
+    region_id: str
+    at: str = ""
+    wait_ms: int = 0
+    dry_run: bool = False
+
+
+class MergeRegions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Merge a region with one of its two neighbors. Reply: Resharded, as to SplitRegion."""
+
+    region_id: str
+    other: str
+    wait_ms: int = 0
+    dry_run: bool = False
+
+
+class Resharded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Reply to SplitRegion and MergeRegions: the former regions, and those that replace them, by key."""
+
+    table: TableRecord
+    parents: list[RegionRecord]
+    daughters: list[RegionRecord]
+    #: True if the daughters are open.
+    is_done: bool = False
+    cause_id: str = ""

@@ -27,11 +27,15 @@ FORMATS: Final = {
     " builds of format 2 drop these fields when they rewrite a record",
     4: "tables whose regions are tablets: where a table's rows lie, members of a region, servers that take tablets;"
     " builds of format 3 take such a table for a shared one",
+    5: "regions that are split or merged: a region names its parents, whose rows it takes over when it is opened first;"
+    " builds of format 4 would open it without rows",
 }
 #: The highest format that this build knows.
 KNOWN: Final = max(FORMATS)
 #: No table of tablets is created below this format: an older master would assign its regions as shared ones.
 TABLETS: Final = 4
+#: No region is split or merged below this format.
+RESHARDING: Final = 5
 #: The format of builds that announce none.
 UNANNOUNCED: Final = 2
 

@@ -17,6 +17,7 @@ import msgspec
 
 from regions.records.members import ConfigId, Member, MemberRole, Storage, check_members
 from regions.records.replica_key import replica_key
+from regions.records.resharding.parents import Parent
 from regions.records.schema import Schema
 
 
@@ -322,6 +323,8 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     leader_term: int = 0
     #: Next free member number. Every write that assigns a number raises it. 0 if the region is no tablet.
     next_number: int = 0
+    #: The regions that were split or merged into this one.
+    parents: tuple[Parent, ...] = ()
     #: See `TableRecord.newer`.
     newer: str = ""
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from regions.records import model
 from regions.records.acts.drills import DrillRecord
 from regions.records.acts.grants import GrantsRecord
+from regions.records.acts.resharding import ReshardingRecord
 from regions.records.acts.undo import UndoRecord
 from regions.records.alarms import Alarm
 from regions.records.forgotten import ForgottenTables
@@ -69,6 +70,9 @@ ZNODES: Final[tuple[ZnodeRow, ...]] = (
     ZnodeRow("/intents/<region_id>", "tablet_intents", False, TabletIntents,
           "moves and learners of a tablet that were accepted and have not come true",
           "active master, before it answers; deleted when nothing is left"),
+    ZnodeRow("/reshardings/<region_id>", "resharding", False, ReshardingRecord,
+          "a split or merge under way, by the id of the first region",
+          "active master, before it begins; deleted when the files of the former regions are removed"),
     ZnodeRow("/plans/<plan_id>", "plan", False, model.PlanRecord, "a bulk plan and how far it has been carried out",
           "active master"),
     ZnodeRow("/balancer", "balancer", False, model.BalancerRecord, "whether the balancer may work",

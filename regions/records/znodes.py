@@ -20,6 +20,7 @@ import msgspec
 
 from regions.records.acts.drills import DrillRecord
 from regions.records.acts.grants import FIRST, GrantsRecord
+from regions.records.acts.resharding import ReshardingRecord
 from regions.records.acts.undo import UndoRecord
 from regions.records.alarms import Alarm
 from regions.records.forgotten import ForgottenTables
@@ -80,6 +81,7 @@ _bar = msgspec.json.Decoder(BarRecord)
 _request = msgspec.json.Decoder(RequestRecord)
 _directory = msgspec.json.Decoder(DirectoryRecord)
 _intents = msgspec.json.Decoder(TabletIntents)
+_resharding = msgspec.json.Decoder(ReshardingRecord)
 _forgotten = msgspec.json.Decoder(ForgottenTables)
 _grants = msgspec.json.Decoder(GrantsRecord)
 
@@ -212,6 +214,11 @@ def decode_intents(data: bytes, path: str = "/intents") -> TabletIntents:
     return _decode(_intents, data, path)
 
 
+def decode_resharding(data: bytes, path: str = "/reshardings") -> ReshardingRecord:
+    """Value of /reshardings/<region_id>."""
+    return _decode(_resharding, data, path)
+
+
 def decode_forgotten(data: bytes, path: str = "/forgotten") -> ForgottenTables:
     """Value of /forgotten/<xx>."""
     return _decode(_forgotten, data, path)
@@ -301,6 +308,7 @@ class Layout:
         self.drills = f"{root}/drills"
         self.undo = f"{root}/undo"
         self.forgotten = f"{root}/forgotten"
+        self.reshardings = f"{root}/reshardings"
 
     def parents(self) -> list[str]:
         """Return the directories that must exist before anything else, in creation order; all are persistent and
@@ -325,7 +333,7 @@ class Layout:
     def records(self) -> list[str]:
         """Return the directories added by later versions: the next master creates them in an older cluster."""
         first = [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests, self.barred]
-        return [*first, self.intents, self.drills, self.undo, self.forgotten, self.grants]
+        return [*first, self.intents, self.drills, self.undo, self.forgotten, self.grants, self.reshardings]
 
     def shard_paths(self) -> list[str]:
         """Return the directories that hold the transitions."""
@@ -390,6 +398,10 @@ class Layout:
     def tablet_intents(self, region_id: str) -> str:
         """Intents about one tablet's members that have not come true."""
         return f"{self.intents}/{region_id}"
+
+    def resharding(self, region_id: str) -> str:
+        """A split or merge under way, by the id of its first parent."""
+        return f"{self.reshardings}/{region_id}"
 
     def fence_mark(self, uuid: str) -> str:
         """Record of a fenced server."""

@@ -9,7 +9,7 @@ import sys
 from typing import Final
 
 from regions.records.model import RegionState
-from regions.transitions import table_states
+from regions.transitions import resharding, table_states
 from regions.transitions.next_action import Action, Party, next_action
 from regions.transitions.states import as_markdown
 
@@ -102,7 +102,7 @@ def decisions() -> str:
 
 def transitions_page() -> str:
     """Return docs/transitions.md."""
-    return "\n".join([as_markdown(), matrices(), table_states.as_markdown(), decisions()])
+    return "\n".join([as_markdown(), matrices(), table_states.as_markdown(), resharding.as_markdown(), decisions()])
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class Cause(enum.StrEnum):
     MOVE_CONTINUES = "move continues"
     DONE = "done"
     DO_NOT_REOPEN = "do not reopen"
-    REPLACED = "replaced"  #: never opened in time: another region took its place
+    REPLACED = "replaced"  #: other regions took its place: it was never opened in time, or was split or merged
     STARTUP_WIPE = "startup wipe"
     CLOSE_ORDER = "close order"
     CLOSE_DONE = "close done"
@@ -88,7 +88,8 @@ STEPS: Final[tuple[Step, ...]] = (
     Step("RT-24 MF-08", _M,   _OPENED,  None,     Cause.DONE,           "open: the transition is over"),
     Step("X3 ED-01",    _M,   _CLOSED,  None,     Cause.DO_NOT_REOPEN,  "with a check of the persisted intent"),
     Step("X3",          _M,   _OFFLINE, None,     Cause.DO_NOT_REOPEN,  "disabled before any server began to open"),
-    Step("DD-03",       _M,   _OFFLINE, None,     Cause.REPLACED,       "never opened in time; same multi replaces it"),
+    Step("DD-03",       _M,   _OFFLINE, None,     Cause.REPLACED,       "never opened, split or merged; same multi"),
+    Step("X11",         _M,   _CLOSED,  None,     Cause.REPLACED,       "split or merged; same multi: daughters"),
     Step("FW-07",       _M,   _OPENING, _OFFLINE, Cause.ABANDONED,      "the tablet's leader removed the new member"),
     Step("FW-07",       _M,   _OFFLINE, None,     Cause.ABANDONED,      "the new member is not needed any more"),
     Step("FN-03 FW-09", _M,   _CLOSED,  None,     Cause.NOT_A_MEMBER,   "a removed replica is closed"),

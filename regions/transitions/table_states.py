@@ -2,7 +2,7 @@
 
     table   (none) -> PREPARING -> RUNNING <-> ALTERING -> REMOVED
     region  (none) -> PREPARING -> CREATING -> RUNNING -> DELETED
-                                       \\-> REPLACED
+                                       \\-> REPLACED <-/
 
 The states of a *transition*, which opens or closes a region, are separate (`regions/transitions/states.py`).
 
@@ -13,6 +13,8 @@ Which record is written when:
 - A region's record is written as PREPARING in the same write. It counts as CREATING once a server has been chosen. The
   choice is in the store as the region's transition, so the record is not written again.
 - The server that opens the region first writes RUNNING together with the location.
+- A region that replaces a split region, or two merged ones, is RUNNING from its first write on: it has rows. The former
+  regions are REPLACED in the same write.
 - A region is DELETED once its table is REMOVED: one write for any number of regions. The region's own record says so
   only after the write that removes its location, or the write that marks the table as finished.
 """
@@ -69,6 +71,8 @@ TABLE_STEPS: Final[tuple[TableStep, ...]] = (
 TABLET_STEPS: Final[tuple[TabletStep, ...]] = (
     TabletStep("DD-01",       None,         "table created",    _R.PREPARING),
     TabletStep("DD-03",       None,         "takes a place",    _R.PREPARING),
+    TabletStep("X11",         None,         "takes over rows",  _R.RUNNING),
+    TabletStep("X11",         _R.RUNNING,   "split or merged",  _R.REPLACED),
     TabletStep("DD-03",       _R.PREPARING, "server chosen",    _R.CREATING),
     TabletStep("DD-05",       _R.PREPARING, "opened",           _R.RUNNING),
     TabletStep("DD-05",       _R.CREATING,  "opened",           _R.RUNNING),

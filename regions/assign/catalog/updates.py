@@ -92,6 +92,10 @@ class CatalogUpdates:
 
     def region_seen(self, event: ev.RegionSeen, now_ms: int) -> None:
         """Apply a region's record that was read."""
+        known = self._world.regions.get(event.record.region_id)
+        if known is not None and event.record.is_replaced:
+            for replica in known.replicas:
+                self._orders.drop(replica)
         region = self._world.put_region(event.record, event.version)
         if region is not None:
             self._decide_all(region, now_ms)
@@ -127,6 +131,30 @@ class CatalogUpdates:
         fresh = self._world.put_region(event.fresh, event.version)
         if fresh is not None:
             self._decide_all(fresh, now_ms)
+
+    def parents_replaced(self, event: ev.ParentsReplaced, now_ms: int) -> None:
+        """Drop the parents of a split or merge and add the daughters, after the write has committed (X11, OC-07).
+
+        The daughters are opened on the server that had the first parent, if it is eligible.
+        """
+        last_uuid: str | None = None
+        for region_id in event.record.parents:
+            former = self._world.regions.get(region_id)
+            if former is None:
+                continue
+            for replica in former.replicas:
+                last_uuid = last_uuid or replica.last_uuid
+                self._orders.drop(replica)
+            self._world.drop_region(former)
+        for daughter in event.record.daughters:
+            region = self._world.put_region(daughter, 0)
+            for replica in () if region is None else region.replicas:
+                replica.last_uuid = replica.last_uuid or last_uuid
+        self.table_seen(ev.TableSeen(event.table, event.table_version), now_ms)
+        for daughter in event.record.daughters:
+            region = self._world.regions.get(daughter.region_id)
+            if region is not None:
+                self._decide_all(region, now_ms)
 
     def replace_failed(self, region_id: str) -> None:
         """Keep the region after a refused replacement, and read its record and transitions again (DD-04)."""

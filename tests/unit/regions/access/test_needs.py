@@ -31,6 +31,10 @@ HARMLESS = ("List", "Describe", "Show", "Explain", "Get", "KvRead", "KvScan", "K
 ALSO_HARMLESS = ("TabletScan", "TabletSnapshot", "Ping", "WhoAmI", "WhoLeads", "RecentTransitions")
 
 
+#: Orders about splits and merges.
+_RESHARDING = ("FindSplitKey", "PrepareRows", "RemoveRegions")
+
+
 def test_every_request_has_one_row() -> None:
     """A request that nobody has thought about must not be served by accident. No two requests have one name."""
     names = [one.__name__ for one in REQUESTS]
@@ -61,14 +65,22 @@ def test_what_daemons_may_send() -> None:
     looks = {"GetServerStatus", "ListOpen", "ListDirectories", "ShowReplicas", "ListCopyJobs"}
     orders = {"OpenRegions", "CloseRegions", "AlterRegions", "ReviewReplicas", "PurgeTable", "ChangeConfig"}
     assert by_kind[NODE] == set()
-    assert by_kind[MASTER] == known | looks | orders | {"TransferLeadership"}
+    assert by_kind[MASTER] == known | looks | orders | set(_RESHARDING) | {"TransferLeadership"}
     copies = {"StartTabletCopy", "ShowDigests", "QuarantineReplica"}
     assert by_kind[SERVER] == known | looks | copies | {"Heartbeat"}
 
 
 def test_no_user_orders_servers_or_reports_as_one() -> None:
     """Not even an admin: orders carry an epoch, and heartbeats an incarnation."""
-    orders = ("OpenRegions", "CloseRegions", "AlterRegions", "ReviewReplicas", "PurgeTable", "ChangeConfig")
+    orders = (
+        "OpenRegions",
+        "CloseRegions",
+        "AlterRegions",
+        "ReviewReplicas",
+        "PurgeTable",
+        "ChangeConfig",
+        *_RESHARDING,
+    )
     assert {name for name, need in NEEDS.items() if need.role is None} == {*orders, "Heartbeat"}
 
 

@@ -1,0 +1,83 @@
+"""Why a region cannot be split or merged now. Pure; each function returns a sentence, "" if nothing is in the way."""
+
+from __future__ import annotations
+
+from regions.assign.resharding.daughters import ID_MAX
+from regions.cluster.entities import Region, Table
+from regions.records.formats import RESHARDING
+from regions.records.model import TableIntent, TableState
+
+
+def objection_to_table(table: Table, format_in_force: int) -> str:
+    """Return why no region of the table can be split or merged."""
+    record = table.record
+    name = f"table {record.name}"
+    if record.is_tablet:
+        return f"{name} has tablets: only the regions of tables with shared storage can be split and merged"
+    if record.replication != 1:
+        return f"{name} has {record.replication} replicas of each region: only regions with one can be split and merged"
+    if record.state not in (TableState.RUNNING, TableState.ALTERING):
+        return f"{name} is being deleted"
+    if record.intent is not TableIntent.ENABLED:
+        return f"{name} is disabled: enable it first (`rk table enable {record.name}`)"
+    if format_in_force < RESHARDING:
+        return (
+            f"the cluster has format {format_in_force}, and a split or merge needs format {RESHARDING}: upgrade all"
+            " masters and servers"
+        )
+    return ""
+
+
+def objection_to_region(region: Region) -> str:
+    """Return why this region, of a table without an objection, cannot be split or merged until an operator acts."""
+    region_id = region.record.region_id
+    if region.record.unassigned:
+        return f"region {region_id} is unassigned: assign it first (`rk region assign {region_id}`)"
+    if len(region_id) > ID_MAX:
+        return (
+            f"the id of region {region_id[:20]}… has {len(region_id)} characters after many splits and merges, and"
+            f" {ID_MAX} are possible: copy the rows into a new table"
+        )
+    for replica in region.replicas:
+        if replica.transition is not None and replica.transition.parked:
+            return f"region {region_id} is parked: remove the cause, then retry it (`rk region retry {region_id}`)"
+        if replica.is_damaged:
+            return f"the rows of region {region_id} are damaged: restore them first"
+    return ""
+
+
+def objection_now(region: Region) -> str:
+    """Return why this region, of which nothing else is known, cannot be split or merged at the moment."""
+    region_id = region.record.region_id
+    if region.resharding:
+        return f"region {region_id} takes part in a split or merge already (`rk why {region_id}`)"
+    for replica in region.replicas:
+        if replica.transition is not None or replica.order is not None or replica.move is not None:
+            return f"region {region_id} is moving: try again when it is open (`rk why {region_id}`)"
+        if replica.open_on is None:
+            return f"region {region_id} is not open: try again when it is open (`rk why {region_id}`)"
+    return ""
+
+
+def objection_to_key(region: Region, key: str) -> str:
+    """Return why the region cannot be split at `key`."""
+    record = region.record
+    if not key:
+        return f"region {record.region_id} cannot be split at the empty key"
+    if not record.contains(key):
+        return f"{key!r} is not in region {record.region_id}: give a key between its bounds (`rk region list`)"
+    if key == record.start_key:
+        return f"{key!r} is the first key of region {record.region_id}: all its rows would be in one half"
+    return ""
+
+
+def objection_to_pair(left: Region, right: Region) -> str:
+    """Return why two regions cannot be merged."""
+    one, two = left.record, right.record
+    if one.table_id != two.table_id:
+        return f"regions {one.region_id} and {two.region_id} belong to two tables"
+    if one.region_id == two.region_id:
+        return f"region {one.region_id} cannot be merged with itself"
+    if not one.end_key or one.end_key != two.start_key:
+        return f"regions {one.region_id} and {two.region_id} are not neighbors: their key ranges do not touch"
+    return ""

@@ -1,0 +1,54 @@
+"""A split or merge under way: the value of `/reshardings/<region id>`.
+
+The znode is named after the first parent. It is written before anything is done, so whichever master is active
+continues. `regions/transitions/resharding.py` has the states and their steps.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from regions.records.model import RegionRecord, WorkOrigin
+
+
+class ReshardingState(enum.StrEnum):
+    """State of a split or merge."""
+
+    PREPARING = "PREPARING"  #: the parents are served; their server copies rows into the daughters' files
+    CLOSING = "CLOSING"  #: the parents are being closed
+    CLEANING = "CLEANING"  #: the daughters have replaced the parents; the parents' files are still there
+
+
+class ReshardingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/reshardings/<region id>`: one parent and two daughters (split), or two and one (merge)."""
+
+    table_id: str
+    #: Ids of the parents by key; the first one is the name of the znode.
+    parents: tuple[str, ...]
+    #: The daughters as they will be created, by key.
+    daughters: tuple[RegionRecord, ...]
+    state: ReshardingState = ReshardingState.PREPARING
+    #: Who wants it: an operator, or a setting of the table.
+    reason: str = ""
+    epoch: int = 0
+    since_ms: int = 0
+    origin: WorkOrigin | None = None
+
+    @property
+    def region_id(self) -> str:
+        """Return the id of the first parent, which names the work."""
+        return self.parents[0]
+
+    @property
+    def is_merge(self) -> bool:
+        """Return True if two regions become one."""
+        return len(self.parents) > 1
+
+    @property
+    def words(self) -> str:
+        """Return what is done, for people."""
+        if self.is_merge:
+            return f"merge of {' and '.join(self.parents)}"
+        return f"split of {self.region_id} at {self.daughters[1].start_key!r}"
