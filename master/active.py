@@ -61,6 +61,7 @@ from master.phases import Phases
 from master.plans.applying import Applying
 from master.plans.bulk import BulkPlans
 from master.plans.planner import Planner
+from master.resharding.work import ReshardingWork
 from master.runs import Runs
 from master.settings import MasterSettings
 from master.standby.watcher import Warm
@@ -141,15 +142,16 @@ class ActiveMaster:
         self._pump_due = False
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.history_writer)
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
-        self._dispatcher = Dispatcher(reactor, fence.epoch, self.handle_soon, self.check_epoch, fence.cluster_id)
-        self._effects = AssignerEffects(self, self._writer, self._reader, self._dispatcher, now_ms, self._failed)
+        self.dispatcher = Dispatcher(reactor, fence.epoch, self.handle_soon, self.check_epoch, fence.cluster_id)
+        self._effects = AssignerEffects(self, self._writer, self._reader, self.dispatcher, now_ms, self._failed)
         self.reports = Reports(self.assigner.world)
+        self.resharding = ReshardingWork(self, self._failed)
         self.keeper = TabletKeeping(self, reactor, settings.limits, now_ms, self._failed)
         self.server_events = ServerEvents(
             reactor, self.assigner, self.history_writer, self.reports, now_ms, self._shutdown_canceled
         )
         self.misplaced = MisplacedReplicas(
-            fence, self.assigner.world, self.reports, self._dispatcher, now_ms, self._failed, self.assigner.causes
+            fence, self.assigner.world, self.reports, self.dispatcher, now_ms, self._failed, self.assigner.causes
         )
         self.applying = Applying(self, now_ms)
         period_ms = int(settings.balance_period_s * 1000)
@@ -306,7 +308,7 @@ class ActiveMaster:
         self._writer.close()
         self.history_writer.close()
         self._reader.close()
-        self._dispatcher.close()
+        self.dispatcher.close()
         self.keeper.close()
         self.registry.close()
         self.store_session.close()
@@ -522,7 +524,7 @@ class ActiveMaster:
     def order_purge(self, server: ServerRecord, table_id: str) -> Deferred[Purged]:
         """Order `server` to remove the rows of a deleted table; the result fails with RpcError."""
         origin = self.assigner.causes.begin(f"timer: remove the rows of deleted table {table_id}")
-        return self._dispatcher.purge(server, table_id, origin.cause_id)
+        return self.dispatcher.purge(server, table_id, origin.cause_id)
 
     async def read_region(self, table_id: str, region_id: str) -> None:
         """Read a region's record again: the record in memory may be out of date."""

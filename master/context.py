@@ -21,7 +21,7 @@ from regions.cluster import events as ev
 from regions.cluster.limits import BalancerConfig
 from regions.cluster.state import ClusterState
 from regions.liveness.reports import Reports
-from regions.messages import PlannedMove, Purged
+from regions.messages import PlannedMove, Purged, RowsPrepared
 from regions.records.intents import TabletMove
 from regions.records.model import BarRecord, ServerRecord, TableRecord, TransitionRecord, WorkOrigin
 from regions.replication.tablet import TabletTable
@@ -31,7 +31,9 @@ from regions.transitions.states import Cause
 class HistoryPages(Protocol):
     """The part of the history writer that adds a page of the history to the multi of a change."""
 
-    def page_of_ends(self, transitions: Sequence[tuple[TransitionRecord, int]], cause: Cause) -> Any:
+    def page_of_ends(
+        self, transitions: Sequence[tuple[TransitionRecord, int]], cause: Cause, origin: WorkOrigin | None = None
+    ) -> Any:
         """Return a page that records the deletion of these transitions at their versions."""
 
     async def write(self, page: Any, ops: Sequence[WriteOp]) -> None:
@@ -40,7 +42,7 @@ class HistoryPages(Protocol):
     def page(self, writes: Sequence[Any]) -> Any:
         """Return a page for a multi with these steps, or None if there are no entries to write."""
 
-    def event(self, cause: str, detail: str, *, origin: WorkOrigin | None = None) -> Any:
+    def event(self, cause: str, detail: str, *, region_id: str = "", origin: WorkOrigin | None = None) -> Any:
         """Record an event of the master."""
 
 
@@ -153,6 +155,38 @@ class ActiveContext(Protocol):
         """Order `server` to remove the rows of a deleted table; the result fails with RpcError."""
 
 
+class ReshardingOrders(Protocol):
+    """The part of the dispatcher that orders the work of splits and merges (`master/assignment/dispatch.py`)."""
+
+    def prepare_rows(self, effect: fx.PrepareDaughters) -> Deferred[RowsPrepared]:
+        """Order the parents' server to copy rows into the daughters' files."""
+
+    def remove_regions(self, effect: fx.RemoveParents) -> Deferred[Purged]:
+        """Order a server to remove the files of replaced regions."""
+
+
+class ReshardingContext(ActiveContext, Protocol):
+    """The active master as those use it who carry out splits and merges."""
+
+    @property
+    def dispatcher(self) -> ReshardingOrders:
+        """Sends orders to region servers."""
+
+    @property
+    def operations(self) -> TableWork:
+        """Operations on tables."""
+
+    def handle_soon(self, event: ev.Event) -> None:
+        """Hand an event to the assigner, and carry out its effects in the next reactor turn."""
+
+
+class ReshardingEffects(Protocol):
+    """Carries out effects about splits and merges (`master/resharding/work.py`)."""
+
+    def carry_out(self, effect: fx.Effect) -> None:
+        """Begin to carry out an effect."""
+
+
 class CatalogWork(Protocol):
     """Background work on tables (`master/catalog/janitor.py`)."""
 
@@ -212,6 +246,10 @@ class EffectContext(ActiveContext, Protocol):
     @property
     def operations(self) -> TableWork:
         """Operations on tables."""
+
+    @property
+    def resharding(self) -> ReshardingEffects:
+        """Splits and merges."""
 
     @property
     def bulk_plans(self) -> PlanWork:

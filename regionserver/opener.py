@@ -116,6 +116,30 @@ class RegionOpener(ABC):
         """
         return 0
 
+    def split_key(self, region: RegionRecord) -> str:
+        """Return the key of the row in the middle of an open region's bytes, the first key of the second half.
+
+        Called in a thread. Raise RegionError if the region cannot be split. By default no region can.
+        """
+        raise RegionError(f"the regions of kind {self.kind} cannot be split or merged: {region.region_id}")
+
+    def prepare_daughters(self, parents: Sequence[RegionRecord], daughters: Sequence[RegionRecord]) -> None:
+        """Prepare the split or merge of open regions: what makes the daughters' first open fast.
+
+        Called in a thread, while the regions are served. `open` of a daughter must not rely on it: the region's record
+        names its parents (`RegionRecord.parents`), whose data it takes over within its bounds. Raise RegionError if the
+        regions cannot be split or merged. By default no region can.
+        """
+        del daughters
+        self.split_key(parents[0])
+
+    def remove_regions(self, table_id: str, region_ids: Sequence[str]) -> int:  # noqa: ARG002 - see `purge`
+        """Remove what is kept of regions that were split or merged; return the number of regions that were removed.
+
+        Called in a thread, after all daughters have been open. Repeated after a crash or a lost reply.
+        """
+        return 0
+
     def kept(self) -> tuple[list[str], list[str]]:
         """Return the ids of the tables with kept data, and the ids of the tables that are being removed."""
         return [], []

@@ -23,6 +23,7 @@ from regions.messages import (
     OrderResult,
     OrderResults,
     PurgeTable,
+    ReshardingOrder,
     ReviewReplicas,
     TransferLeadership,
 )
@@ -39,7 +40,7 @@ NO_TABLETS = "this server takes no tablets: it has no peer address"
 
 
 #: Requests that only the latest master may send, and only to this incarnation.
-Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable | ChangeConfig
+Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable | ChangeConfig | ReshardingOrder
 
 
 def objection(command: Command, me: Incarnation, cluster_id: str, epoch: int) -> tuple[str, str]:

@@ -44,6 +44,7 @@ from regions.messages import (
     OpenRegions,
     PurgeTable,
     ReplicaList,
+    ReshardingOrder,
     ReviewReplicas,
     ServerReply,
     ServerRequest,
@@ -76,6 +77,7 @@ from regionserver.session.master_link import HeartbeatState
 from regionserver.session.registration import Registration
 from regionserver.shared_directory import Admission
 from regionserver.storage.purging import Purges
+from regionserver.storage.resharding import ReshardingService
 from regionserver.tablets.server_tablets import MakeTablets
 from regionserver.workers import Pool, Workers
 
@@ -105,13 +107,10 @@ class RegionServer:
         workers: Pool = Workers,
         tablets: MakeTablets | None = None,
     ) -> None:
-        """`died` is called with the reason if the process must end.
+        """`died` is called with the reason if the process must end. Raise ConfigError if `opener` declares no kind.
 
         `tablets` makes what hosts tablets; None: the server takes none. `system`, `boot_s` (the lease's clock) and
         `workers` default to those of this machine.
-
-        Raises:
-            ConfigError: `opener` declares no kind.
         """
         self._reactor = reactor
         self._settings = settings
@@ -175,7 +174,10 @@ class RegionServer:
             workers,
             self._region_damaged,
         )
-        self._purges = Purges(opener, self._host.in_thread, self._read_table, self._host.tables)
+        self._purges = Purges(
+            opener, self._host.in_thread, lambda one: self._session().read_table(one), self._host.tables
+        )
+        self._reshardings = ReshardingService(opener, self._host.in_thread, self._read_region, self._host.served)
         opener.attach(self._serving)
 
     @property
@@ -446,6 +448,9 @@ class RegionServer:
         if isinstance(request, PurgeTable):
             self._admit(request)
             return ensureDeferred(self._purges.purge(request.table_id))
+        if isinstance(request, ReshardingOrder):
+            self._admit(request)
+            return ensureDeferred(self._reshardings.answer(request))
         if request.recipient not in ("", self._record.uuid):
             raise RpcError(WRONG_SERVER, f"this server is {self._record.uuid}")
         if isinstance(request, ListOpen):
@@ -475,17 +480,16 @@ class RegionServer:
             self._metrics.refused_commands.labels(code).inc()
             raise RpcError(code, why)
 
-    async def _read_table(self, table_id: str) -> bytes:
-        registration = self._registration
-        if registration is None:
+    def _session(self) -> Registration:
+        if self._registration is None:
             raise ConnectionLoss("", "no session with the store")
-        return await registration.read_table(table_id)
+        return self._registration
+
+    async def _read_region(self, table_id: str, region_id: str) -> bytes:
+        return await self._session().read_region(table_id, region_id)
 
     async def _read_epoch(self) -> int:
-        registration = self._registration
-        if registration is None:
-            raise ConnectionLoss("", "no session with the store")
-        return await registration.read_epoch()
+        return await self._session().read_epoch()
 
     def _epoch_begun(self, epoch: int) -> None:
         """Adopt an epoch that the store has confirmed."""

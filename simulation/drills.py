@@ -254,6 +254,28 @@ def purging(cluster: SimulatedCluster) -> None:
         cluster.run_for(chance.between(0.2, 1.0))
 
 
+def resharding(cluster: SimulatedCluster) -> None:
+    """Split and merge regions, and move, disable and delete, while masters and servers fail at every step (X11)."""
+    chance, setting, operator = cluster.timeline.chance, cluster.setting, cluster.operator
+    setting.limits = msgspec.structs.replace(setting.limits, resharding_timeout_ms=chance.pick((3_000, 600_000)))
+    come_up(cluster)
+    work = setting.work
+    work.until = cluster.timeline.now + int(cluster.options.duration_s * SECOND)
+    work.slow_open, work.failing_open = chance.pick(((0.0, 0.0), (0.2, 0.0), (0.1, 0.2)))
+    work.locks = chance.happens(0.6)
+    kinds = ("kill-active", "freeze-active", "kill-server", "freeze-server", "break-connection", "store-pause")
+    cluster.faults.choose([kind for kind in (*kinds, "kill-while-sending") if chance.happens(0.5)])
+    cluster.faults.pause_s = chance.pick((0.4, 1.0, 3.0))
+    if cluster.faults.kinds:
+        cluster.faults.start()
+    others = [operator.move, operator.drain, operator.switch, operator.retry_parked]
+    while cluster.timeline.now < work.until:
+        chance.pick((operator.split, operator.split, operator.merge))()
+        if chance.happens(0.2):
+            chance.pick(others)()
+        cluster.run_for(chance.between(0, 1.5))
+
+
 DRILLS: Final[dict[str, Callable[[SimulatedCluster], None]]] = {
     "random": random,
     "master-failover": master_failover,
@@ -267,4 +289,5 @@ DRILLS: Final[dict[str, Callable[[SimulatedCluster], None]]] = {
     "table-creation": table_creation,
     "fencing": fencing,
     "purging": purging,
+    "resharding": resharding,
 }

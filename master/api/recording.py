@@ -49,6 +49,10 @@ def words_of(request: msgspec.Struct) -> str:
             return _words_of_ddl(request)
         case ms.MoveRegion():
             return f"move region {request.region_id} to {request.destination or 'another server'}"
+        case ms.SplitRegion():
+            return f"split region {request.region_id}{f' at {request.at!r}' if request.at else ''}"
+        case ms.MergeRegions():
+            return f"merge regions {request.region_id} and {request.other}"
         case ms.RetryRegion():
             return f"retry parked region {request.region_id}"
         case ms.SetRegionIntent():

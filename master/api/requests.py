@@ -21,6 +21,7 @@ from master.api import balancing, members, unsticking
 from master.api.pacing import REPEATED_FOR, Paced
 from master.api.reads import NO_REPLICAS, READS, SizeSums, count_replicas
 from master.api.recording import recorded
+from master.api.resharding import requests as resharding
 from master.api.staleness import age_of, by_active_master, by_mirror, stamped
 from master.assignment import fencing
 from master.catalog import store
@@ -122,6 +123,10 @@ class MasterApi:
                 return await self._change_grant(active_master, request, who)
             case ms.MoveRegion():
                 return await self._move(active_master, request)
+            case ms.SplitRegion():
+                return await resharding.split(active_master, request, self._master.now_ms())
+            case ms.MergeRegions():
+                return await resharding.merge(active_master, request, self._master.now_ms())
             case ms.RetryRegion():
                 return self._retry(active_master, request)
             case ms.Balance():

@@ -59,6 +59,8 @@ WHO: Final[Mapping[type, Who]] = {
     ms.UndeleteTable: Who.ACTIVE,
     ms.AlterTable: Who.ACTIVE,
     ms.MoveRegion: Who.ACTIVE,
+    ms.SplitRegion: Who.ACTIVE,
+    ms.MergeRegions: Who.ACTIVE,
     ms.RetryRegion: Who.ACTIVE,
     ms.MoveTablet: Who.ACTIVE,
     ms.CancelTabletMove: Who.ACTIVE,

@@ -21,11 +21,16 @@ from regions.messages import (
     CloseRegions,
     ConfigChange,
     ConfigChanged,
+    FindSplitKey,
     OpenRegions,
     OrderResults,
+    PrepareRows,
     Purged,
     PurgeTable,
+    RemoveRegions,
     ReviewReplicas,
+    RowsPrepared,
+    SplitKey,
     TransferLeadership,
 )
 from regions.records.members import MemberRole
@@ -83,6 +88,30 @@ class Dispatcher:
     def purge(self, server: ServerRecord, table_id: str, cause_id: str) -> Deferred[Purged]:
         """Order a server to remove the rows of a deleted table; the result fails with RpcError."""
         message = PurgeTable(self._epoch, server.uuid, server.start_code, table_id, self._cluster_id, cause_id)
+        return self._client(server).call(message, PURGE_S, expect=Purged)
+
+    def find_split_key(self, server: ServerRecord, region_id: str, cause_id: str) -> Deferred[SplitKey]:
+        """Ask a server for the row in the middle of a region's bytes; the result fails with RpcError."""
+        message = FindSplitKey(self._epoch, server.uuid, server.start_code, region_id, self._cluster_id, cause_id)
+        return self._client(server).call(message, PURGE_S, expect=SplitKey)
+
+    def prepare_rows(self, effect: fx.PrepareDaughters) -> Deferred[RowsPrepared]:
+        """Order the parents' server to copy rows into the daughters' files; the result fails with RpcError."""
+        server, record = effect.server, effect.record
+        message = PrepareRows(
+            self._epoch, server.uuid, server.start_code, list(record.parents), list(record.daughters),
+            self._cluster_id, "" if effect.origin is None else effect.origin.cause_id,
+        )  # fmt: skip
+        return self._client(server).call(message, PURGE_S, expect=RowsPrepared)
+
+    def remove_regions(self, effect: fx.RemoveParents) -> Deferred[Purged]:
+        """Order a server to remove the files of replaced regions; the result fails with RpcError."""
+        server, record = effect.server, effect.record
+        daughters = [one.region_id for one in record.daughters]
+        message = RemoveRegions(
+            self._epoch, server.uuid, server.start_code, record.table_id, list(record.parents), daughters,
+            self._cluster_id, "" if effect.origin is None else effect.origin.cause_id,
+        )  # fmt: skip
         return self._client(server).call(message, PURGE_S, expect=Purged)
 
     def _client(self, server: ServerRecord) -> RpcClient:

@@ -87,6 +87,8 @@ class AssignerEffects:
                 active_master.persist(partial(active_master.operations.finish_altering, effect))
             case fx.ReplaceRegion():
                 active_master.persist(partial(active_master.janitor.replace_region, effect))
+            case _:
+                active_master.resharding.carry_out(effect)
 
     async def _fence_server(self, effect: fx.WriteFence) -> None:
         active_master, server = self._active_master, effect.server

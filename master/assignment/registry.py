@@ -130,6 +130,7 @@ def take_over(
             now_ms,
             fences=registry.fences,
             moves=loaded.moves,
+            reshardings=loaded.reshardings,
             bars=registry.bars,
         )
         return
@@ -142,5 +143,6 @@ def take_over(
         now_ms,
         fences=registry.fences,
         moves=loaded.moves,
+        reshardings=loaded.reshardings,
         bars=registry.bars,
     )

@@ -454,4 +454,6 @@ async def read_missed_changes(client: ZkClient, layout: Layout, world: ClusterSt
         if replica.key not in present:
             events.append(ev.TransitionRead(replica.region.record.region_id, replica.number, None, -1))
     events.extend(ev.MovesAccepted(batch) for batch in moves)
+    for found, version in await store.load_reshardings(client, layout):
+        events.append(ev.ReshardingSeen(found, version))
     return events

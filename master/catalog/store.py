@@ -22,6 +22,7 @@ from coord.errors import BadVersion, ConfigError, MultiFailed, NodeExists, NoNod
 from coord.wire.records import Stat
 from master.leadership.fence import Fence, in_batches
 from regions.cluster.state import ClusterState
+from regions.records.acts.resharding import ReshardingRecord
 from regions.records.formats import objection
 from regions.records.intents import TabletIntents
 from regions.records.model import (
@@ -46,6 +47,7 @@ from regions.records.znodes import (
     decode_name,
     decode_plan,
     decode_region,
+    decode_resharding,
     decode_server,
     decode_table,
     decode_transition,
@@ -76,6 +78,7 @@ class Loaded:
         self.plans: list[PlanRecord] = []
         self.moves: list[MoveBatch] = []
         self.intents: list[TabletIntents] = []
+        self.reshardings: list[tuple[ReshardingRecord, int]] = []
         #: Tables with a name or a region directory but without a record: (table id, path of the name or "").
         self.orphans: list[tuple[str, str]] = []
         #: A standby's mirror, which replaces `tables` and `regions`. `transitions` are then those of the mirror.
@@ -193,6 +196,7 @@ async def load(client: ZkClient, layout: Layout, world: ClusterState | None = No
     found = await read_all(client, [layout.plan(plan_id) for plan_id in sorted(plans)])
     loaded.plans = [plan for plan, _ in decoded(found, decode_plan)]
     loaded.moves = await load_moves(client, layout)
+    loaded.reshardings = await load_reshardings(client, layout)
     found = await read_all(client, await list_all(client, [layout.intents]))
     loaded.intents = [one for one, _ in decoded(found, decode_intents)]
     loaded.orphans = await _orphans(client, layout, set(tables), names, directories)
@@ -223,6 +227,11 @@ async def load_moves(client: ZkClient, layout: Layout) -> list[MoveBatch]:
     """Return the batches of moves that are not finished."""
     found = await read_all(client, await list_all(client, [layout.moves]))
     return [batch for batch, _ in decoded(found, decode_moves)]
+
+
+async def load_reshardings(client: ZkClient, layout: Layout) -> list[tuple[ReshardingRecord, int]]:
+    """Return the splits and merges under way with their versions."""
+    return decoded(await read_all(client, await list_all(client, [layout.reshardings])), decode_resharding)
 
 
 async def load_orphans(client: ZkClient, layout: Layout) -> list[tuple[str, str]]:

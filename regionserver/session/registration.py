@@ -259,6 +259,13 @@ class Registration:
         data, _ = await self.client.get(self._paths.table(table_id))
         return data
 
+    async def read_region(self, table_id: str, region_id: str) -> bytes:
+        """Return the latest value of a region's record. Raise NoNode, OperationError."""
+        path = self._paths.region(table_id, region_id)
+        self.client.sync(path).addErrback(lambda _: None)
+        data, _ = await self.client.get(path)
+        return data
+
     async def read_epoch(self) -> int:
         """Return the present fencing epoch, or -1 before the first master. Raise OperationError."""
         # Both are sent at once: the store processes them in order.

@@ -11,7 +11,7 @@ clocks and leases.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from coord.errors import OK
 from coord.tree.machine import CommandOutcome, StateMachine
 from coord.wire.opcodes import OP_CREATE_SESSION
+from regions.records.acts.resharding import ReshardingRecord
 from regions.records.model import (
     BarRecord,
     Incarnation,
@@ -40,11 +41,13 @@ from regions.records.znodes import (
     decode_bar,
     decode_plan,
     decode_region,
+    decode_resharding,
     decode_server,
     decode_table,
     decode_transition,
 )
 from regions.transitions.next_action import is_cluster_startup
+from regions.transitions.resharding import RESHARDING_STEPS
 from regions.transitions.states import Actor, is_legal
 from simulation.checks.history import HistoryCheck
 from simulation.engine.history import Violation
@@ -56,7 +59,7 @@ MASTER: Final = "m"
 SERVER: Final = "s"
 OPERATOR: Final = "op"
 #: Znodes that only the active master writes, and servers where the table of steps allows it.
-FENCED: Final = frozenset(("unassigned", "regions", "tables", "names", "plans", "requests", "barred"))
+FENCED: Final = frozenset(("unassigned", "regions", "tables", "names", "plans", "requests", "barred", "reshardings"))
 
 
 class Shadow:
@@ -71,6 +74,7 @@ class Shadow:
         self.names: dict[str, str] = {}
         self.plans: dict[str, PlanRecord] = {}
         self.bars: dict[str, BarRecord] = {}
+        self.reshardings: dict[str, ReshardingRecord] = {}
         self.epoch = -1
         self.active_session = 0
         #: Sessions that held /active when an operator deleted it.
@@ -115,6 +119,8 @@ class Observer:
         self.violations: list[str] = []
         #: How often each kind of event happened; shows that a run was not idle.
         self.counts: dict[str, int] = {}
+        #: True once a region was split or merged.
+        self.has_resharded = False
         #: Host of every session that was ever created.
         self.hosts: dict[int, str] = {}
         #: The session that raised the epoch last: the only session that may write as a master.
@@ -168,6 +174,14 @@ class Observer:
         for kind, rest, data in changes:
             self._remember(kind, rest, data, outcome)
             self.changed(f"{kind}/{rest}")
+        self._check_key_space({rest.partition("/")[0] for kind, rest, _ in changes if kind == "regions"})
+
+    def _check_key_space(self, table_ids: set[str]) -> None:
+        """Check that the regions of these tables have each key exactly once, at this zxid (X11)."""
+        for table_id in sorted(table_ids):
+            table = self.shadow.tables.get(table_id)
+            if table is not None and table.state is not TableState.REMOVED:
+                self._check_cover(table, [one for one in self.shadow.regions.values() if one.table_id == table_id])
 
     def _check_history(self, machine: StateMachine, changes: list[tuple[str, str, bytes | None]], host: str) -> None:
         """Check that the history equals the log (see `simulation/checks/history.py`)."""
@@ -315,8 +329,8 @@ class Observer:
     def _check_delete(self, key: str, old: TransitionRecord, changes: list[tuple[str, str, bytes | None]]) -> None:
         shadow = self.shadow
         region = self._region_in(changes, old)
-        if region is not None and region.is_replaced and old.state is RegionState.OFFLINE:
-            return  # DD-03; the check of the region's own change requires the successor in the same write
+        if region is not None and region.is_replaced and old.state in (RegionState.OFFLINE, RegionState.CLOSED):
+            return  # DD-03, X11; the check of the region's own change requires the successors in the same write
         if old.state is RegionState.OPENED and shadow.home(old) == old.destination:
             return
         is_gone = old.region_id not in shadow.regions
@@ -357,7 +371,7 @@ class Observer:
             # DD-06: the records of a removed table may still name servers that have died.
             table = self.shadow.tables.get(table_id)
             is_removed = table is not None and table.state is TableState.REMOVED
-            is_left = is_removed and now is None and not self.shadow.is_alive(was)
+            is_left = (is_removed or new.is_replaced) and now is None and not self.shadow.is_alive(was)
             if was != now and key not in steps and not is_left:
                 self.violated(
                     f"RT-29: {key} moved from {was} to {now} in the catalog without a write of its transition"
@@ -374,6 +388,7 @@ class Observer:
         steps = {
             (TabletState.PREPARING, TabletState.RUNNING): Actor.SERVER,
             (TabletState.PREPARING, TabletState.REPLACED): Actor.MASTER,
+            (TabletState.RUNNING, TabletState.REPLACED): Actor.MASTER,
             (TabletState.PREPARING, TabletState.DELETED): Actor.MASTER,
             (TabletState.RUNNING, TabletState.DELETED): Actor.MASTER,
             (TabletState.DELETED, TabletState.RUNNING): Actor.MASTER,
@@ -383,7 +398,9 @@ class Observer:
         if steps.get((old.state, new.state)) is not actor:
             self.violated(f"DD-05: {step} by a {actor.value}")
         self.count(f"region {old.state} -> {new.state}")
-        if new.state is TabletState.REPLACED:
+        if new.state is TabletState.REPLACED and old.state is TabletState.RUNNING:
+            self._check_resharding(old, changes)
+        elif new.state is TabletState.REPLACED:
             written = [decode_region(value, one) for kind, one, value in changes if kind == "regions" and value]
             successors = [one for one in written if one.replaces == old.region_id]
             if [(one.start_key, one.end_key) for one in successors] != [(old.start_key, old.end_key)]:
@@ -393,6 +410,43 @@ class Observer:
         table = self.shadow.tables.get(old.table_id)
         if new.state is TabletState.DELETED and (table is None or table.state is not TableState.REMOVED):
             self.violated(f"DD-06: {step}, but its table is not deleted")
+
+    def _check_resharding(self, old: RegionRecord, changes: list[tuple[str, str, bytes | None]]) -> None:
+        """Check that no server has a region that is split or merged, and that its daughters name it (X11)."""
+        written = [decode_region(value, one) for kind, one, value in changes if kind == "regions" and value]
+        daughters = [one for one in written if old.region_id in [parent.region_id for parent in one.parents]]
+        if not daughters:
+            self.violated(f"X11: {old.region_id} was replaced, and no region names it as its parent")
+        location = old.location(0)
+        for one in daughters:
+            token = next(parent.token for parent in one.parents if parent.region_id == old.region_id)
+            if token != location.token:
+                self.violated(f"X11: {one.region_id} takes over {old.region_id} as of {token}, not {location.token}")
+        transition = self.shadow.transitions.get(replica_key(old.region_id, 0))
+        is_free = transition is None or transition.state in (RegionState.OFFLINE, RegionState.CLOSED)
+        if not is_free or (transition is None and self.shadow.is_alive(location.incarnation)):
+            self.violated(f"X11: {old.region_id} was replaced while it was open on {location.incarnation}")
+        self.count("regions split" if len(daughters) > 1 else "regions merged")
+
+    def regions_removed(self, region_ids: Sequence[str]) -> None:
+        """Check that a server removes only files of regions that are replaced by regions which have been open."""
+        for region_id in region_ids:
+            region = self.shadow.regions.get(region_id)
+            if region is not None and not region.is_replaced:
+                self.violated(f"X11: the files of {region_id} are removed, which is {region.state.value}")
+            for one in self.shadow.regions.values():
+                is_heir = region_id in [parent.region_id for parent in one.parents]
+                if is_heir and not one.is_replaced and not one.location(0).was_opened:
+                    self.violated(f"X11: the files of {region_id} are removed before {one.region_id} was open")
+        self.count("parents removed")
+
+    def _check_step_of_resharding(self, old: ReshardingRecord | None, data: bytes | None, region_id: str) -> None:
+        """Check a step of a split or merge against the table of steps (X11)."""
+        before = None if old is None else old.state
+        after = None if data is None else decode_resharding(data, region_id).state
+        if (before, after) not in {(one.before, one.after) for one in RESHARDING_STEPS}:
+            self.violated(f"X11: the resharding of {region_id} went from {before} to {after}")
+        self.has_resharded = True
 
     def _check_table(self, table_id: str, data: bytes | None, changes: list[tuple[str, str, bytes | None]]) -> None:
         """Check that a table is written together with all its regions and that they cover the key space (OC-01,
@@ -461,6 +515,9 @@ class Observer:
             _put(shadow.plans, rest, data, lambda raw: decode_plan(raw, rest))
         elif kind == "barred":
             _put(shadow.bars, rest, data, lambda raw: decode_bar(raw, rest))
+        elif kind == "reshardings":
+            self._check_step_of_resharding(shadow.reshardings.get(rest), data, rest)
+            _put(shadow.reshardings, rest, data, lambda raw: decode_resharding(raw, rest))
         elif kind == "draining":
             (shadow.draining.discard if data is None else shadow.draining.add)(rest)
         elif kind == "names":

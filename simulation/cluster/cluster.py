@@ -11,6 +11,7 @@ from coord.tree.machine import CommandOutcome, StateMachine
 from regions.cluster.limits import AssignerConfig
 from regions.messages import ListOpen
 from regions.messages.heartbeat import OPEN
+from regions.records.acts.resharding import ReshardingState
 from regions.records.model import Incarnation, PlanState
 from regions.records.replica_key import replica_key
 from regions.records.znodes import Layout
@@ -66,6 +67,7 @@ class SimulatedCluster:
         setting = self.setting = Setting(timeline, self.network, self.store, self.layout.root)
         setting.violated = self.observer.violated
         setting.rows_removed = self.observer.rows_removed
+        setting.regions_removed = self.observer.regions_removed
         setting.standbys = self.standbys
         masters = options.masters or chance.pick((1, 2, 2, 3))
         servers = options.servers or chance.pick((2, 3, 4, 5))
@@ -205,6 +207,8 @@ class SimulatedCluster:
     def _after_event(self) -> None:
         """Check the invariants after every event: between servers, and inside each server and each master."""
         self._check_owners()
+        if self.observer.has_resharded:
+            self._check_parents()
         for server in self.servers:
             if server.is_up:
                 try:
@@ -214,6 +218,19 @@ class SimulatedCluster:
         for master in self.masters:
             if master.process is not None:
                 master.validate()
+
+    def _check_parents(self) -> None:
+        """Check that no server serves a region while another serves one that was split or merged into it (X11)."""
+        openers = self.setting.open_replicas.open
+        for region in self.observer.shadow.regions.values():
+            if region.is_replaced or not region.parents or not openers.get((region.region_id, 0)):
+                continue
+            for parent in region.parents:
+                for opener in openers.get((parent.region_id, 0), ()):
+                    server = self.server_of(opener)
+                    if server is not None and server.may_serve():
+                        text = f"{server.host} serves {parent.region_id}, and {region.region_id} is open"
+                        self.observer.violated(text)
 
     def _check_owners(self) -> None:
         """Check that at most one server serves a replica.
@@ -249,6 +266,9 @@ class SimulatedCluster:
         for key, record in shadow.transitions.items():
             state = f"{record.state.value}, parked" if record.parked else record.state.value
             return f"{key} is {state}: {record.last_error or 'no error'}"
+        for region_id, work in shadow.reshardings.items():
+            if work.state is not ReshardingState.CLEANING or shadow.wants_open(work.table_id):
+                return f"the split or merge of {region_id} is {work.state.value}"
         for plan in shadow.plans.values():
             if plan.state in (PlanState.PLANNING, PlanState.APPLYING):
                 return f"plan {plan.plan_id} is {plan.state.value}"

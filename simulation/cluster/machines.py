@@ -6,7 +6,7 @@ number of times.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,6 +70,7 @@ class Setting:
         self.violated: Callable[[str], None] = _nothing
         #: Called with each table whose rows a server removes.
         self.rows_removed: Callable[[str], None] = _nothing
+        self.regions_removed: Callable[[Sequence[str]], None] = lambda _: None
 
 
 def _nothing(_: str) -> None:
@@ -328,7 +329,9 @@ class ServerMachine(Machine):
     def begin(self, process: Process) -> None:
         """See Machine.begin."""
         setting = self.setting
-        opener = self.opener = Opener(process, setting.open_replicas, setting.work, setting.rows_removed)
+        opener = self.opener = Opener(
+            process, setting.open_replicas, setting.work, setting.rows_removed, setting.regions_removed
+        )
         settings = ServerSettings(
             store=setting.store.address,
             data_dir=_NOWHERE,

@@ -213,6 +213,27 @@ class Operator:
             lambda: self.ask(ms.MoveRegion(region.region_id, replica, destination), 3.0),
         )
 
+    def split(self) -> None:
+        """Split a random region."""
+        found = [one for one in self._observer.shadow.regions.values() if not one.is_replaced]
+        if found:
+            region_id = self._chance.pick(found).region_id
+            wait_ms = self._chance.pick((0, 5_000))
+            self.do(f"split {region_id}", lambda: self.ask(ms.SplitRegion(region_id, wait_ms=wait_ms), 3.0))
+
+    def merge(self) -> None:
+        """Merge a random region with its right neighbor."""
+        regions = [one for one in self._observer.shadow.regions.values() if not one.is_replaced]
+        pairs = [
+            (one.region_id, two.region_id)
+            for one in regions
+            for two in regions
+            if one.table_id == two.table_id and one.end_key and one.end_key == two.start_key
+        ]
+        if pairs:
+            pair = self._chance.pick(pairs)
+            self.do(f"merge {' and '.join(pair)}", lambda: self.ask(ms.MergeRegions(*pair), 3.0))
+
     def apply(self, plan_id: str, parts: int = 10) -> None:
         """Apply a plan that moves every open replica to the next server."""
         moves = self._rotation()

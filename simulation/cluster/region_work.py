@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -85,11 +85,17 @@ class Opener(RegionOpener):
     kind = SIMULATED
 
     def __init__(
-        self, process: Process, open_replicas: OpenReplicas, work: Work, rows_removed: Callable[[str], None]
+        self,
+        process: Process,
+        open_replicas: OpenReplicas,
+        work: Work,
+        rows_removed: Callable[[str], None],
+        regions_removed: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
-        """Call `rows_removed` with each table whose rows are removed."""
+        """Call `rows_removed` with each table, and `regions_removed` with each region whose rows are removed."""
         self.process = process
         self._rows_removed = rows_removed
+        self._regions_removed = regions_removed
         self.is_serving = False
         self._open_replicas = open_replicas
         self._work = work
@@ -105,6 +111,26 @@ class Opener(RegionOpener):
         self._takes(0.0, 0.0)
         self._rows_removed(table_id)
         return 1
+
+    def split_key(self, region: RegionRecord) -> str:
+        """Return a key in the middle of a region's bounds."""
+        self._takes(0.0, 0.0)
+        return f"{region.start_key}m"
+
+    def prepare_daughters(self, parents: Sequence[RegionRecord], daughters: Sequence[RegionRecord]) -> None:
+        """Prepare nothing: simulated regions have no rows."""
+        del parents, daughters
+        self._takes(self._work.slow_open, self._work.hanging_open)
+
+    def remove_regions(self, table_id: str, region_ids: Sequence[str]) -> int:
+        """Check that a server removes only files of regions that are replaced."""
+        if self.process.is_dead:
+            return 0
+        if any(self._open_replicas.open.get((one, 0)) for one in region_ids):
+            raise RegionError(f"regions of {table_id} are open")
+        self._takes(0.0, 0.0)
+        self._regions_removed(region_ids)
+        return len(region_ids)
 
     def take_span(self) -> int:
         """Return the duration of the latest call in microseconds."""

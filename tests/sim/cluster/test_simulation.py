@@ -151,7 +151,9 @@ def test_every_step_of_the_table_is_taken() -> None:
         _servers_do_not_begin,
         _destination_dies_after_it_opened,
         *map(_everything_dies, RegionState),
+        DRILLS["resharding"],
     ]
+    scripts += [DRILLS["random"]] * (38 - len(scripts))
     for seed, script in enumerate(scripts, 1):
         clusters: list[SimulatedCluster] = []
 

@@ -43,7 +43,7 @@ class TabletBench:
         """Let the master's orders reach the scripted servers."""
         active_master = bench.active_master
         assert active_master is not None
-        for dispatcher in (active_master.keeper._dispatcher, active_master._dispatcher):
+        for dispatcher in (active_master.keeper._dispatcher, active_master.dispatcher):
             dispatcher._client = self.servers.client  # type: ignore[method-assign, assignment]
         return bench
 

@@ -1,0 +1,1 @@
+"""Requests to split and merge regions: requests.py checks them, and writes the work that makes them durable."""
