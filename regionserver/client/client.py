@@ -332,15 +332,31 @@ class RegionClient:
                 schema_version,
             )
             return
+        while changes:
+            changes = self._write_shared(table, changes, timeout_s, schema_version)
+
+    def _write_shared(
+        self, table: str, changes: list[KvChange], timeout_s: float | None, schema_version: int
+    ) -> list[KvChange]:
+        """Put and delete keys of one shared region in one step. Return those that are in another region by now: the
+        region may have been split since the changes were sorted by regions."""
         number = next(self._numbers)
+        left: list[KvChange] = []
 
         def ask(place: Place, region: RegionRecord, attempt: int) -> KvWrite:
             buckets = region.hash_buckets
             placed = [KvChange(partitioning.place(one.key, buckets), one.value) for one in changes]
             mine = placed if buckets else changes
-            return KvWrite(place, mine, self._writer, number, attempt, schema_version)
+            inside = [one for one in mine if region.contains(one.key)]
+            left[:] = [] if len(inside) == len(mine) else self._outside(changes, placed, region)
+            return KvWrite(place, inside, self._writer, number, attempt, schema_version)
 
         self.call(table, changes[0].key, ask, KvWritten, timeout_s=timeout_s)
+        return left
+
+    @staticmethod
+    def _outside(changes: list[KvChange], placed: list[KvChange], region: RegionRecord) -> list[KvChange]:
+        return [one for one, where in zip(changes, placed, strict=True) if not region.contains(where.key)]
 
     # --- any service's regions ---
 

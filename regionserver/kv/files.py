@@ -48,9 +48,21 @@ from typing import Any, Final
 import lmdb
 from twisted.logger import Logger
 
+from coord import kill_points
 from coord.rpc.wire import RpcError
 from regions.messages.heartbeat import Measure
+from regions.records.model import RegionRecord
+from regionserver.kv.heirs import Heirs, inherit, remove_heirs
 from regionserver.kv.held import HeldRows
+from regionserver.kv.layout import (
+    MAP_BYTES,
+    MARKER,
+    REGION_BYTES_MAX,
+    open_file,
+    remove_file,
+    room_for,
+    rows_files,
+)
 from regionserver.kv.messages import DAMAGED, REGION_FULL, STORAGE, RowsPoint
 from regionserver.kv.pages import Damaged, check_tree, check_whole
 from regionserver.kv.rows import is_whole, seal, seal_all, shown
@@ -62,32 +74,21 @@ from regionserver.storage.ownership import DirectoryLock
 
 log = Logger()
 
-#: Rows with checksums ("rows"), or an earlier build's without ("data").
-_FILE: Final = re.compile(r"(rows|data)-([0-9]{1,20})\.mdb")
 #: A process has the file's environment open, or had it open when it died.
 _USED: Final = re.compile(r"used-([0-9]{1,20})")
 #: Deaths in a row after which a file is read page by page before it is mapped again.
 DEATHS_MAX: Final = 2
-#: The marker, see the module docstring. Its token is the highest that an earlier build can read.
-_MARKER: Final = f"data-{2**64 - 1}.mdb"
 _MARKER_TEXT: Final = (
     b"The rows of this region are in rows-<token>.mdb. Builds that look for data-<token>.mdb must not open it.\n"
 )
 #: Files of earlier builds that are copied at open: about a second of copying.
 MIGRATED_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Initial address space of a file, doubled when full. The file itself grows with its content only.
-MAP_BYTES: Final = 64 * 1024 * 1024
-REGION_BYTES_MAX: Final = 64 * 1024 * 1024 * 1024
 #: Environments kept open per server: three descriptors each.
 ENVIRONMENTS_MAX: Final = 512
 #: Rows per transaction when a file is copied.
 COPY_ROWS: Final = 10_000
 #: Time limit of a close for requests in progress.
 CLOSE_WITHIN_S: Final = 30.0
-READERS_MAX: Final = 64
-#: LMDB's lock file for READERS_MAX readers needs less. LMDB maps the file: without allocated blocks a full disk would
-#: kill the process by SIGBUS.
-_LOCK_BYTES: Final = 16 * 1024
 #: Puts (value) and deletes (None), in order.
 Changes = Sequence[tuple[bytes, bytes | None]]
 
@@ -124,8 +125,22 @@ class RegionFile:
         self._changed = threading.Condition()
         #: Snapshots that a backup reads: the environment stays open for them, and its end ends them.
         self._held: set[HeldRows] = set()
+        #: The daughters' files, while this region is about to be split or merged.
+        self._heirs: Heirs | None = None
+        #: Thread that makes the last changes in them, after the last request.
+        self._handing_over = 0
 
     # --- opening and closing ---
+
+    def take_over(self, region: RegionRecord, parents: Sequence[str], progress: Callable[[], None]) -> None:
+        """Take over the rows of the parents of a split or merge, unless that was done before; then call `recover`.
+
+        `parents` are their directories, whose former owners cannot write any more. Raise as `recover`.
+        """
+        made = inherit(region, self.lock.folder, self.lock.token, parents, progress)
+        if made:
+            self._install(made)
+            kill_points.reached("rows taken over")
 
     def recover(self, progress: Callable[[], None]) -> None:
         """Find the region's file and check that it is complete; after an eviction, copy it.
@@ -135,8 +150,9 @@ class RegionFile:
             OSError: the file cannot be read or copied.
         """
         folder, token = self.lock.folder, self.lock.token
+        remove_heirs(folder)
         names = os.listdir(folder)
-        found = {int(match[2]): match[0] for match in map(_FILE.fullmatch, names) if match and match[0] != _MARKER}
+        found = rows_files(folder)
         newest = max(found, default=-1)
         size = Measure(0, 0)
         if newest > token:
@@ -145,23 +161,23 @@ class RegionFile:
             self._name = found[newest]
             if not self.is_checked and os.stat(f"{folder}/{self._name}").st_size == 0:
                 # An earlier build died right after creating the file; it acknowledged no write.
-                _remove(f"{folder}/{self._name}")
+                remove_file(f"{folder}/{self._name}")
                 self._name = ""
             else:
                 meta = check_whole(f"{folder}/{self._name}")
                 size = Measure(meta.entries, meta.used_pages * meta.page_bytes)
-        if _MARKER in names and not self.is_checked:
+        if MARKER in names and not self.is_checked:
             raise Damaged(f"the file of rows in {folder} is missing; restore rows-<token>.mdb from a backup")
         self._check_after_deaths(names, progress)
         if self.lock.has_evicted:
             self._copy(progress)
         elif self._name and not self.is_checked:
             self._migrate(progress)
-        elif self._name and _MARKER not in names:
+        elif self._name and MARKER not in names:
             _place_marker(folder)
         for name in found.values():
             if name != self._name:
-                _remove(f"{folder}/{name}")
+                remove_file(f"{folder}/{name}")
         self._measured(size)
 
     def _check_after_deaths(self, names: Sequence[str], progress: Callable[[], None]) -> None:
@@ -183,7 +199,7 @@ class RegionFile:
         for name in os.listdir(self.lock.folder):
             found = _USED.fullmatch(name)
             if found and int(found[1]) <= self.lock.token:
-                _remove(f"{self.lock.folder}/{name}")
+                remove_file(f"{self.lock.folder}/{name}")
 
     @property
     def is_checked(self) -> bool:
@@ -196,6 +212,12 @@ class RegionFile:
             self._is_closed = True
             if not self._changed.wait_for(lambda: self._users == 0, CLOSE_WITHIN_S):
                 raise RegionError(f"a request is still in progress after {CLOSE_WITHIN_S:g} s")
+        heirs, self._heirs = self._heirs, None
+        if heirs is not None:
+            self._handing_over = threading.get_ident()
+            heirs.parent_closes(self, self._point)
+            self._handing_over = 0
+        with self._changed:
             self._close_environment()
         self._environments.forget(self)
 
@@ -231,7 +253,7 @@ class RegionFile:
             self._copy(progress)
         except (OSError, lmdb.Error, RegionError) as error:
             log.warn("{path} stays without checksums: {error}", path=path, error=error)
-            _remove(f"{self.lock.folder}/copy-{self.lock.token}")
+            remove_file(f"{self.lock.folder}/copy-{self.lock.token}")
 
     def _copy(self, progress: Callable[[], None]) -> None:
         """Write a file of this opening's own with all rows, durable on return.
@@ -242,13 +264,13 @@ class RegionFile:
         """
         folder, former = self.lock.folder, self._name
         temporary = f"{folder}/copy-{self.lock.token}"
-        _remove(temporary)
+        remove_file(temporary)
         size = os.stat(f"{folder}/{former}").st_size if former else 0
-        room = _grown(size, self._map_bytes)
-        with contextlib.closing(_open(temporary, room)) as target:
+        room = room_for(size, self._map_bytes)
+        with contextlib.closing(open_file(temporary, room)) as target:
             if size:
                 # Without LMDB's locks: the old owner may have been stopped while it held them.
-                with contextlib.closing(_open(f"{folder}/{former}", room, foreign=True)) as source:
+                with contextlib.closing(open_file(f"{folder}/{former}", room, foreign=True)) as source:
                     try:
                         _copy_rows(source, target, progress, is_checked=self.is_checked)
                     except DAMAGE as error:
@@ -260,7 +282,8 @@ class RegionFile:
         """Make a new, durable and complete file the region's file of rows."""
         folder = self.lock.folder
         name = f"rows-{self.lock.token}.mdb"
-        _remove_lock(temporary)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{temporary}-lock")
         os.rename(temporary, f"{folder}/{name}")
         _place_marker(folder)
         self._name = name
@@ -289,6 +312,44 @@ class RegionFile:
         self._held.add(held)
         return held
 
+    # --- splits and merges ---
+
+    def set_heirs(self, heirs: Heirs) -> None:
+        """From now on note every changed key in `heirs`, and make the last changes in them at the close."""
+        former, self._heirs = self._heirs, heirs
+        if former is not None:
+            former.discard("another split or merge was prepared")
+
+    def stored_batch(self, after: bytes | None, count: int) -> list[tuple[bytes, bytes]]:
+        """Return up to `count` rows in their stored form with checksums, those after a key. Raise RpcError."""
+        with self._using(create=False) as env:
+            if env is None:
+                return []
+            with _storage_errors("read"), env.begin() as transaction, transaction.cursor() as cursor:
+                found = cursor.first() if after is None else cursor.set_range(after)
+                if found and cursor.key() == after:
+                    found = cursor.next()
+                rows = list(itertools.islice(cursor, count)) if found else []
+        return rows if self.is_checked else seal_all(rows)
+
+    def stored_rows(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
+        """Return rows in their stored form with checksums, None for a row that does not exist. Raise RpcError."""
+        with self._using(create=False) as env:
+            if env is None:
+                return [(key, None) for key in keys]
+            with _storage_errors("read"), env.begin() as transaction:
+                rows = [(key, transaction.get(key)) for key in keys]
+        if self.is_checked:
+            return rows
+        return [(key, None if value is None else seal(key, value)) for key, value in rows]
+
+    def _point(self) -> RowsPoint:
+        """Return the point of the rows."""
+        with self._using(create=False) as env:
+            return RowsPoint("", 0) if env is None else RowsPoint(self._name, env.info()["last_txnid"])
+
+    # --- writing ---
+
     def write(self, changes: Changes, may_commit: Callable[[], None]) -> None:
         """Write `changes` in one durable commit. They may be acknowledged after the return.
 
@@ -300,8 +361,12 @@ class RegionFile:
         try:
             with self._using(create=True) as env:
                 stored = self._stored(changes)
-                while not self._commit(env, stored, may_commit):
-                    self._grow(env)
+                try:
+                    while not self._commit(env, stored, may_commit):
+                        self._grow(env)
+                finally:
+                    if self._heirs is not None:
+                        self._heirs.note(self, [key for key, _ in changes])
                 self._measured(_size_of(env))
         except RpcError as error:
             self._note_damage(error)
@@ -376,7 +441,7 @@ class RegionFile:
         """Yield the environment, opened on demand; None for a region without a file, unless `create`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_exclusive)
-            if self._is_closed:
+            if self._is_closed and self._handing_over != threading.get_ident():
                 raise RpcError(NOT_SERVING, "the region is closing")
             if self.damage:
                 raise RpcError(DAMAGED, self.damage)
@@ -399,22 +464,22 @@ class RegionFile:
         if not self._name:
             self._create_file()
         path = f"{folder}/{self._name}"
-        self._map_bytes = _grown(os.stat(path).st_size, self._map_bytes)
+        self._map_bytes = room_for(os.stat(path).st_size, self._map_bytes)
         # Not synced: a power cut is not a death that the file has caused.
         os.close(os.open(f"{folder}/used-{self.lock.token}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._env = _open(path, self._map_bytes, create=False)
+        self._env = open_file(path, self._map_bytes, create=False)
 
     def _create_file(self) -> None:
         """Create the file under a temporary name first: a file of rows is complete from its first moment."""
         temporary = f"{self.lock.folder}/new-{self.lock.token}"
         try:
-            _remove(temporary)
-            with contextlib.closing(_open(temporary, self._map_bytes)) as made:
+            remove_file(temporary)
+            with contextlib.closing(open_file(temporary, self._map_bytes)) as made:
                 made.sync(True)
             self._install(temporary)
         except BaseException:
             with contextlib.suppress(OSError):
-                _remove(temporary)
+                remove_file(temporary)
             raise
 
 
@@ -445,37 +510,11 @@ class Environments:
             self._order.pop(region, None)
 
 
-def _open(path: str, map_bytes: int, *, create: bool = True, foreign: bool = False) -> Any:
-    """Return an environment on the file at `path`; `foreign`: read a file that another process may be writing."""
-    if not foreign:
-        reserve_lock(path)
-    return lmdb.open(
-        path,
-        subdir=False,
-        map_size=map_bytes,
-        max_readers=READERS_MAX,
-        mode=0o600,
-        readonly=foreign,
-        create=create and not foreign,
-        lock=not foreign,
-        readahead=False,
-    )
-
-
 def _size_of(env: Any) -> Measure:
     """Return the size after the latest commit. Costs microseconds: LMDB has counted."""
     found = env.stat()
     pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
     return Measure(found["entries"], pages * found["psize"])
-
-
-def reserve_lock(path: str) -> None:
-    """Allocate the whole lock file before LMDB maps it. Raise OSError on a full disk."""
-    fd = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.posix_fallocate(fd, 0, _LOCK_BYTES)
-    finally:
-        os.close(fd)
 
 
 def _copy_rows(source: Any, target: Any, progress: Callable[[], None], *, is_checked: bool) -> None:
@@ -496,30 +535,12 @@ def _copy_rows(source: Any, target: Any, progress: Callable[[], None], *, is_che
 
 def _place_marker(folder: str) -> None:
     """Create the marker durably: the region has a file of rows. Raise OSError."""
-    fd = os.open(f"{folder}/{_MARKER}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(f"{folder}/{MARKER}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, _MARKER_TEXT)
     finally:
         os.close(fd)
     sync_folder(folder)
-
-
-def _grown(size: int, map_bytes: int) -> int:
-    """Return `map_bytes`, doubled until twice `size` fits, so that the next write need not grow the map."""
-    while map_bytes < 2 * size and 2 * map_bytes <= REGION_BYTES_MAX:
-        map_bytes *= 2
-    return map_bytes
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    _remove_lock(path)
-
-
-def _remove_lock(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{path}-lock")
 
 
 @contextlib.contextmanager

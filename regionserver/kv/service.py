@@ -23,6 +23,7 @@ from regions.messages.heartbeat import Measure
 from regions.records.kinds import KV
 from regions.records.model import RegionRecord
 from regionserver.kv.files import Environments, RegionFile
+from regionserver.kv.heirs import Heirs, middle_of
 from regionserver.kv.held import HeldRows, HeldSnapshots, PageRead, read_page
 from regionserver.kv.messages import (
     DAMAGED,
@@ -111,6 +112,8 @@ class KvRegions(DirectoryOpener):
                     serving.report_size(*key, size.rows, size.size_bytes)
 
             file = RegionFile(lock, self._environments, damaged=damaged, measured=measured)
+            if opening.region.parents and not opening.region.location(opening.replica).was_opened:
+                file.take_over(opening.region, self.fence_parents(opening), opening.progress)
             file.recover(opening.progress)
         except BaseException:
             super().close(opening.region, opening.replica)
@@ -127,6 +130,28 @@ class KvRegions(DirectoryOpener):
             if self._serving is not None:
                 self._serving.sizes.forget((region.region_id, replica))
         super().close(region, replica)
+
+    def split_key(self, region: RegionRecord) -> str:
+        """Return the key in the middle of a region's bytes. Raise RegionError, RpcError."""
+        return middle_of(self._file(region))
+
+    def prepare_daughters(self, parents: Sequence[RegionRecord], daughters: Sequence[RegionRecord]) -> None:
+        """Copy the parents' rows into files of the daughters. Raise RegionError, RpcError, OSError."""
+        files = [self._file(one) for one in parents]
+        heirs = Heirs(files[0].lock.folder, files, [(one.region_id) for one in parents], daughters)
+        for file in files:
+            file.set_heirs(heirs)
+        try:
+            heirs.copy()
+        except BaseException:
+            heirs.discard("the rows could not be copied")
+            raise
+
+    def _file(self, region: RegionRecord) -> RegionFile:
+        found = self._regions_open.get((region.region_id, 0))
+        if found is None:
+            raise RpcError(NOT_SERVING, f"region {region.region_id} is not open here")
+        return found.file
 
     def schema_changed(self, region: RegionRecord, replica: int, schema_version: int) -> None:
         """Refuse rows of earlier schema versions from now on."""

@@ -39,12 +39,13 @@ from typing import Final
 
 import msgspec
 
+from coord import kill_points
 from coord.errors import ConfigError
 from regions.records.kinds import DIRECTORIES
 from regions.records.model import RegionRecord
 from regionserver.opener import Opening, RegionError, RegionOpener
 from regionserver.shared_directory import SharedDirectory
-from regionserver.storage.ownership import DirectoryLock, Owner, acquire, holder_of
+from regionserver.storage.ownership import DirectoryLock, Owner, acquire, fence, holder_of
 
 _RECORD: Final = "region.json"
 _GENERATION: Final = re.compile(r"opened-([0-9]{1,20})")
@@ -125,6 +126,47 @@ class DirectoryOpener(RegionOpener):
             assert path not in self._held, f"{path} is open already"
             self._held[path] = lock
         return lock
+
+    def fence_parents(self, opening: Opening) -> list[str]:
+        """Return the directories of the regions whose rows a region takes over. No server can write there any more.
+
+        Raise OwnerHeld, RegionError for a lost directory, or OSError.
+        """
+        found: list[str] = []
+        region = opening.region
+        owner = Owner(opening.server.uuid, opening.server.start_code, opening.epoch, opening.token)
+        for parent in region.parents:
+            path = self.path(msgspec.structs.replace(region, region_id=parent.region_id), 0)
+            before = f"region {parent.region_id} had the rows of {region.region_id}"
+            if not os.path.isdir(path):
+                raise RegionError(f"{path} does not exist, but {before}: mount the volume that has it")
+            if _generation(path) < parent.token:
+                raise RegionError(f"{path} is older than the region: {before}; put the newer directory back")
+            fence(path, owner, opening.evict, parent.token)
+            found.append(path)
+        return found
+
+    def remove_regions(self, table_id: str, region_ids: Sequence[str]) -> int:
+        """Remove the directories of regions that were split or merged. Raise RegionError, OSError."""
+        assert self.shared is not None, "a directory opener has a shared directory"
+        self.shared.check()
+        count = 0
+        for region_id in region_ids:
+            path = self.path(RegionRecord(table_id, region_id), 0)
+            trash = f"{path}.removed"
+            if os.path.isdir(path):
+                with self._lock:
+                    is_ours = path in self._held
+                holder = holder_of(path)
+                if is_ours or holder is not None:
+                    raise RegionError(f"{path} is open on {holder or 'this server'}")
+                os.rename(path, trash)
+                sync_folder(os.path.dirname(path))
+                kill_points.reached("former files set aside")
+            if os.path.isdir(trash):
+                shutil.rmtree(trash)
+                count += 1
+        return count
 
     def close(self, region: RegionRecord, replica: int) -> None:
         """Release the lock."""

@@ -116,6 +116,29 @@ def acquire(folder: str, owner: Owner, evict: Incarnation | None) -> DirectoryLo
     return lock
 
 
+def fence(folder: str, owner: Owner, evict: Incarnation | None, last_token: int) -> None:
+    """Make sure that no former owner of a region that is split or merged can write any more.
+
+    The region is never opened again, and `last_token` was its last open. A later lock file belongs to a daughter whose
+    open has done the same.
+
+    Raises:
+        OwnerHeld: another server than `evict` holds the lock.
+        RegionError: the region is open in this process, or a locked lock file cannot be read.
+        OSError: the directory cannot be used.
+    """
+    tokens = _tokens(folder)
+    if any(token > last_token for token in tokens):
+        return
+    for token in tokens:
+        holder = _holder(_name(folder, token))
+        if holder == owner.incarnation:
+            raise RegionError(f"{folder} is still open on this server")
+        if holder is not None and holder != evict:
+            raise OwnerHeld(holder)
+    _place(folder, owner).release()
+
+
 def holder_of(folder: str) -> Incarnation | None:
     """Return the server that has the region in `folder` open, or None. Raise OSError, RegionError."""
     if not os.path.isdir(folder):

@@ -26,7 +26,8 @@ import lmdb
 import msgspec
 
 from coord.rpc.wire import RpcError
-from regionserver.kv.files import DEATHS_MAX, READERS_MAX, reserve_lock
+from regionserver.kv.files import DEATHS_MAX
+from regionserver.kv.layout import READERS_MAX, reserve_lock
 from regionserver.kv.messages import DAMAGED
 from regionserver.kv.pages import Damaged, check_tree, check_whole
 from regionserver.kv.rows import seal, unseal

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import lmdb
 
-from regionserver.kv.files import reserve_lock
+from regionserver.kv.layout import reserve_lock
 from regionserver.kv.pages import Damaged
 from regionserver.tablets.rows import environment
 from regionserver.tablets.rows.environment import IDENTITY_KEY, MAP_BYTES, RowsDisk, translated

@@ -13,8 +13,9 @@ import pytest
 
 from coord.rpc.wire import RpcError
 from regionserver.kv import files as files_module
-from regionserver.kv import pages, rows
+from regionserver.kv import layout, pages, rows
 from regionserver.kv.files import RegionFile
+from regionserver.kv.layout import MARKER
 from regionserver.kv.messages import DAMAGED, STORAGE
 from regionserver.opener import RegionError
 from tests.unit.regionserver.kv.test_files import ROOT, closed, opened, put, rows_files, values
@@ -313,7 +314,7 @@ def test_a_file_that_cannot_be_migrated_is_served_without_checksums(
 
 def test_an_earlier_build_refuses_the_new_file() -> None:
     """It takes the mark for a file of a later open: its limit is 20 digits, and a token has 64 bits."""
-    assert files_module._MARKER == "data-18446744073709551615.mdb"
+    assert MARKER == "data-18446744073709551615.mdb"
 
 
 def test_a_creation_that_broke_off_leaves_nothing_that_counts(folder: Path) -> None:
@@ -323,7 +324,7 @@ def test_a_creation_that_broke_off_leaves_nothing_that_counts(folder: Path) -> N
     put(file, a="1")
     closed(file)
     assert not (folder / "new-5").exists()
-    (folder / files_module._MARKER).unlink()
+    (folder / MARKER).unlink()
     again = opened(folder, token=6)
     assert values(again, "a") == [b"1"]
     assert rows_files(folder) == ["rows-5.mdb"]
@@ -347,7 +348,7 @@ def test_the_lock_file_is_on_the_disk_before_it_is_mapped(folder: Path, monkeypa
         assert caught.value.code == STORAGE
     put(file, a="1")
     found = (folder / "rows-5.mdb-lock").stat()
-    assert found.st_blocks * 512 >= found.st_size == files_module._LOCK_BYTES
+    assert found.st_blocks * 512 >= found.st_size == layout._LOCK_BYTES
     closed(file)
 
 

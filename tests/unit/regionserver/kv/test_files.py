@@ -17,6 +17,7 @@ from regions.messages.heartbeat import Measure
 from regions.records.model import Incarnation
 from regionserver.kv import files as files_module
 from regionserver.kv.files import Environments, RegionFile
+from regionserver.kv.layout import MARKER
 from regionserver.kv.messages import PAGE_BYTES_MAX, REGION_FULL
 from regionserver.opener import RegionError
 from regionserver.request_gate import FENCED, NOT_SERVING
@@ -66,8 +67,8 @@ def put(file: RegionFile, **rows: str) -> None:
 def rows_files(folder: Path) -> list[str]:
     """Return the files of rows in a region's directory. Without any there must be no mark either."""
     names = {path.name for path in folder.glob("*.mdb")}
-    assert (files_module._MARKER in names) == any(name.startswith("rows-") for name in names)
-    return sorted(names - {files_module._MARKER})
+    assert (MARKER in names) == any(name.startswith("rows-") for name in names)
+    return sorted(names - {MARKER})
 
 
 @pytest.fixture
