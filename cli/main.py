@@ -84,7 +84,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(_LOOK, "runs", "cli.diagnose.past.runs:runs", "What each startup, failover and bulk assignment took."),
     CommandEntry(_LOOK, "tablet", "cli.tablets.command:tablet", "Tablets: health, leader, members, and why; copies."),
     CommandEntry(_CHANGE, "table", "cli.tables:table", "Create, list, alter, enable, disable, delete tables."),
-    CommandEntry(_CHANGE, "region", "cli.regions:region", "List, move, assign, unassign, retry regions."),
+    CommandEntry(_CHANGE, "region", "cli.regions:region", "List, move, split, merge, assign, unassign, retry regions."),
     CommandEntry(
         _CHANGE,
         "unstick",

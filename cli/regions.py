@@ -1,4 +1,4 @@
-"""`rk region`: list, move, assign, unassign and retry regions.
+"""`rk region`: list, move, split, merge, assign, unassign and retry regions.
 
 A region is named by its id, by a unique prefix of its id, or by `TABLE:KEY`: the region of the table that contains
 the key.
@@ -18,6 +18,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
 from cli.common.views.lists import Key, Listing, listed
+from cli.common.waiting import waiting
 from cli.shell import complete
 from cli.tables import every_region, regions_table, replica_state
 from cli.tablets.moving import move_member
@@ -32,7 +33,7 @@ _GRACE_S: Final = 5.0
 @click.group()
 @global_options
 def region() -> None:
-    """List, move, assign, unassign and retry regions."""
+    """List, move, split, merge, assign, unassign and retry regions."""
 
 
 @region.command("list")
@@ -164,6 +165,77 @@ def move(given: Globals, region_name: str, destination: str | None, replica: int
             "after": now,
         }
         output.report(payload, text.rstrip(), as_json=given.json)
+
+
+@region.command()
+@click.argument("region_name", metavar="REGION", shell_complete=complete.regions)
+@click.option(
+    "--at",
+    "at",
+    metavar="KEY",
+    default="",
+    help="First key of the second half, as in TABLE:KEY.  [default: the middle of the region's bytes]",
+)
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=300.0, show_default=True, help="Seconds to wait.")
+@click.option("--dry-run", is_flag=True, help="Only show where the region would be split.")
+@global_options
+@click.pass_obj
+def split(given: Globals, region_name: str, at: str, wait_s: float, dry_run: bool) -> None:
+    """Split REGION (an id, a prefix of one, or TABLE:KEY) into two, and wait until both are open.
+
+    Its rows stay readable and writable, except for a moment at the end. No row is lost, whichever process dies
+    meanwhile. A region of a table with tablets cannot be split.
+    """
+    with open_cluster(given) as cluster:
+        found = find_region(cluster, region_name)
+        (table,) = (one.table for one in every_region(cluster, found.region.table_id))
+        key = place(key_text(table, at), found.region.hash_buckets) if at else ""
+        request = messages.SplitRegion(found.region.region_id, key, int(wait_s * 1000), dry_run)
+        _show_resharded(given, cluster, request, wait_s)
+
+
+@region.command()
+@click.argument("region_name", metavar="REGION", shell_complete=complete.regions)
+@click.argument("other_name", metavar="NEIGHBOR", shell_complete=complete.regions)
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=300.0, show_default=True, help="Seconds to wait.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be merged.")
+@global_options
+@click.pass_obj
+def merge(given: Globals, region_name: str, other_name: str, wait_s: float, dry_run: bool) -> None:
+    """Merge REGION and NEIGHBOR, whose key ranges touch, into one region, and wait until it is open.
+
+    If they are on two servers, one of them is moved first.
+    """
+    with open_cluster(given) as cluster:
+        one, two = (find_region(cluster, name).region.region_id for name in (region_name, other_name))
+        _show_resharded(given, cluster, messages.MergeRegions(one, two, int(wait_s * 1000), dry_run), wait_s)
+
+
+def _show_resharded(
+    given: Globals, cluster: Cluster, request: messages.SplitRegion | messages.MergeRegions, wait_s: float
+) -> None:
+    """Send a split or merge, and show what replaces what."""
+    with waiting("the regions to be copied and opened", wait_s + _GRACE_S):
+        answer = cluster.ask_master(request, messages.Resharded, timeout_s=wait_s + _GRACE_S)
+    names = [
+        ", ".join(f"{one.region_id} {output.key_range(one.start_key, one.end_key)}" for one in regions)
+        for regions in (answer.parents, answer.daughters)
+    ]
+    verb = "is" if len(answer.parents) == 1 else "are"
+    names[0] = names[0] or "the former regions"  # they were replaced before this request, perhaps by an earlier one
+    state = "would become" if request.dry_run else "became" if answer.is_done else f"{verb} to become"
+    text = f"{names[0]} {state} {names[1]}" + (f" (cause {answer.cause_id})" if answer.cause_id else "")
+    output.report(
+        {
+            "parents": answer.parents,
+            "daughters": answer.daughters,
+            "is_done": answer.is_done,
+            "dry_run": request.dry_run,
+            "cause_id": answer.cause_id,
+        },
+        text,
+        as_json=given.json,
+    )
 
 
 def _server_of_member(status: messages.RegionStatus, number: int) -> str:

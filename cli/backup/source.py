@@ -141,7 +141,9 @@ class RegionSource:
     ) -> RegionRead:
         """Read a region once. Raise RpcError, or what the locator raises."""
         now = self._locator.refresh(region.table_id, region.region_id)
-        if now is None or now.is_replaced:
+        if now is not None and now.is_replaced:
+            raise RegionFailedError(f"region {region.region_id} was split or merged meanwhile: repeat the backup")
+        if now is None:
             raise RegionFailedError(f"region {region.region_id} is gone: its table was deleted meanwhile")
         begin, read_on = (self._tablet if now.is_tablet else self._shared)(now, known, span[0])
         if self._stopped.is_set():

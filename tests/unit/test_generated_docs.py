@@ -25,6 +25,7 @@ _DIRECTORIES: Final = {
     "root", "parents", "records", "shard_paths", "parse_transition",
     "masters", "servers", "draining", "tables", "names", "regions", "unassigned", "plans", "history", "alarms", "runs",
     "moves", "intents", "fenced", "barred", "requests", "shared", "drills", "undo", "forgotten",
+    "reshardings",
 }  # fmt: skip
 
 
