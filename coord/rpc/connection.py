@@ -14,7 +14,7 @@ from coord.daemon import ListeningReactor
 from coord.rpc.wire import PREAMBLE, Code, Payload, RpcError, RpcFrameReader, StreamError, rejection
 from coord.security.channel import ProofChannel, Unproven, address_of
 from coord.security.principal import NOBODY, Principal
-from coord.security.revocation import Shown, known
+from coord.security.revocation import ShownCredential, known
 
 __all__ = ["REQUESTS_MAX", "Frames", "RpcReactor", "peer_name"]
 
@@ -45,7 +45,7 @@ class Frames(TwistedProtocol):
         #: Who is at the other end, once proved.
         self.peer: Principal = NOBODY
         #: By which credential, if it can be revoked.
-        self.shown: Shown | None = None
+        self.shown: ShownCredential | None = None
         self._reader = RpcFrameReader()
         self._outbox: list[bytes] = []
         self._is_reading = False

@@ -16,7 +16,7 @@ from typing import Final
 from coord.errors import CoordError
 from coord.security.handshake import DialingEnd, HandshakeError, KeyOf, ListeningEnd, refusal
 from coord.security.principal import NOBODY, Principal
-from coord.security.revocation import Shown
+from coord.security.revocation import ShownCredential
 
 #: First bytes of a stream without a proof (`coord.rpc.wire`).
 OPEN_GREETING: Final = b"RKRP"
@@ -50,7 +50,7 @@ class ProofChannel:
         #: The identity of the other end, once proved.
         self.peer: Principal = NOBODY
         #: By which credential it has proved that; None as long as nothing can revoke it.
-        self.shown: Shown | None = None
+        self.shown: ShownCredential | None = None
         self.is_done = False
         #: True once bytes pass through unchanged.
         self.is_plain = False
@@ -151,7 +151,7 @@ class ListeningChannel(ProofChannel):
         self._out += reply
         if self._listener.is_done:
             self.is_plain = True
-            self.shown = Shown(self._listener.peer, self._listener.number)
+            self.shown = ShownCredential(self._listener.peer, self._listener.number)
             self._out += self._finish(self._listener.peer)
         return rest
 

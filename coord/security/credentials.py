@@ -30,7 +30,7 @@ from coord.security.channel import DialingChannel, ListeningChannel, ProofChanne
 from coord.security.handshake import NONCE_BYTES, HandshakeError
 from coord.security.keys import ClusterSecrets, IdentityKey, decode_key, decode_secrets, issue
 from coord.security.principal import USER, Principal, is_valid, parse_principal
-from coord.security.revocation import Shown
+from coord.security.revocation import ShownCredential
 from coord.security.tls_channel import TlsChannel
 from coord.tls.context import NEED, TlsFiles, client_context, server_context
 from coord.tls.reloading import version_of
@@ -142,13 +142,13 @@ class Credentials:
         shown = self.shown_by(token, purpose)
         return None if shown is None else shown.who
 
-    def shown_by(self, token: str, purpose: bytes = FOR_ADMIN) -> Shown | None:
+    def shown_by(self, token: str, purpose: bytes = FOR_ADMIN) -> ShownCredential | None:
         """Return the key that a valid token comes from, else None."""
         who, _, mac = token.rpartition(":")
         found = self.secret_part_of(who, purpose)
         return found[0] if found is not None and hmac.compare_digest(found[1].encode(), mac.encode()) else None
 
-    def secret_part_of(self, who: str, purpose: bytes = FOR_ADMIN) -> tuple[Shown, str] | None:
+    def secret_part_of(self, who: str, purpose: bytes = FOR_ADMIN) -> tuple[ShownCredential, str] | None:
         """Return the key and the last part of the token that begins with `who`, for instance `user:alice:1`; None if
         there is no such token."""
         self._refresh()
@@ -156,7 +156,7 @@ class Credentials:
         name, _, number = rest.rpartition(":")
         if not is_valid(kind, name) or not number.isascii() or not number.isdecimal() or len(number) > _NUMBER_DIGITS:
             return None
-        shown = Shown(Principal(kind, name), int(number))
+        shown = ShownCredential(Principal(kind, name), int(number))
         try:
             key = self._key_of(shown.who, shown.number)
         except HandshakeError:

@@ -13,7 +13,7 @@ from typing import Final
 
 from coord.security.credentials import FOR_STORE, Credentials, read_daemon, read_user
 from coord.security.principal import Principal
-from coord.security.revocation import Shown
+from coord.security.revocation import ShownCredential
 from coord.tls.context import TlsFiles
 
 DIRECTORY_VARIABLE: Final = "RK_CERTS_DIR"
@@ -55,7 +55,7 @@ def store_token() -> str:
     return "" if credentials is None else credentials.token(FOR_STORE)
 
 
-def shown_by_store_token(token: str) -> Shown | None:
+def shown_by_store_token(token: str) -> ShownCredential | None:
     """Return the key that a token for store nodes comes from, as far as this process can verify tokens."""
     credentials = own()
     return None if credentials is None else credentials.shown_by(token, FOR_STORE)
@@ -67,7 +67,7 @@ def tls_files() -> TlsFiles | None:
     return None if credentials is None else credentials.tls_files()
 
 
-def secret_part_of_store_token(who: str) -> tuple[Shown, str] | None:
+def secret_part_of_store_token(who: str) -> tuple[ShownCredential, str] | None:
     """Return key and last part of the token for store nodes that begins with `who`, for instance `user:alice:1`."""
     credentials = own()
     return None if credentials is None else credentials.secret_part_of(who, FOR_STORE)

@@ -34,7 +34,7 @@ class Revoked(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
 
 
-class Shown(NamedTuple):
+class ShownCredential(NamedTuple):
     """The credential by which the other end of a connection has proved who it is: a key, or with `serial` a
     certificate."""
 
@@ -51,7 +51,7 @@ class RevocationList(msgspec.Struct, frozen=True):
 
     revoked: tuple[Revoked, ...] = ()
 
-    def objection(self, shown: Shown) -> str:
+    def objection(self, shown: ShownCredential) -> str:
         """Return why a credential is worth nothing, "" if it is valid."""
         if shown.serial:
             return self.certificate_objection(shown.who, shown.serial, shown.valid_from_s)
@@ -118,7 +118,7 @@ def learn(data: bytes) -> bool:
 
 
 def watch(watcher: RevocationWatcher) -> None:
-    """Tell `watcher` each change of the list, as long as it lives."""
+    """Call `watcher` after each change of the list, as long as it lives."""
     _OwnRevocations.watchers.add(watcher)
 
 

@@ -10,7 +10,7 @@ from coord.security import revocation
 from coord.security.channel import IS_OPEN, IS_SECURED, OPEN_GREETING, ProofChannel, Unproven
 from coord.security.handshake import GREETING, refusal, satisfies
 from coord.security.principal import NOBODY, Principal, is_valid
-from coord.security.revocation import Shown
+from coord.security.revocation import ShownCredential
 from coord.tls.context import Engine, TlsError
 
 _SCHEME: Final = "regionkeeper://"
@@ -91,10 +91,10 @@ class TlsChannel(ProofChannel):
         return found
 
 
-def shown_by(engine: Engine, who: Principal) -> Shown:
+def shown_by(engine: Engine, who: Principal) -> ShownCredential:
     """Return the peer's verified certificate, which is that of `who`."""
     serial, valid_from_s = engine.peer_serial()
-    return Shown(who, serial=serial, valid_from_s=valid_from_s)
+    return ShownCredential(who, serial=serial, valid_from_s=valid_from_s)
 
 
 def revoked_peer(engine: Engine) -> str:

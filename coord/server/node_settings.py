@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from coord.security import process
-from coord.security.revocation import Shown
+from coord.security.revocation import ShownCredential
 from coord.server.clients.authentication import Authenticator
 from coord.server.clients.connection import Limits
 from coord.server.config.addresses import Address, Members
@@ -39,8 +39,8 @@ class NodeSettings:
         super_digest: str = "",
         sasl_users: Mapping[str, str] | None = None,
         required_schemes: Iterable[str] = (),
-        shown_by: Callable[[str], Shown | None] = lambda _: None,
-        secret_part_of: Callable[[str], tuple[Shown, str] | None] | None = None,
+        shown_by: Callable[[str], ShownCredential | None] = lambda _: None,
+        secret_part_of: Callable[[str], tuple[ShownCredential, str] | None] | None = None,
         read_only_mode: bool = False,
         enforce_quotas: bool = False,
         znodes_max: int = 0,

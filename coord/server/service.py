@@ -39,7 +39,7 @@ from coord.server.node_settings import node_settings
 from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import has_forgotten, recover_or_repair
 from coord.server.recovery.startup import WAL_FOLDER
-from coord.server.sessions.revoked import RevokedCredentials
+from coord.server.revoked import RevokedCredentials
 from coord.server.snapshots.job import ForkSnapshotJob
 from coord.storage.records import WriteBatch
 from coord.storage.writer import InlineWriter, ThreadWriter

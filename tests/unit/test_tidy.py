@@ -42,6 +42,7 @@ DUPLICATE_CLASSES: Final[set[str]] = set()
 #: Definitions whose users are still to be written, or that a base class of another project calls.
 UNUSED: Final[set[str]] = {
     "cli.main.format_commands",
+    "coord.tls.listening.writeSequence",
     "pyspark_regionkeeper.source.pushFilters",
 }
 #: How often each package still has each retired word of docs/glossary.md. The drill `ddl-storm` keeps its name.

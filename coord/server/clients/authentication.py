@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from coord.errors import OK, RemoteProtocolError
-from coord.security.revocation import Shown
+from coord.security.revocation import ShownCredential
 from coord.server.clients.audit import AuditLog
 from coord.server.clients.connection import Connection
 from coord.tree.acl import DIGEST, IP, SUPER, Identity
@@ -57,8 +57,8 @@ class Authenticator:
         super_digest: str = "",
         sasl_users: Mapping[str, str] | None = None,
         required: Iterable[str] = (),
-        shown_by: Callable[[str], Shown | None] = lambda _: None,
-        secret_part_of: Callable[[str], tuple[Shown, str] | None] | None = None,
+        shown_by: Callable[[str], ShownCredential | None] = lambda _: None,
+        secret_part_of: Callable[[str], tuple[ShownCredential, str] | None] | None = None,
         monotonic_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """`token(n)` returns n unpredictable bytes; `super_digest` is `user:base64 of SHA-1`, "" for no superuser.
@@ -150,7 +150,7 @@ class Authenticator:
         found = self._secret_part_of(user)
         return None if found is None else found[1]
 
-    def _proved_principal(self, connection: Connection, shown: Shown) -> list[Identity]:
+    def _proved_principal(self, connection: Connection, shown: ShownCredential) -> list[Identity]:
         """Admit the connection; return the identities of a key's principal."""
         self._proved(connection, RK)
         connection.shown.append(shown)

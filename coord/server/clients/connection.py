@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from mypy_extensions import mypyc_attr
 
-from coord.security.revocation import Shown
+from coord.security.revocation import ShownCredential
 from coord.tree.sessions import Session
 from coord.wire.codec import encode_reply_frame
 from coord.wire.sasl import SaslServer
@@ -123,7 +123,7 @@ class Connection:
         #: Subject of the client's TLS certificate, b"" without one.
         self.certificate = b""
         #: Keys of the cluster that the client has proved.
-        self.shown: list[Shown] = []
+        self.shown: list[ShownCredential] = []
         #: The client has proved an identity of a required scheme, or none is required. Set when the session begins.
         self.is_admitted = True
         #: The SASL exchange begun last.

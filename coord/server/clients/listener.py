@@ -123,6 +123,10 @@ class ClientStream(Stream, ClientTransport):
         wire = self._wire
         listener = self._listener
         pipeline = listener.pipeline
+        why = revoked_peer(self.tls) if self.tls is not None else ""
+        if why:
+            self.fail(f"TLS: {why}")
+            return
         if wire.phase == PHASE_WORD:
             self._has_begun = True
             answer = listener.answer_word(wire.word)
@@ -134,10 +138,6 @@ class ClientStream(Stream, ClientTransport):
             self._has_begun = True
             request = wire.take_connect()
             if self.tls is not None:
-                why = revoked_peer(self.tls)
-                if why:
-                    self.fail(f"TLS: {why}")
-                    return
                 self.connection.certificate = self.tls.peer_subject().encode()
             if request is not None:
                 pipeline.handshake.open_session(self.connection, request)

@@ -3,5 +3,4 @@
 contact.py   the lease from the leader during which this node may reply to its clients
 liveness.py  reports to the leader; at the leader, the expiry of silent sessions
 endings.py   sessions that are about to expire, and the nodes that must agree first
-revoked.py   the list of revoked credentials: connections and sessions that end because of it
 """

@@ -11,7 +11,7 @@ from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 
 from coord.errors import AUTH_FAILED, NO_AUTH, OK, SESSION_CLOSED_REQUIRE_SASL_AUTH
 from coord.security.principal import Principal
-from coord.security.revocation import Shown
+from coord.security.revocation import ShownCredential
 from coord.server.clients.authentication import Authenticator
 from coord.wire import opcodes as op
 from coord.wire import records
@@ -21,6 +21,8 @@ from tests.support.store_nodes import Client, SeededRng, StoreNodes
 
 #: The digest of super:test, as `generate_digest("super:test")` of ZooKeeper prints it.
 SUPER_DIGEST = "super:D/InIHSb7yEEbrWz8b9l71RjZJU="
+
+ALICE = ShownCredential(Principal("user", "alice"), 1)
 
 
 class Audit:
@@ -286,7 +288,7 @@ def test_a_token_of_the_cluster_proves_its_principal(nodes: StoreNodes, audit: A
             SeededRng(7).token,
             super_digest=SUPER_DIGEST,
             required=("rk",),
-            shown_by=lambda token: Shown(Principal("user", "alice"), 1) if token == "user:alice:1:mac" else None,
+            shown_by=lambda token: ALICE if token == "user:alice:1:mac" else None,
         )
     boss, alice, stranger = Asker(nodes), Asker(nodes), Asker(nodes)
     assert boss.auth(b"digest", b"super:test") == OK
@@ -312,7 +314,7 @@ def test_a_token_is_proved_without_being_sent(nodes: StoreNodes, audit: Audit) -
             SeededRng(7).token,
             sasl_users={"bob": "builder"},
             required=("rk",),
-            secret_part_of=lambda who: (Shown(Principal("user", "alice"), 1), "mac") if who == "user:alice:1" else None,
+            secret_part_of=lambda who: (ALICE, "mac") if who == "user:alice:1" else None,
         )
 
     def proved(user: str, password: str) -> tuple[Asker, int]:
