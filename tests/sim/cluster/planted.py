@@ -355,6 +355,8 @@ class HandedOverUnread(Bug):
 class ProvedByWordAlone(Bug):
     """A standby counts as up to date when it has received all events, before it has read the changes."""
 
+    seeds = 30
+
     def patches(self) -> list[Patch]:
         async def prove(self: StoreWatcher) -> None:
             sent_ms = self._now_ms()

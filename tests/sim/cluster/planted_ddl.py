@@ -208,6 +208,7 @@ class AssignsUnchecked(DdlBug):
 class UncheckedAfterWaiting(DdlBug):
     """A server does not check an order again after the order has waited for the store to confirm the epoch."""
 
+    seeds = 40
     elections = ("vacate-active", "freeze-server")
     duration_s = 15.0
     heavy = 0.3
