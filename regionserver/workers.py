@@ -12,6 +12,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 T = TypeVar("T")
@@ -31,6 +32,9 @@ class WorkerPool(Protocol):
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None: ...
     def stop(self, timeout_s: float) -> bool: ...
 
+
+#: Runs work on a thread, and calls back with its result or exception: `WorkerPool.submit`.
+Submit = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 
 #: Makes a pool: reactor, threads, delivered, fatal.
 Pool = Callable[[Any, int, Callable[[], None], Callable[[Failure], object]], WorkerPool]
@@ -102,3 +106,10 @@ class Workers:
             self._delivered()
         except Exception:  # the reactor would log the exception and continue; `fatal` stops the process
             self._fatal(Failure())  # type: ignore[no-untyped-call]
+
+
+def outcome_of(submit: Submit, work: Callable[[], Any]) -> Deferred[Any]:
+    """Run `work` on a thread. The Deferred fires with the result, or with the exception as a value; it never fails."""
+    done: Deferred[Any] = Deferred()
+    submit(work, done.callback)  # `callback` takes an exception as a value, since it is no Failure
+    return done

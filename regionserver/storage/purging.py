@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from coord.errors import CoordError, NoNode
@@ -18,6 +17,7 @@ from regions.messages import BAD_REQUEST, BUSY, Directories, Purged
 from regions.records.znodes import CorruptZnode, decode_table
 from regions.transitions.purging import objection_to_purge
 from regionserver.opener import RegionOpener
+from regionserver.workers import Submit, outcome_of
 
 log = Logger()
 
@@ -28,7 +28,7 @@ class Purges:
     def __init__(
         self,
         opener: RegionOpener,
-        submit: Callable[[Callable[[], Any], Callable[[Any], None]], None],
+        submit: Submit,
         read: Callable[[str], Awaitable[bytes]],
         hosted: Callable[[], Iterable[str]],
     ) -> None:
@@ -72,9 +72,7 @@ class Purges:
             raise RpcError(BAD_REQUEST, f"nothing was removed: {objection}")
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        done: Deferred[Any] = Deferred()
-        self._submit(work, done.callback)
-        result = await done
+        result = await outcome_of(self._submit, work)
         if isinstance(result, Exception):
             log.warn("could not access files of deleted tables: {error}", error=result)
             raise RpcError(BUSY, f"could not access files of deleted tables: {result}")

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from coord.errors import CoordError, NoNode
@@ -31,6 +30,7 @@ from regions.records.model import RegionRecord, ReplicaLocation
 from regions.records.znodes import CorruptZnode, decode_region
 from regionserver.errors import RegionError
 from regionserver.opener import RegionOpener
+from regionserver.workers import Submit, outcome_of
 
 log = Logger()
 
@@ -41,7 +41,7 @@ class ReshardingService:
     def __init__(
         self,
         opener: RegionOpener,
-        submit: Callable[[Callable[[], Any], Callable[[Any], None]], None],
+        submit: Submit,
         read: Callable[[str, str], Awaitable[bytes]],
         served: Callable[[tuple[str, int]], tuple[RegionRecord, ReplicaLocation] | None],
     ) -> None:
@@ -101,9 +101,7 @@ class ReshardingService:
             raise RpcError(BUSY, f"the record of region {region_id} could not be read: {error}") from error
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        done: Deferred[Any] = Deferred()
-        self._submit(work, done.callback)
-        result = await done
+        result = await outcome_of(self._submit, work)
         if isinstance(result, RegionError):
             raise RpcError(BAD_REQUEST, str(result))
         if isinstance(result, RpcError):

@@ -53,7 +53,7 @@ from regionserver.tablets.process.files_work import FilesWork, SharedSteps
 from regionserver.tablets.process.life_work import ReplicaLife, why_of
 from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.upkeep.space import DiskSpace
-from regionserver.workers import WorkerPool
+from regionserver.workers import WorkerPool, outcome_of
 
 log = Logger()
 
@@ -415,10 +415,7 @@ class CopyWork:
         self._calls.post(lambda: self._files_pool.submit(work, lambda _: None))
 
     def _on_files(self, work: Callable[[], Any]) -> Deferred[Any]:
-        done: Deferred[Any] = Deferred()
-        # An exception is a value here: `callback` takes it as one.
-        self._files_pool.submit(work, done.callback)
-        return done
+        return outcome_of(self._files_pool.submit, work)
 
     # --- end ----------------------------------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ from regionserver.tablets.process.reports import ServersSeen
 from regionserver.tablets.process.rows_work import RowsWork, WaitingRequest
 from regionserver.tablets.rows.self_test import self_test
 from regionserver.tablets.rows.tablet_rows import TabletRows
-from regionserver.workers import Workers
+from regionserver.workers import Workers, outcome_of
 
 log = Logger()
 
@@ -557,16 +557,16 @@ class TabletHost:
         self._is_due = True
         self.end_turn()
         opened = [replica.rows for replica in self._replicas.values() if replica.rows is not None]
-        closings = [self._on_thread(self._slow_pool, partial(close_rows, rows)) for rows in opened]
+        closings = [outcome_of(self._slow_pool.submit, partial(close_rows, rows)) for rows in opened]
         for closing in closings:
             why = yield closing
             if why:
                 log.warn("rows were closed with an error: {why}", why=why_of(why))
         self._is_running = False
         self._running_slots.end()
-        yield self._on_thread(self._files_pool, lambda: None)
+        yield outcome_of(self._files_pool.submit, lambda: None)
         self._log.unwatch()
-        yield self._on_thread(self._slow_pool, self._log.close)
+        yield outcome_of(self._slow_pool.submit, self._log.close)
         for pool in (self._pool, self._slow_pool, self._files_pool):
             pool.stop(STOP_S)
 
@@ -574,9 +574,3 @@ class TabletHost:
         passed: Deferred[None] = Deferred()
         self._reactor.callLater(delay_s, passed.callback, None)
         return passed
-
-    def _on_thread(self, pool: Workers, work: Callable[[], Any]) -> Deferred[Any]:
-        done: Deferred[Any] = Deferred()
-        # An exception is a result like others here: `callback` takes it as a value only if it is no Failure.
-        pool.submit(work, done.callback)
-        return done
