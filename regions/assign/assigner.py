@@ -288,7 +288,6 @@ class Assigner:
             case (
                 ev.ReshardingSeen()
                 | ev.ReshardingEnded()
-                | ev.ReshardingRefused()
                 | ev.DaughtersPrepared()
                 | ev.ParentsReplaced()
                 | ev.ParentsRemoved()
@@ -303,8 +302,6 @@ class Assigner:
                 self.reshardings.seen(event.record, event.version, now_ms)
             case ev.ReshardingEnded():
                 self.reshardings.ended(event.region_id, now_ms)
-            case ev.ReshardingRefused():
-                self.reshardings.refused(event.region_id, now_ms)
             case ev.DaughtersPrepared():
                 self.reshardings.prepared(event, now_ms)
             case ev.ParentsReplaced():

@@ -206,14 +206,18 @@ class PrepareDaughters(Caused):
 
 
 class WriteResharding(Caused):
-    """Write the next state of a split or merge. `ReshardingSeen` or `ReshardingRefused` follows."""
+    """Write the next state of a split or merge. `ReshardingSeen` follows.
+
+    If the store refuses this write, or those of EndResharding and ReplaceParents, the work is read again: then
+    `ReshardingSeen` follows with what the store has, or `ReshardingEnded`.
+    """
 
     record: ReshardingRecord
     version: int
 
 
 class EndResharding(Caused):
-    """Delete the znode of a split or merge that is done or canceled. `ReshardingEnded` or `ReshardingRefused` follows.
+    """Delete the znode of a split or merge that is done or canceled. `ReshardingEnded` follows.
 
     `error` says why it was canceled; "" if it is done.
     """
@@ -225,7 +229,7 @@ class EndResharding(Caused):
 
 class ReplaceParents(Caused):
     """Replace the parents by the daughters, in one write: the parents are REPLACED and lose their transitions, the
-    daughters are created, the table counts its regions anew. `ParentsReplaced` or `ReshardingRefused` follows.
+    daughters are created, the table counts its regions anew. `ParentsReplaced` follows.
 
     `record` is the next state of the work, `version` that of the present one.
     """

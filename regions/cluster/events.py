@@ -209,12 +209,6 @@ class ReshardingEnded(msgspec.Struct):
     region_id: str
 
 
-class ReshardingRefused(msgspec.Struct):
-    """The store has refused a step of a split or merge. Its znode and its parents are read again, then this follows."""
-
-    region_id: str
-
-
 class DaughtersPrepared(msgspec.Struct):
     """A server's answer to PrepareDaughters. `error` "": the daughters' files have the rows, except for the latest.
 
@@ -271,7 +265,6 @@ Event = (
     | ReplaceFailed
     | ReshardingSeen
     | ReshardingEnded
-    | ReshardingRefused
     | DaughtersPrepared
     | ParentsReplaced
     | ParentsRemoved

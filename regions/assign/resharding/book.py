@@ -134,13 +134,6 @@ class Reshardings:
                 region.is_leaving = False
         self._decide_parents(work.record, now_ms)
 
-    def refused(self, region_id: str, now_ms: int) -> None:
-        """Decide again after a refused write. What it depends on has been read since."""
-        work = self._works.get(region_id)
-        if work is not None:
-            work.is_writing = False
-            self._advance(work, now_ms)
-
     def prepared(self, event: ev.DaughtersPrepared, now_ms: int) -> None:
         """Note a server's answer; cancel the work if the server cannot do it."""
         work = self._works.get(event.region_id)
