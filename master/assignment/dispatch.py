@@ -100,7 +100,7 @@ class Dispatcher:
         server, record = effect.server, effect.record
         message = PrepareRows(
             self._epoch, server.uuid, server.start_code, list(record.parents), list(record.daughters),
-            self._cluster_id, "" if effect.origin is None else effect.origin.cause_id,
+            self._cluster_id, effect.cause_id,
         )  # fmt: skip
         return self._client(server).call(message, PURGE_S, expect=RowsPrepared)
 
@@ -110,7 +110,7 @@ class Dispatcher:
         daughters = [one.region_id for one in record.daughters]
         message = RemoveRegions(
             self._epoch, server.uuid, server.start_code, record.table_id, list(record.parents), daughters,
-            self._cluster_id, "" if effect.origin is None else effect.origin.cause_id,
+            self._cluster_id, effect.cause_id,
         )  # fmt: skip
         return self._client(server).call(message, PURGE_S, expect=Purged)
 
@@ -153,7 +153,7 @@ class Dispatcher:
             message = ChangeConfig(
                 self._epoch, server.uuid, server.start_code, effect.region_id, effect.expect, change,
                 effect.member.number, effect.member.uuid, effect.host, effect.peer_port, role, ANSWER_WITHIN_MS,
-                self._cluster_id, "" if effect.origin is None else effect.origin.cause_id,
+                self._cluster_id, effect.cause_id,
             )  # fmt: skip
         sent = self._client(server).call(message, ANSWER_WITHIN_MS / 1000 + GRACE_S, expect=ConfigChanged)
         sent.addCallbacks(

@@ -316,7 +316,7 @@ class TabletKeeping:
                 self._dispatcher.send(effect)
             case ChangeMembers() | HandOver():
                 log.info("tablet {tablet}: {change} (cause {cause})", tablet=effect.region_id, change=effect.why,
-                         cause="" if effect.origin is None else effect.origin.cause_id)  # fmt: skip
+                         cause=effect.cause_id)  # fmt: skip
                 self._dispatcher.change(effect, self._change_answered)
             case fx.ReadTransition():
                 self._reader.put(effect.region_id, effect.replica)

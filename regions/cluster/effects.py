@@ -36,6 +36,11 @@ class Caused(msgspec.Struct, kw_only=True):
 
     origin: WorkOrigin | None = None
 
+    @property
+    def cause_id(self) -> str:
+        """The id of the work's cause, "" without an origin."""
+        return "" if self.origin is None else self.origin.cause_id
+
 
 class WriteOffline(Caused):
     """Create (`before` None) or set the transition to `record`, which is OFFLINE.
