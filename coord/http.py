@@ -11,7 +11,7 @@ and everything below `/ui/`, with streams that stay open. Pages accept only GET 
 traceback: an exception is logged and becomes a 500 with one sentence. A daemon with credentials serves its front and
 all pages but /health and /ready only for a token (`coord.security.admin`); an open one serves everybody who reaches the
 configured address. With TLS on every port (`coord.security.credentials`) it is HTTPS, and a certificate of the
-cluster does instead of a token.
+cluster replaces a token.
 
 Callers that do not finish a request cannot close the port to probes: a request has a time limit, and at a bound of
 connections the oldest one without a whole request gives way to the newcomer. An action that answers without end (a
@@ -169,9 +169,10 @@ class AdminHttp:
         """Return status and sentence if this request may not be served. Actions check tokens of their own."""
         if request.path in self.actions:
             return None
-        sealed: Any = _connection_of(request).transport
-        if self._tls is not None and is_certified(sealed.engine):
-            return None
+        if self._tls is not None:
+            sealed: Any = _connection_of(request).transport
+            if is_certified(sealed.engine):
+                return None
         sent, by_query = _token_of(request)
         found = objection(self._credentials, request.path.decode("ascii", "replace"), sent)
         if found is None and by_query and self._credentials is not None:

@@ -166,7 +166,7 @@ class ReshardingOrders(Protocol):
 
 
 class ReshardingContext(ActiveContext, Protocol):
-    """The active master as those use it who carry out splits and merges."""
+    """The part of the active master that `master/resharding/work.py` uses."""
 
     @property
     def dispatcher(self) -> ReshardingOrders:

@@ -44,7 +44,7 @@ def objection(credentials: Credentials | None, path: str, token: str) -> tuple[i
 
 
 def is_certified(engine: Engine) -> bool:
-    """Return True if the caller has shown a certificate of a principal of the cluster, which is not revoked."""
+    """Return True if the caller has shown a certificate of a principal of the cluster, and it is not revoked."""
     return any(principal_in(uri) is not NOBODY for uri in engine.peer_uris()) and not revoked_peer(engine)
 
 

@@ -46,7 +46,7 @@ class TlsConnection(ProtocolWrapper):
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
-        """Say the end, and close after everything has been sent."""
+        """Send the end of the TLS session, and close when everything is sent."""
         transport: Any = self.transport
         transport.write(self.engine.close_notify())
         super().loseConnection()  # type: ignore[no-untyped-call]

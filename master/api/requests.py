@@ -56,7 +56,8 @@ class Walked(NamedTuple):
     unserved: ms.Unserved | None = None
 
     def at_most(self, working: int, tablets: int) -> Walked:
-        """Return the answer, given again when only `working` shared replicas and `tablets` members have work left."""
+        """Return this earlier answer with its counts lowered: `working` shared replicas and `tablets` members have work
+        left, not more."""
         unserved = self.unserved
         if unserved is not None and unserved.count > working:
             unserved = msgspec.structs.replace(unserved, count=working)

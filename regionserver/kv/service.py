@@ -138,7 +138,7 @@ class KvRegions(DirectoryOpener):
     def prepare_daughters(self, parents: Sequence[RegionRecord], daughters: Sequence[RegionRecord]) -> None:
         """Copy the parents' rows into files of the daughters. Raise RegionError, RpcError, OSError."""
         files = [self._file(one) for one in parents]
-        heirs = Heirs(files[0].lock.folder, files, [(one.region_id) for one in parents], daughters)
+        heirs = Heirs(files[0].lock.folder, files, [one.region_id for one in parents], daughters)
         for file in files:
             file.set_heirs(heirs)
         try:

@@ -27,7 +27,8 @@ _NEEDED: Final = (encodings.idna,)
 
 
 def as_stranger(work: Callable[[], T]) -> T:
-    """Return what `work` returns in a process of the user `nobody`, or of this user if that may not become another."""
+    """Run `work` in a process of the user `nobody`, and return its result. Only root can change the user; for others
+    the process keeps their own."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(work, sender))

@@ -131,7 +131,7 @@ def test_prepared_files_that_miss_a_later_write_are_not_used(shelf: Shelf) -> No
 
 
 def test_a_merge_has_the_rows_of_both(shelf: Shelf) -> None:
-    """Both parents' latest rows are in the daughter, prepared or not."""
+    """The daughter has the latest rows of both parents, whether its file was prepared or is copied at its open."""
     for is_prepared in (True, False):
         whole = RegionRecord("t", f"t.{is_prepared:d}", replicas=(ReplicaLocation(0, "a", 1, token=5),))
         low, high = split_at(whole, "m")
