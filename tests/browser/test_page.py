@@ -163,8 +163,8 @@ def test_the_map_is_used_by_keyboard(browser: Any, cluster: LocalUp) -> None:
         for press in ("Escape", "ArrowRight", "Enter"):
             one.page.keyboard.press(press)
         one.wait("location.hash.startsWith('#/region/')")
-        third = one.read("rk.model.key[rk.model.ordered()[0].rows[2]]")
-        assert one.read("location.hash").endswith(f"/{third.rpartition('-')[0]}")
+        fourth = one.read("rk.model.key[rk.model.ordered()[0].rows[3]]")
+        assert one.read("location.hash").endswith(f"/{fourth.rpartition('-')[0]}")
         one.page.wait_for_selector("text=OPENING → OPENED", timeout=DEADLINE_MS)
         assert "OPEN" in one.page.inner_text("main")
         one.page.get_by_role("button", name="by time").click()
