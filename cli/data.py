@@ -7,6 +7,7 @@ value; values are printed as text if they are UTF-8, else as base64; JSON output
 from __future__ import annotations
 
 import base64
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -163,7 +164,7 @@ def put(
     """
     if if_absent and if_value is not None:
         raise UsageFaultError("--if-value and --if-absent exclude each other")
-    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}", math.inf):
         columns = client.columns(table)
         if columns is not None:
             refuse_if_value(table, if_value)
@@ -187,7 +188,7 @@ def put(
     done = f"put {len(data)} bytes at {key}"
     if if_absent or if_value is not None:
         return _compare_and_set(given, table, key, if_value, data, done, timeout_s)
-    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}", math.inf):
         client.put(table, key, data)
     _done(given, table, key, done)
     return 0
@@ -211,7 +212,7 @@ def delete(given: Globals, table: str, words: tuple[str, ...], if_value: str | N
 
     In a table with columns KEY is the value of the key column, or COLUMN=VALUE for each of them.
     """
-    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}", math.inf):
         columns = client.columns(table)
         if columns is not None:
             refuse_if_value(table, if_value)
@@ -233,7 +234,7 @@ def _compare_and_set(
 ) -> int:
     """Change a row if its value is `expected` (None: if there is no row); return the exit status."""
     wanted = None if expected is None else bytes_of(expected)
-    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}", math.inf):
         is_done = _has_condition(table, lambda: client.compare_and_set(table, key, wanted, value))
     if is_done:
         _done(given, table, key, done)
@@ -279,7 +280,7 @@ def _done(given: Globals, table: str, key: str, text: str) -> None:
 @click.option("--count", is_flag=True, help="Only count the rows (all, unless --limit is given).")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
 @null_text
-@takes_timeout(TIMEOUT_S)
+@takes_timeout(TIMEOUT_S, of_each=True)
 @global_options
 @click.pass_context
 def scan(

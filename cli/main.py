@@ -345,8 +345,8 @@ def _trace_if_wanted() -> None:
 
 def _print_error(message: str, hint: str) -> None:
     click.echo(f"rk: {message}", err=True)
-    if hint:
-        click.echo(f"    {hint}", err=True)
+    for line in hint.splitlines():
+        click.echo(f"    {line}", err=True)
 
 
 def main() -> NoReturn:

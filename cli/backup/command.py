@@ -92,7 +92,7 @@ def progress_bar(given: Globals, words: str) -> Iterator[Callable[[int, int], ob
     help=f"The {ADMIN_FILE} of that node's data directory, or a copy of it.",
 )
 @_threads
-@takes_timeout(_TIMEOUT_S)
+@takes_timeout(_TIMEOUT_S, of_each=True)
 @global_options
 @click.pass_obj
 def create(
@@ -314,7 +314,7 @@ def _show_table(table: TableBackup, limit: int) -> None:
     "--continue", "continues", is_flag=True, help="Put the rows into tables that exist with the same regions."
 )
 @_threads
-@takes_timeout(_TIMEOUT_S)
+@takes_timeout(_TIMEOUT_S, of_each=True)
 @global_options
 @click.pass_obj
 def restore(

@@ -11,13 +11,15 @@ import contextlib
 import dataclasses
 import importlib.util
 import logging
+import math
 import os
 import socket
 import ssl
 import threading
+import time
 import urllib.request
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +48,8 @@ SESSION_TIMEOUT_S: Final = 10.0
 CLOSE_S: Final = 1.0
 #: Time without a session after which the command looks for the reason.
 _FIRST_LOOK_S: Final = 1.5
+#: Interval of looks at what has been found until then.
+_LOOK_S: Final = 0.1
 #: kazoo's reconnection to a store that was down, in seconds; by default its pauses double up to a minute.
 RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "max_jitter": 0.1}
 _FILES: Final = frozenset({"certs-dir", "store-tls-ca", "store-tls-cert", "store-tls-key"})
@@ -176,20 +180,20 @@ def connect(address: tuple[str, int], access: StoreAccess, timeout_s: float) -> 
         raise
 
 
-def misfit(address: tuple[str, int], access: StoreAccess) -> tuple[str, str]:
+def misfit(address: tuple[str, int], access: StoreAccess, timeout_s: float = PROBE_S) -> tuple[str, str]:
     """Return what prevents a connection to this port, and a hint; two empty texts if nothing was found."""
     where = f"{address[0]}:{address[1]}"
     try:
         if access.tls_paths() is None:
-            if _speaks_tls(address):
+            if _speaks_tls(address, timeout_s):
                 return (
                     f"{where} speaks TLS, but this command does not",
                     f"Give {_named('store-tls-ca')}, or another port.",
                 )
-            if _speaks_http(address):
+            if _speaks_http(address, timeout_s):
                 return f"{where} is a port for HTTP, not for clients of the store", "Give the client port of the nodes."
             return "", ""
-        with connect(address, access, PROBE_S) as sock:
+        with connect(address, access, timeout_s) as sock:
             # A server that requires a certificate reports this only after the client's handshake.
             sock.sendall(b"ruok")
             sock.recv(1)
@@ -228,13 +232,13 @@ def _of_tls_fault(where: str, error: ssl.SSLError, access: StoreAccess) -> tuple
     return f"TLS with {where} failed: {reason.replace('_', ' ').lower()}", ""
 
 
-def _speaks_tls(address: tuple[str, int]) -> bool:
+def _speaks_tls(address: tuple[str, int], timeout_s: float) -> bool:
     """Return True if the port answers the start of a handshake with TLS. The certificate is not checked."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
-        with socket.create_connection(address, timeout=PROBE_S) as plain, context.wrap_socket(plain):
+        with socket.create_connection(address, timeout=timeout_s) as plain, context.wrap_socket(plain):
             return True
     except ssl.SSLError as error:
         return "ALERT" in (error.reason or "")
@@ -242,10 +246,10 @@ def _speaks_tls(address: tuple[str, int]) -> bool:
         return False
 
 
-def _speaks_http(address: tuple[str, int]) -> bool:
+def _speaks_http(address: tuple[str, int], timeout_s: float) -> bool:
     """Return True if the port answers a request of HTTP, as an admin port does."""
     try:
-        with socket.create_connection(address, timeout=PROBE_S) as plain:
+        with socket.create_connection(address, timeout=timeout_s) as plain:
             plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
             return plain.recv(5) == b"HTTP/"
     except OSError:
@@ -299,7 +303,7 @@ def silence_of(address: str, timeout_s: float = PROBE_S) -> str:
             return "accepts connections and does not answer"
     except socket.gaierror as error:
         return f"has a host that cannot be resolved: {error.strerror}"
-    except TimeoutError:
+    except (TimeoutError, BlockingIOError):
         return "does not answer"
     except OSError:
         return "refuses connections"
@@ -327,35 +331,51 @@ def four_letter(address: str, word: str, timeout_s: float = PROBE_S, access: Sto
 
 
 @contextlib.contextmanager
-def open_store(hosts: str, timeout_s: float | None = None, access: StoreAccess = OPEN_ACCESS) -> Iterator[KazooClient]:
-    """Yield a kazoo session with the store, closed on exit. `timeout_s`: by default that of --timeout.
+def open_store(
+    hosts: str,
+    timeout_s: float | None = None,
+    access: StoreAccess = OPEN_ACCESS,
+    names: Mapping[str, str] | None = None,
+) -> Iterator[KazooClient]:
+    """Yield a kazoo session with the store, closed on exit. `timeout_s`: by default what is left of --timeout.
+    `names`: nodes' names by address.
 
     Raise UnreachableError if no address accepts a connection or opens a session in time, CliError if `access` does not
     match the store.
     """
     timeout_s = limit_s(CONNECT_TIMEOUT_S) if timeout_s is None else timeout_s
+    end_s = time.monotonic() + timeout_s
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # hides retries; this function raises what matters
     addresses = [part for part in hosts.partition("/")[0].split(",") if part]
-    with waiting(f"the store at {hosts} to accept a connection"):
-        is_there = any(is_answering(address, min(PROBE_S, timeout_s)) for address in addresses)
-    if not is_there:
-        for address in addresses:
-            _check_name(address)
-        raise UnreachableError(
-            f"no store answers at {hosts}",
-            "Is the cluster up? `rk up` starts one here; --store or RK_STORE names another.",
-        )
+    with waiting(f"the store at {hosts} to accept a connection", math.inf):
+        if not _accepts_any(addresses, min(PROBE_S, timeout_s)):
+            for address in addresses:
+                _check_name(address)
+            raise UnreachableError(
+                f"no store answers at {hosts}",
+                "Is the cluster up? `rk up` starts one here; --store or RK_STORE names another.",
+            )
     try:
         client = KazooClient(hosts=hosts, timeout=SESSION_TIMEOUT_S, **kazoo_options(access))
         access.tls_context()  # reports errors in the files, which kazoo would retry for ever
     except ConfigError as error:
         raise UsageFaultError(str(error), "Check the --store-tls options or their variables.") from error
     try:
-        with waiting(f"the store at {hosts} to open a session; a majority of its nodes must run"):
-            _begin_session(client, hosts, addresses, timeout_s, access)
+        with waiting(f"the store at {hosts} to open a session; a majority of its nodes must run", math.inf):
+            _begin_session(client, _Store(hosts, addresses, access, names or {}), timeout_s, end_s)
         yield client
     finally:
         _close(client)
+
+
+def _accepts_any(addresses: Sequence[str], timeout_s: float) -> bool:
+    """Return True as soon as one address accepts a TCP connection."""
+    pool = ThreadPoolExecutor(len(addresses))
+    try:
+        asked = [pool.submit(is_answering, one, timeout_s) for one in addresses]
+        return any(one.result() for one in as_completed(asked))
+    finally:
+        pool.shutdown(wait=False)
 
 
 def _close(client: KazooClient) -> None:
@@ -367,8 +387,10 @@ def _close(client: KazooClient) -> None:
             client.close()
 
     closing = threading.Thread(target=close, daemon=True)
+    is_open = client.connected
     closing.start()
-    closing.join(CLOSE_S)
+    if is_open:
+        closing.join(CLOSE_S)
 
 
 def _check_name(address: str) -> None:
@@ -380,17 +402,62 @@ def _check_name(address: str) -> None:
         raise UnreachableError(f"cannot resolve the host {host!r}: {error.strerror}", "Check its name.") from error
 
 
-def _misfits(addresses: list[str], access: StoreAccess) -> list[tuple[str, str]]:
-    """Return `misfit` of each address. All are asked at once: a silent one takes the whole limit of a probe."""
-    with ThreadPoolExecutor(len(addresses)) as pool:
-        return list(pool.map(lambda one: misfit(split_address(one), access), addresses))
+@dataclasses.dataclass(frozen=True)
+class _Store:
+    """The store that a command asks for a session."""
+
+    hosts: str
+    addresses: list[str]
+    access: StoreAccess
+    names: Mapping[str, str]
 
 
-def _begin_session(
-    client: KazooClient, hosts: str, addresses: list[str], timeout_s: float, access: StoreAccess
-) -> None:
+class _Look:
+    """A look at every node, all at once, for what prevents a session. It goes on while kazoo tries."""
+
+    def __init__(self, store: _Store, timeout_s: float) -> None:
+        # Two connections one after the other for `misfit`, and two for `answer_of`.
+        probe_s = max(_LOOK_S, min(PROBE_S, timeout_s / 2))
+        self._names = store.names
+        self._pool = ThreadPoolExecutor(2 * len(store.addresses))
+        self._misfits = [
+            self._pool.submit(misfit, split_address(one), store.access, probe_s) for one in store.addresses
+        ]
+        self._answers = {one: self._pool.submit(answer_of, one, probe_s, store.access) for one in store.addresses}
+
+    def check(self) -> None:
+        """Raise CliError if a node has shown that `access` does not match the store."""
+        for one in self._misfits:
+            if one.done() and one.result()[0]:
+                raise CliError(*one.result())
+
+    def answers(self) -> list[str]:
+        """Return a line for each node: what it has answered."""
+        return [
+            f"{self._names.get(address, address)} {answer.result() if answer.done() else 'does not answer'}"
+            for address, answer in self._answers.items()
+        ]
+
+    def end(self) -> None:
+        """Let the threads end by themselves."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def answer_of(address: str, timeout_s: float, access: StoreAccess) -> str:
+    """Return in words what a node answers to `srvr`."""
+    answer = four_letter(address, "srvr", timeout_s, access)
+    if not answer:
+        return silence_of(address, timeout_s)
+    mode = dict(line.partition(": ")[::2] for line in answer.splitlines()).get("Mode", "")
+    return f"serves as {mode.strip()}" if mode else "answers that it does not serve: it knows no leader"
+
+
+def _begin_session(client: KazooClient, store: _Store, timeout_s: float, end_s: float) -> None:
     """Start the client and look early for what prevents a session; kazoo itself only retries."""
     refused: list[str] = []
+
+    def left_s() -> float:
+        return max(0.0, end_s - time.monotonic())
 
     def listen(_: object) -> None:
         # kazoo shows AUTH_FAILED for a moment only, then the state is CLOSED as before the start.
@@ -398,27 +465,31 @@ def _begin_session(
             refused.append(client.client_state)
 
     client.add_listener(listen)
+    look = None
     try:
         started = client.start_async()
-        started.wait(min(timeout_s, _FIRST_LOOK_S))
+        started.wait(min(left_s() / 3, _FIRST_LOOK_S))
         if not client.connected and not refused:
-            for what, hint in _misfits(addresses, access):
-                if what:
-                    raise CliError(what, hint)
-            started.wait(max(0.0, timeout_s - _FIRST_LOOK_S))
-        if access.sasl and client.connected:
+            look = _Look(store, left_s())
+            while not started.wait(min(left_s(), _LOOK_S)) and left_s() and not refused:
+                look.check()
+        if store.access.sasl and client.connected:
             # kazoo reports a connection before it has authenticated; the first reply shows the result.
             with contextlib.suppress(KazooException):
-                client.sync_async("/").get(timeout=timeout_s)
+                client.sync_async("/").get(timeout=left_s())
         if refused:
             raise AuthFailedError
         if not client.connected:
+            lines = [] if look is None else look.answers()
             raise UnreachableError(
-                f"the store at {hosts} accepts connections but gave no session within {timeout_s:g} s",
-                "It probably has no leader: `rk health` asks each node, their logs contain the reason.",
+                f"the store at {store.hosts} accepts connections but gave no session within {timeout_s:.2g} s",
+                "\n".join([*lines, "A majority of its nodes must run. `rk health` asks every process."]),
             )
     except AuthFailedError as error:
         raise CliError(
-            f"the store at {hosts} rejected the credential of --store-sasl or --store-auth",
+            f"the store at {store.hosts} rejected the credential of --store-sasl or --store-auth",
             "User or password is wrong, or the store has no such users (rk coord run --sasl-users).",
         ) from error
+    finally:
+        if look is not None:
+            look.end()

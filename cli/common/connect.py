@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import shlex
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +32,7 @@ from kazoo.protocol.states import ZnodeStat
 from cli.common.access import PROBE_S, open_store, store_access
 from cli.common.errors import CliError, ForbiddenError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.local import LocalCluster, local_cluster_id, read_cluster, read_super, require_cluster
+from cli.common.names import Names
 from cli.common.options import DEFAULT_ROOT, Globals
 from cli.common.waiting import is_limited, limit_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess
@@ -309,7 +311,7 @@ class Cluster:
         if is_limited():
             timeout_s = limit_s(timeout_s) + getattr(message, "wait_ms", 0) / 1000
         try:
-            with waiting(self._awaited(message)):
+            with waiting(self._awaited(message), math.inf):
                 reply = self._masters.ask(message, expect, timeout_s)
         except RpcError as error:
             raise refusal(error, message) from error
@@ -470,8 +472,14 @@ def of_cluster(given: Globals) -> str:
 
 
 @contextlib.contextmanager
-def open_cluster(given: Globals, *, must_exist: bool = True, bound: Bound = messages.NO_BOUND) -> Iterator[Cluster]:
-    """Yield the cluster that the shared options name. `bound`: the staleness that its reads allow. Raise CliError."""
+def open_cluster(
+    given: Globals, *, must_exist: bool = True, bound: Bound = messages.NO_BOUND, timeout_s: float | None = None
+) -> Iterator[Cluster]:
+    """Yield the cluster that the shared options name. Raise CliError.
+
+    `bound`: the staleness that its reads allow. `timeout_s`: for the store's session, by default what is left of
+    --timeout.
+    """
     masters = given.master_addresses()
     if knows_masters_alone(given):
         local = read_cluster(given.data_path)
@@ -482,9 +490,10 @@ def open_cluster(given: Globals, *, must_exist: bool = True, bound: Bound = mess
     hosts = store_hosts(given)
     local = read_cluster(given.data_path)
     access, root = store_access(given), root_of(given)
-    opened = open_store(hosts, access=access)
-    with store_errors(hosts), _start_again_hint(given, hosts, local), opened as client:
-        local = local if local and local.store == hosts else None
+    local_hint = _start_again_hint(given, hosts, local)
+    local = local if local and local.store == hosts else None
+    opened = open_store(hosts, timeout_s, access, Names([], local).by_address())
+    with store_errors(hosts), local_hint, opened as client:
         cluster = Cluster(client, hosts, root, local, access, masters, given.cluster_named())
         cluster.bound = bound
         cluster.check_cluster_id()
@@ -505,7 +514,7 @@ def ask_active(cluster: Cluster, message: msgspec.Struct, expect: type[T], timeo
     timeout_s = limit_s(timeout_s)
     try:
         address, mine = (active.host, active.port), cluster.cluster_id()
-        with waiting(f"the active master at {address[0]}:{address[1]}"):
+        with waiting(f"the active master at {address[0]}:{address[1]}", math.inf):
             return call_blocking(address, message, timeout_s, expect=expect, cluster=mine)
     except RpcError as error:
         if error.code in (Code.UNREACHABLE, Code.TIMEOUT, messages.NOT_LEADER, messages.BUSY, messages.NOT_FOUND):
@@ -523,8 +532,9 @@ def is_alive(server: ServerRecord, timeout_s: float = 1.5) -> bool:
 
 
 def ask_server(server: ServerRecord, message: msgspec.Struct, expect: type[T], timeout_s: float = 5.0) -> T:
-    """Send one request to one region server. Raise RpcError."""
-    with waiting(f"the region server at {server.host}:{server.port}"):
+    """Send one request to one region server. Raise RpcError. --timeout can only shorten `timeout_s`."""
+    timeout_s = min(timeout_s, limit_s(timeout_s))
+    with waiting(f"the region server at {server.host}:{server.port}", math.inf):
         return call_blocking((server.host, server.port), message, timeout_s, expect=expect)
 
 

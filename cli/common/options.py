@@ -340,11 +340,12 @@ def global_options(command: _Command) -> _Command:
 
 
 def timeout_option(command: _Command) -> _Command:
-    """Add --timeout, the limit of every wait for an answer; `cli.common.waiting.limit_s` returns it."""
+    """Add --timeout, the deadline of a command's waits; `cli.common.waiting.limit_s` returns what is left."""
     decorate = click.option("--timeout", type=click.FloatRange(TIMEOUT_MIN_S), metavar="SECONDS", expose_value=False,
                             callback=remember_timeout,
-                            help="Give up if store, master or server have not answered after so long. Default: 10 to"
-                                 " 15, and 2 for status and health.")  # fmt: skip
+                            help="Give up when the command has waited so long for store, masters and servers; long"
+                                 " work, such as a load, counts each wait. Default: 10 to 15, 6 for status, 2 for"
+                                 " health.")  # fmt: skip
     return decorate(command)
 
 

@@ -9,6 +9,9 @@ output has none of this, so `--json` stays JSON.
 
 A block with a limit ends by UnreachableError when the limit has passed, also where the library below has no limit of
 its own. A timer signal does both, so only the main thread's waits count; a block in another thread does nothing.
+
+--timeout counts from the first wait of the command, so it is the deadline of all its waits together. Long work
+(`limit_each_wait`: loading, backups, waiting for a move) has it as the limit of each single wait.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ from coord.security.printable import printable, unquoted
 FIRST_WORD_S: Final = 1.0
 #: Interval of the seconds that a terminal shows.
 _TICK_S: Final = 1.0
+#: Time after --timeout in which a library that has the same limit says more exactly what was wrong.
+GRACE_S: Final = 0.3
 #: Least value of --timeout.
 TIMEOUT_MIN_S: Final = 0.001
 _HINT: Final = "`rk health` asks every process itself and says which ones are silent; --timeout SECONDS waits longer."
@@ -63,8 +68,12 @@ class _Patience:
     """The waits of one run of `rk`, the innermost last."""
 
     def __init__(self) -> None:
+        #: When the command began to wait: its own start takes long on a busy machine. None: not yet.
+        self._began_s: float | None = None
         #: The limit of --timeout; None: each place has its own.
         self.given_s: float | None = None
+        #: True if --timeout is the limit of each single wait, and not of all waits together.
+        self.is_of_each = False
         #: True if it stands on the command line, and not in a variable or in the configuration file.
         self.is_typed = False
         self.waits: list[_Awaited] = []
@@ -72,6 +81,13 @@ class _Patience:
         self.is_silent = False
         self._said: set[str] = set()
         self._is_shown = False
+
+    def left_s(self, given_s: float) -> float:
+        """Return what is left of the limit of --timeout, counted from the first wait."""
+        now_s = time.monotonic()
+        if self._began_s is None:
+            self._began_s = now_s
+        return max(TIMEOUT_MIN_S, self._began_s + given_s - now_s)
 
     def begin(self, wait: _Awaited) -> None:
         self.waits.append(wait)
@@ -101,7 +117,7 @@ class _Patience:
         now_s = time.monotonic()
         over = next((one for one in self.waits if now_s >= one.end_s), None)
         if over is not None:
-            raise UnreachableError(f"waited {over.limit_s:g} s in vain for {over.what}", over.hint)
+            raise UnreachableError(f"waited {over.limit_s:.3g} s in vain for {over.what}", over.hint)
         waited_s = now_s - self.waits[0].began_s
         if waited_s >= FIRST_WORD_S - 1e-3 and not self.is_silent:
             self._say(self.waits[-1], waited_s)
@@ -146,12 +162,21 @@ def say_nothing() -> None:
     _patience.is_silent = True
 
 
+def limit_each_wait() -> None:
+    """Make --timeout the limit of each single wait: this command works long, and its waits are answered."""
+    _patience.is_of_each = True
+
+
 def limit_s(default_s: float) -> float:
-    """Return the limit of --timeout, or the default of the place that waits."""
-    given_s = _patience.given_s
-    if given_s is None:
+    """Return what is left of --timeout, or the default of the place that waits."""
+    patience = _patience
+    if patience.given_s is None:
         return default_s
-    return min(default_s, given_s) if _patience.is_silent else given_s
+    if patience.is_silent:
+        return min(default_s, patience.given_s)
+    if patience.is_of_each:
+        return patience.given_s
+    return patience.left_s(patience.given_s)
 
 
 def is_limited() -> bool:
@@ -160,13 +185,14 @@ def is_limited() -> bool:
 
 
 @contextlib.contextmanager
-def waiting(what: str | Callable[[], str], limit_s: float = math.inf, hint: str = _HINT) -> Iterator[None]:
-    """Say after a second that the command waits for `what`. Raise UnreachableError after `limit_s`."""
+def waiting(what: str | Callable[[], str], end_s: float | None = None, hint: str = _HINT) -> Iterator[None]:
+    """Say after a second that the command waits for `what`. Raise UnreachableError after `end_s` seconds, by default
+    soon after the end of --timeout."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     patience = _patience
-    wait = _Awaited(what, limit_s, hint)
+    wait = _Awaited(what, limit_s(math.inf) + GRACE_S if end_s is None else end_s, hint)
     patience.begin(wait)
     try:
         yield
@@ -185,12 +211,15 @@ def remember_timeout(context: click.Context, parameter: click.Parameter, value: 
         _patience.is_typed = is_typed
 
 
-def takes_timeout(default_s: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Pass the limit of --timeout to a command as `timeout_s`, or the command's own default."""
+def takes_timeout(default_s: float, *, of_each: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Pass the limit of --timeout to a command as `timeout_s`, or the command's own default. `of_each`: the command
+    works long (`limit_each_wait`)."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def limited(*args: Any, **kwargs: Any) -> Any:
+            if of_each:
+                limit_each_wait()
             return command(*args, timeout_s=limit_s(default_s), **kwargs)
 
         return limited

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from cli.common.connect import ask_server
+from cli.common.waiting import limit_each_wait
 from cli.tablets.deep import ReplicaToRead, read_replica, replicas_of
 from coord.rpc.wire import RpcError
 from coord.security.printable import printable, unquoted
@@ -44,6 +45,7 @@ class Deep(msgspec.Struct):
 def read_rows(view: ClusterView, rate_mb_s: float, show: Callable[[str], None]) -> tuple[Deep, list[Finding]]:
     """Let every row be checked, at most `rate_mb_s` per server; call `show` with progress. Return counts and
     findings."""
+    limit_each_wait()
     deep = Deep()
     findings: list[Finding] = []
     alive = {server.incarnation: server for server in view.servers}

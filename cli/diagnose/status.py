@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import four_letter, is_answering, store_access
+from cli.common.access import PROBE_S, four_letter, is_answering, store_access
 from cli.common.connect import (
     Cluster,
     MastersAlone,
@@ -28,9 +29,10 @@ from cli.common.local import LocalCluster, read_cluster
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, stale_options
+from cli.common.waiting import limit_s, waiting
 from cli.diagnose import reach
 from cli.diagnose.audit import read_alarms
-from cli.diagnose.health import TIMEOUT_S, find, show_verdict
+from cli.diagnose.health import DOWN, TIMEOUT_S, Gathered, find, show_verdict
 from cli.diagnose.reach import Reach
 from cli.tables import summary
 from cli.tablets.display import UNKNOWN, health_word
@@ -48,6 +50,8 @@ from regions.records.model import ActiveRecord, MasterRecord
 from regions.records.replica_key import replica_key
 from regions.records.znodes import decode_cluster
 
+#: Default of --timeout. Half of it is for a session with the store, half for asking masters and servers without one.
+_TIMEOUT_S = 6.0
 #: Time limit for the active master. Without one, `rk status` reports this instead of waiting for a failover.
 _MASTER_TIMEOUT_S = 2.0
 _STANDBY_TIMEOUT_S = 1.0
@@ -138,25 +142,31 @@ def status(given: Globals, bound: Bound, check: bool) -> int:
     """Show store nodes, masters, servers, tables and regions in transition. Exit status 3: the store does not
     answer."""
     local = read_cluster(given.data_path)
-    if knows_masters_alone(given):
-        local, found = None, Status([])
-    else:
-        hosts = store_hosts(given)
-        if local is not None and local.store != hosts:
-            local = None
-        found = Status(store_nodes(hosts, local, store_access(given)))
+    is_alone = knows_masters_alone(given)
+    hosts = "" if is_alone else store_hosts(given)
+    if is_alone or (local is not None and local.store != hosts):
+        local = None
+    found = Status([])
     unreachable: CliError | None = None
-    try:
-        with open_cluster(given, bound=bound) as cluster:
-            if not isinstance(cluster, MastersAlone):
-                more = unnamed_nodes(cluster.get(_MEMBERS) or b"", [one.address for one in found.store])
-                found.store += store_nodes(",".join(more), local, cluster.access) if more else []
-            names = _fill(found, cluster)
-            found.as_of = None if bound.is_none else cluster.as_of
-    except UnreachableError as error:
-        unreachable, names = error, Names([], local)
+    gathered: Gathered | None = None
+    session_s = limit_s(_TIMEOUT_S) / 2
+    with ThreadPoolExecutor(1) as pool:
+        nodes = pool.submit(store_nodes, hosts, local, store_access(given), min(PROBE_S, session_s))
+        try:
+            with open_cluster(given, bound=bound, timeout_s=session_s) as cluster:
+                found.store = nodes.result()
+                if not is_alone:
+                    more = unnamed_nodes(cluster.get(_MEMBERS) or b"", [one.address for one in found.store])
+                    found.store += store_nodes(",".join(more), local, cluster.access, PROBE_S)
+                names = _fill(found, cluster)
+                found.as_of = None if bound.is_none else cluster.as_of
+        except UnreachableError as error:
+            unreachable, found.store = error, nodes.result()
+            with waiting("masters and region servers, all at once", math.inf):
+                gathered = find(given, limit_s(TIMEOUT_S))
+            names = _fill_directly(found, gathered)
     if check:
-        found.health = judge(find(given, TIMEOUT_S).findings)
+        found.health = judge((gathered or find(given, TIMEOUT_S)).findings)
     if given.json:
         output.print_json(found)
     else:
@@ -171,10 +181,35 @@ def status(given: Globals, bound: Bound, check: bool) -> int:
     return ExitStatus.OK
 
 
-def store_nodes(hosts: str, local: LocalCluster | None, access: StoreAccess) -> list[StoreNodeStatus]:
-    """Return the state of each node of the store."""
+def _fill_directly(found: Status, gathered: Gathered) -> Names:
+    """Fill in what masters and servers say themselves: the store does not answer. Return the names."""
+    for master in gathered.findings.masters:
+        role = master.role if master.answers else _role_of(master.trouble)
+        found.masters.append(MasterLine(master.name, master.address, role))
+    for server in gathered.findings.servers:
+        state = (server.state or "up") if server.answers else _role_of(server.trouble)
+        load = gathered.loads.get(server.address)
+        line = ServerLine(server.name, server.address, state) if load is None else _server_line(load, gathered.names)
+        line.state = state
+        found.servers.append(line)
+    found.note = "the store does not answer: tables and counts are unknown"
+    return gathered.names
+
+
+def _role_of(trouble: str) -> str:
+    return "down" if trouble == DOWN else "silent"
+
+
+def store_nodes(hosts: str, local: LocalCluster | None, access: StoreAccess, timeout_s: float) -> list[StoreNodeStatus]:
+    """Return the state of each node of the store. All are asked at once, each question takes `timeout_s` at most."""
     known = {node.address: node.name for node in local.coord} if local is not None else {}
-    return [_store_node(known.get(address, address), address, access) for address in hosts.partition("/")[0].split(",")]
+    addresses = [one for one in hosts.partition("/")[0].split(",") if one]
+
+    def ask(address: str) -> StoreNodeStatus:
+        return _store_node(known.get(address, address), address, access, timeout_s)
+
+    with ThreadPoolExecutor(max(1, len(addresses))) as pool:
+        return list(pool.map(ask, addresses))
 
 
 def unnamed_nodes(configuration: bytes, named: Sequence[str]) -> list[str]:
@@ -199,11 +234,11 @@ def _resolved(address: str) -> str:
     return address
 
 
-def _store_node(name: str, address: str, access: StoreAccess) -> StoreNodeStatus:
-    answer = four_letter(address, "srvr", access=access)
+def _store_node(name: str, address: str, access: StoreAccess, timeout_s: float) -> StoreNodeStatus:
+    answer = four_letter(address, "srvr", timeout_s, access)
     fields = dict(line.partition(":")[::2] for line in answer.splitlines())
     if not fields:
-        return StoreNodeStatus(name, address, "silent" if is_answering(address) else "down")
+        return StoreNodeStatus(name, address, "silent" if is_answering(address, timeout_s) else "down")
     value = {key.strip(): text.strip() for key, text in fields.items()}
     return StoreNodeStatus(
         name,

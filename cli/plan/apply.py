@@ -21,6 +21,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.views.display import Display
 from cli.common.views.lists import EVERYTHING, Key, Listing, listed
+from cli.common.waiting import limit_each_wait
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan.make import display_on_stderr
 from cli.shell import complete
@@ -274,6 +275,7 @@ def record_of(cluster: Cluster, plan_id: str) -> PlanRecord | None:
 
 def follow(cluster: Cluster, record: PlanRecord, display: Display) -> PlanRecord:
     """Watch the plan's record until the plan has ended, across failovers."""
+    limit_each_wait()
     display.begin("move", "moving regions", record.handed)
     with contextlib.suppress(KeyboardInterrupt):
         while record.state is PlanState.APPLYING:

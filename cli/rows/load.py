@@ -40,7 +40,7 @@ SPARK_MASTER: Final = "local[*]"
 )  # fmt: skip
 @click.option("--spark", "by_spark", is_flag=True, help="Read and write by Spark (docs/spark.md).")
 @spark_options("for --spark", SPARK_MASTER)
-@takes_timeout(TIMEOUT_S)
+@takes_timeout(TIMEOUT_S, of_each=True)
 @global_options
 @click.pass_obj
 def load(

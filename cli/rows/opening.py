@@ -13,6 +13,7 @@ from kazoo.exceptions import KazooException
 from cli.common.connect import forbidden, open_cluster
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import Globals
+from cli.common.waiting import limit_s
 from regions.records.rows.codec import RowError
 from regionserver.client import (
     DataError,
@@ -33,9 +34,9 @@ null_text = click.option("--null", default="", metavar="TEXT", help="CSV field t
 
 @contextlib.contextmanager
 def open_regions(given: Globals, timeout_s: float) -> Iterator[RegionClient]:
-    """Yield a client of the cluster's regions; its errors become one clear line."""
+    """Yield a client of the cluster's regions; its errors become one clear line. `timeout_s`: without --timeout."""
     with open_cluster(given) as cluster:
-        client = RegionClient(RegionLocator(cluster.client, cluster.layout), timeout_s=timeout_s)
+        client = RegionClient(RegionLocator(cluster.client, cluster.layout), timeout_s=limit_s(timeout_s))
         try:
             yield client
         except NoSuchTable as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import struct
 import time
 from typing import Any, Final
@@ -17,13 +18,16 @@ from typing import Any, Final
 import click
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, UnimplementedError
+from kazoo.handlers.threading import KazooTimeoutError
 
 from cli.common.access import open_store
 from cli.common.connect import rights_of, store_errors, store_hosts
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
+from cli.common.local import read_cluster
+from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.output import console, print_json, print_json_line, seconds, table
-from cli.common.waiting import limit_s, waiting
+from cli.common.waiting import limit_each_wait, limit_s, waiting
 from coord.errors import NO_AUTH
 from coord.server.config.addresses import parse_host_port, shown
 from coord.wire.opcodes import OP_MEMBERSHIP
@@ -140,6 +144,11 @@ def transfer_leader(given: Globals, node_id: int) -> None:
     _report(given, f"node {node_id} leads", began, {"id": node_id})
 
 
+def _names(given: Globals) -> dict[str, str]:
+    """Return the names of a local cluster's nodes by address."""
+    return Names([], read_cluster(given.data_path)).by_address()
+
+
 class MemberRequests:
     """A session with the store, for membership requests. A context manager."""
 
@@ -147,7 +156,7 @@ class MemberRequests:
         self.hosts = store_hosts(given)
         access = rights_of(given)
         self._is_known = bool(access.auth or access.sasl)
-        self._context = open_store(self.hosts, access=access)
+        self._context = open_store(self.hosts, access=access, names=_names(given))
         self._client: KazooClient
 
     def __enter__(self) -> MemberRequests:
@@ -194,15 +203,23 @@ class MemberRequests:
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
         errors = store_errors(self.hosts) if request["do"] == "list" else contextlib.nullcontext()
-        with errors, waiting(f"the store at {self.hosts} to answer {request['do']!r}"):
-            result = self._client.handler.async_result()
-            self._client._call(_MembershipRequest(json.dumps(request).encode()), result)
-            answer: dict[str, Any] = result.get(timeout=limit_s(_CHANGE_S))
-            return answer
+        timeout_s = limit_s(_CHANGE_S)
+        try:
+            with errors, waiting(f"the store at {self.hosts} to answer {request['do']!r}", math.inf):
+                result = self._client.handler.async_result()
+                self._client._call(_MembershipRequest(json.dumps(request).encode()), result)
+                answer: dict[str, Any] = result.get(timeout=timeout_s)
+                return answer
+        except KazooTimeoutError as error:
+            raise UnreachableError(
+                f"the store at {self.hosts} did not answer {request['do']!r} within {timeout_s:.3g} s",
+                "A change may have been made: `rk coord list` shows the members.",
+            ) from error
 
 
 def await_member(given: Globals, store: MemberRequests, node_id: int, role: str) -> None:
     """Show the progress of the new node until it has its role and has caught up."""
+    limit_each_wait()
     began = time.monotonic()
     shown = ""
     while True:

@@ -20,6 +20,7 @@ from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.common.waiting import limit_each_wait
 from cli.shell import complete
 from cli.tablets.reading import SERVER_TIMEOUT_S, leader_in, views_of
 from coord.rpc.wire import RpcError
@@ -154,6 +155,7 @@ def _seen(own: OwnReplica | None) -> SeenReplica | None:
 
 def _wait(server: ServerRecord, number: int, wait_s: float, names: Names) -> CopyJob:
     """Return the job when it has ended, or as it is after `wait_s`."""
+    limit_each_wait()
     deadline_s = time.monotonic() + wait_s
     while True:
         found = _ask(server, ListCopyJobs(server.uuid), CopyJobList, names)

@@ -15,6 +15,7 @@ from cli.common.errors import CliError, NotFoundError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.common.waiting import limit_each_wait
 from cli.shell import complete
 from cli.tablets.moving import is_wanted_learner, tablet_id, want_learner
 from cli.tablets.reading import leader_in, uuid_of, views_of
@@ -149,6 +150,7 @@ def leader_step_down(given: Globals, name: str, to_name: str, wait_s: float, dry
 
 def _wait_for_leader(cluster: Cluster, found: FoundTablet, wait_s: float) -> str:
     """Return the server that leads in a later term. Raise CliError if the former leader leads on."""
+    limit_each_wait()
     deadline_s = time.monotonic() + wait_s
     while True:
         try:

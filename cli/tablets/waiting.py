@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from cli.common import output
 from cli.common.errors import CliError, UnreachableError
+from cli.common.waiting import limit_each_wait
 
 #: Pause between two looks.
 LOOK_S: Final = 0.5
@@ -26,6 +27,7 @@ def follow(look: Callable[[], Look], wait_s: float, *, is_quiet: bool = False) -
     A change of masters in between is one more thing that is printed. Return the last look. Raise what `look` raises,
     other than UnreachableError before the deadline.
     """
+    limit_each_wait()
     began_s = time.monotonic()
     console = output.console(stderr=True)
     said, last = "", Look("", False)

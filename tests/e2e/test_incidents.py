@@ -171,17 +171,42 @@ def test_masters_that_are_frozen(up: LocalUp) -> None:
 def test_a_store_without_a_majority(up: LocalUp) -> None:
     """B3: the living node is not taken for the broken one, and the wait ends when it was told to."""
     with frozen(up, "store-1", "store-2"):
+        # A follower keeps its role until it has heard nothing from the leader for an election timeout.
+        asked = ("status", "--data-dir", str(up.data_dir))
+        eventually(lambda: "not serving" in run_rk(*asked).stdout, what="store-3 knows that no majority is there")
         reads(
-            told(up, "status --timeout 1", status=3),
+            told(up, "status", status=3),
             """
             ...
             store-1  127.0.0.1:...  silent
             store-2  127.0.0.1:...  silent
             store-3  127.0.0.1:...  not serving
-            rk: the store at ... accepts connections but gave no session within 1 s
-                It probably has no leader: `rk health` asks each node, their logs contain the reason.
+            master    address  role  epoch  mirror
+            master-1  127.0.0.1:...
+            master-2  127.0.0.1:...
+            server    address          state  kind  rack    open  data  coming  going
+            server-1  127.0.0.1:...  up  ?  ?  ?  ?
+            server-2  127.0.0.1:...  up  ?  ?  ?  ?
+            server-3  127.0.0.1:...  up  ?  ?  ?  ?
+            the store does not answer: tables and counts are unknown
+            rk: the store at ... accepts connections but gave no session within 3 s
+                store-1 accepts connections and does not answer
+                store-2 accepts connections and does not answer
+                store-3 answers that it does not serve: it knows no leader
+                A majority of its nodes must run. `rk health` asks every process.
         """,
         )
+        for command in ("history", "get orders apple", "coord list", "table list"):
+            reads(
+                told(up, f"{command} --timeout 6", status=3),
+                """
+                rk: the store at ... accepts connections but gave no session within 6 s
+                    store-1 accepts connections and does not answer
+                    store-2 accepts connections and does not answer
+                    store-3 answers that it does not serve: it knows no leader
+                    A majority of its nodes must run. `rk health` asks every process.
+            """,
+            )
         reads(
             told(up, "health", status=2),
             """

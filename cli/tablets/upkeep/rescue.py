@@ -17,6 +17,7 @@ from cli.common.errors import CliError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.common.waiting import limit_each_wait
 from cli.shell import complete
 from cli.tablets.reading import leader_in, views_of
 from coord.rpc.wire import RpcError
@@ -184,6 +185,7 @@ def _note(given: Globals, rescue: Rescue) -> None:
 
 def _wait(servers: Sequence[ServerRecord], rescue: Rescue, wait_s: float) -> None:
     """Wait until a leader has committed the configuration. Raise CliError after `wait_s`."""
+    limit_each_wait()
     deadline_s = time.monotonic() + wait_s
     lost = {one.number for one in rescue.lost}
     while True:

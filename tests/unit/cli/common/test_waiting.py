@@ -15,7 +15,7 @@ import pytest
 from cli.common import waiting as module
 from cli.common.connect import Cluster
 from cli.common.errors import ExitStatus, UnreachableError
-from cli.common.waiting import limit_s, say_nothing, start_over, waiting
+from cli.common.waiting import limit_each_wait, limit_s, say_nothing, start_over, waiting
 from cli.main import run
 from tests.support.docs.reference import all_commands
 from tests.support.helpers import free_ports
@@ -125,14 +125,34 @@ def test_the_innermost_option_counts(monkeypatch: pytest.MonkeyPatch, silent: st
     for words, expected in wanted.items():
         rest = ("table", "list") if "table" not in words else ()
         run([*words, *rest, "--store", f"127.0.0.1:{free_ports(1)[0]}"])
+        limit_each_wait()  # else what is left of it
         assert limit_s(15.0) == expected
     monkeypatch.setenv("RK_TABLE_LIST_TIMEOUT", "7")
     for words, expected in (((), 7.0), (("--timeout", "9"), 9.0)):
         run([*words, "table", "list", "--store", f"127.0.0.1:{free_ports(1)[0]}"])
+        limit_each_wait()
         assert limit_s(15.0) == expected
     say_nothing()
     assert (limit_s(15.0), limit_s(1.0)) == (9.0, 1.0)
     assert silent
+
+
+def test_the_option_is_the_deadline_of_all_waits_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts from the first wait; long work counts each wait. Without `left_s` in `limit_s` this fails."""
+    now_s = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now_s[0])
+    with pytest.raises(SystemExit):
+        click.Command("one", params=[click.Option(["--timeout"], type=float, callback=module.remember_timeout)]).main(
+            ["--timeout", "9"]
+        )
+    now_s[0] += 50
+    found = []
+    for passed_s in (0, 4, 3, 60):
+        now_s[0] += passed_s
+        found.append(limit_s(15.0))
+    assert found == [9.0, 5.0, 2.0, module.TIMEOUT_MIN_S]
+    limit_each_wait()
+    assert limit_s(15.0) == 9.0
 
 
 @pytest.mark.parametrize(
@@ -149,9 +169,11 @@ def test_a_silent_store(words: list[str], silent: str, capsys: pytest.CaptureFix
     assert run([*words, "--store", silent, "--timeout", "0.2", "--json"]) is ExitStatus.UNREACHABLE
     printed = capsys.readouterr()
     assert printed.out == ""
-    *said, last, hint = printed.err.splitlines()
+    *said, last, node, hint = printed.err.splitlines()
     assert any(one.startswith(f"rk: waiting for the store at {silent} to open a session") for one in said)
     assert last.startswith(f"rk: the store at {silent} accepts connections but gave no session within 0.2 s")
+    assert node.startswith(f"    {silent} ")
+    assert node.endswith("does not answer")
     assert "`rk health`" in hint
 
 
