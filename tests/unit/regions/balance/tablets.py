@@ -49,7 +49,11 @@ class Tablets:
         self.put(region_id, table, tuple(Member(n, uuid) for n, uuid in enumerate(uuids, 1)), 1, size, 1)
 
     def put(self, region_id: str, table: str, members: tuple[Member, ...], leader: int, size: int, term: int) -> None:
-        """Record a configuration, and let its leader report."""
+        """Record a configuration, let its leader report, and let the keeper look."""
+        self._seen(region_id, table, members, leader, size, term)
+        self.keeper.take(self.now)
+
+    def _seen(self, region_id: str, table: str, members: tuple[Member, ...], leader: int, size: int, term: int) -> None:
         config = ConfigId(term, term)
         known = self.keeper.tablets.get(region_id)
         record = RegionRecord(
@@ -69,7 +73,6 @@ class Tablets:
                 leader=LeaderReport(members, judged) if one.number == leader else None,
             )  # fmt: skip
             self.keeper.reported(self.keeper.servers[one.uuid].incarnation, [report], [])
-        self.keeper.take(self.now)
 
     def again(self, region_id: str, members: tuple[Member, ...] = (), leader: int = 0) -> None:
         """Let a tablet's leader report again, or another one lead, or the members change."""
@@ -89,8 +92,14 @@ class Tablets:
         kept = self.keeper.policy.intents.get(region_id) or TabletIntents("t", region_id)
         self.keeper.intents_seen(region_id, with_move(kept, move))
 
-    def come_true(self, region_id: str) -> None:
-        """Carry out the moves of a tablet."""
+    def come_true(self, *region_ids: str) -> None:
+        """Carry out the moves of tablets. The keeper looks when all of them are done: it must not begin one itself,
+        because nobody answers its requests."""
+        for region_id in region_ids:
+            self._come_true(region_id)
+        self.keeper.take(self.now)
+
+    def _come_true(self, region_id: str) -> None:
         kept, tablet = self.keeper.policy.intents[region_id], self.keeper.tablets[region_id]
         record, members = tablet.record, list(tablet.record.members)
         for move in kept.moves:
@@ -103,7 +112,8 @@ class Tablets:
             members.append(Member(max(record.next_number, number + 1), move.target))
         leader = record.leader if any(one.number == record.leader for one in members) else members[0].number
         self.keeper.intents_seen(region_id, remaining(kept, members))
-        self.again(region_id, tuple(members), leader)
+        term = record.config_term + 1
+        self._seen(region_id, record.table_id, tuple(members), leader, tablet.size_bytes, term)
 
     def held(self) -> Counter[str]:
         """Return the voters of each server."""

@@ -32,8 +32,7 @@ def even_out(tablets: Tablets, limits: BalancerConfig = LIMITS) -> int:
             tablets.move(region_id, move)
         busy = Counter(uuid for _, move in found.moves for uuid in (move.source, move.target))
         assert max(busy.values()) <= limits.tablets_per_server_max
-        for region_id in {region_id for region_id, _ in found.moves}:
-            tablets.come_true(region_id)
+        tablets.come_true(*sorted({region_id for region_id, _ in found.moves}))
         made += len(found.moves)
         check(tablets)
     raise AssertionError("rounds do not end")
