@@ -136,6 +136,8 @@ class LocalCluster(msgspec.Struct):
     #: Name and topology file of a cluster that was started by one.
     name: str = ""
     topology: str = ""
+    #: Nodes that were removed from the store. They do not run; the identity of the store follows from its founders.
+    former: list[Daemon] = []
     #: Whether a start has completed all phases, including the table.
     has_been_up: bool = False
     format_version: int = FORMAT_VERSION
@@ -197,6 +199,11 @@ def design(shape: Shape, data_dir: Path, before: LocalCluster | None = None) -> 
     an impossible shape.
     """
     _check_shape(shape, before)
+    if before is not None and before.former and before.base_port != shape.base_port:
+        raise UsageFaultError(
+            f"{before.former[0].name} was removed from this store, so its ports cannot change any more",
+            f"Omit --base-port: the cluster keeps {before.base_port}.",
+        )
     kept = before if before is not None and before.base_port == shape.base_port else None
     racks_before = len({one.rack for one in kept.servers}) if kept is not None else 0
 
@@ -217,6 +224,7 @@ def design(shape: Shape, data_dir: Path, before: LocalCluster | None = None) -> 
         outside=shape.outside_store is not None,
         base_port=shape.base_port,
         coord=coord,
+        former=list(before.former) if before else [],
         spark_master=shape.spark_master,
         spark_conf=list(shape.spark_conf),
         plan_deadline_s=shape.plan_deadline_s,
@@ -299,9 +307,12 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
 
 def _members(node: Daemon, cluster: LocalCluster) -> list[str]:
     """Return the options that name the other nodes. The store's identity follows from its founders."""
-    founders = [one for one in cluster.coord if not one.joined]
     if node.joined:
-        return ["--join", ",".join(one.peer for one in founders)]
+        others = [one for one in cluster.coord if one.name != node.name]
+        return ["--join", ",".join(one.peer for one in [one for one in others if not one.joined] or others)]
+    founders = sorted(
+        (one for one in [*cluster.coord, *cluster.former] if not one.joined), key=lambda one: int(one.number)
+    )
     return ["--peers", ",".join(f"{one.number}={one.peer}" for one in founders)]
 
 

@@ -54,6 +54,7 @@ from cli.up.control import listen
 from cli.up.examples import example_data, example_path
 from cli.up.growing.command import add
 from cli.up.growing.growth import Growth
+from cli.up.growing.leaving import Leaving, configuration_of
 from cli.up.logs import LOOK_S, bound
 from cli.up.ports import holder, is_free
 from cli.up.replicas import check_replicas, copies
@@ -340,10 +341,11 @@ def _run(
     try:
         try:
             local.supervisor_pid = os.getpid()
-            _bring_up(local, data_dir, bringup, display, table, given, file)
+            leaving = Leaving(local, supervisor, lambda: configuration_of(local, store_access(given)), display.say)
+            _bring_up(local, data_dir, bringup, display, table, given, file, leaving)
             supervisor.keep_running(restart)
             growth.is_open = True
-            _follow(bringup, news, file, local)
+            _follow(bringup, news, file, local, leaving)
         finally:
             growth.is_open = False
             display.close()
@@ -394,6 +396,7 @@ def _bring_up(
     table: UpTable | None,
     given: Globals,
     file: ClusterFile,
+    leaving: Leaving,
 ) -> None:
     """Run all phases, then print the summary."""
     began = time.monotonic()
@@ -406,6 +409,7 @@ def _bring_up(
     leader = bringup.wait_store()
     with store_errors(local.store), contextlib.ExitStack() as stack:
         client = bringup.connect(stack, store_access(given))
+        leaving.leave_founders()
         cluster = Cluster(client, local.store, local.root, local, store_access(given))
         again = bringup.surely(
             lambda: bringup.remember_places(cluster), "the regions' former servers could not be read"
@@ -443,7 +447,9 @@ def start_words(tables: Sequence[TableRecord]) -> str:
     return ", ".join(words)
 
 
-def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile, local: LocalCluster) -> NoReturn:
+def _follow(
+    bringup: BringUp, news: queue.Queue[News], file: ClusterFile, local: LocalCluster, leaving: Leaving
+) -> NoReturn:
     """While the cluster runs, show each end and restart of a daemon, keep cluster.json up to date and logs bounded."""
     while True:
         bound(Path(daemon.log) for daemon in local.daemons())
@@ -453,7 +459,8 @@ def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile, local:
             if not file.trouble:
                 continue
         else:
-            bringup.show(item)
+            if not leaving.handle(item):
+                bringup.show(item)
         file.write()
 
 

@@ -167,6 +167,8 @@ def arrange(
     local.servers = [daemon(one, SERVER) for one in topology.servers]
     local.store = topology.outside or ",".join(one.address for one in local.coord)
     _check_store(local, before, file)
+    here = {one.name for one in local.coord}
+    local.former += [one for one in (before.coord if before is not None else []) if one.name not in here]
     gone = sorted(known.keys() - {one.name for one in local.daemons()})
     notes = [f"{', '.join(gone)}: not in {file} and not started; the data stays"] if gone else []
     return [*topology.warnings, *notes]
@@ -177,6 +179,12 @@ def _check_store(local: LocalCluster, before: LocalCluster | None, file: Path) -
     if before is None or not before.coord:
         return
     here = {one.name: one for one in local.coord}
+    for one in before.former:
+        if one.name in here:
+            raise UsageFaultError(
+                f"{file} lists {one.name}, which has left the store of this cluster",
+                f"Take {one.name} out of the file; `rk up add store` adds another node while the cluster runs.",
+            )
     left = sum(one.name in here for one in before.coord)
     if left * 2 <= len(before.coord):
         raise UsageFaultError(

@@ -156,6 +156,17 @@ class Supervisor:
         """Start the daemon `name` unless it runs; return its pid."""
         return self._call(lambda: self._start(name))
 
+    def forget(self, name: str) -> None:
+        """Stop a daemon that is no longer part of the cluster, and never start it again."""
+
+        def forget() -> None:
+            self._due_s.pop(name, None)
+            if name in self._children:
+                self._signal(name, signal.SIGTERM)
+            del self._daemons[name], self._commands[name]
+
+        self._call(forget)
+
     def states(self) -> list[DaemonState]:
         """Return the state of every daemon, in start order."""
         return self._call(self._states)

@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 
 from cli.common.local import HOST
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, processes_of, run_rk
+from tests.support.helpers import eventually
 from tests.support.zookeeper import zookeeper
 
 pytestmark = pytest.mark.e2e
@@ -130,6 +131,35 @@ def test_killed_up_takes_its_daemons_with_it(tmp_path: Path) -> None:
         up.event("up")
         assert len(up.pids()) == 3
         up.process.kill()  # local_up checks that nothing is left
+
+
+def test_a_removed_store_node_is_not_started_again(tmp_path: Path) -> None:
+    """Neither by the running `rk up`, nor by the next one, nor if `rk up` was killed before the node had ended."""
+    data_dir = tmp_path / "rk-data"
+    shape = ("--store-nodes", "5", "--masters", "1", "--servers", "1", "--no-table", "--plan-engine", "greedy")
+    place = ("--data-dir", str(data_dir))
+
+    def nodes() -> list[str]:
+        return [one["name"] for one in json.loads((data_dir / "cluster.json").read_text())["coord"]]
+
+    def remove(number: int) -> None:
+        done = run_rk("coord", "remove", str(number), *place)
+        assert done.returncode == 0, done.stderr
+
+    with local_up(data_dir, "--base-port", str(free_base_port()), *shape) as up:
+        up.event("up")
+        remove(5)
+        said = eventually(lambda: [one for one in up.events if one.get("removed")], what="rk up takes the node out")
+        assert [one["daemon"] for one in said] == ["store-5"]
+        eventually(lambda: nodes() == ["store-1", "store-2", "store-3", "store-4"], what="the file is written")
+        assert not any("store-5" in line for line in processes_of(data_dir))
+        remove(4)
+        up.kill_everything()
+    with local_up(data_dir) as up:
+        up.event("up")
+        assert nodes() == ["store-1", "store-2", "store-3"]
+        assert run_rk("health", *place).returncode == 0
+        assert up.stop() == 0, up.said()
 
 
 def test_taken_port_is_one_clear_error_and_nothing_starts(tmp_path: Path) -> None:

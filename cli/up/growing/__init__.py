@@ -1,5 +1,6 @@
-"""`rk up add`: one more daemon in a running cluster of `rk up`.
+"""`rk up add`: one more daemon in a running cluster of `rk up`; and store nodes that leave it.
 
 growth.py    in `rk up`: chooses name and ports, and records the daemon before it starts
+leaving.py   in `rk up`: stops starting store nodes that were removed (`rk coord remove`)
 command.py   the command: asks `rk up`, then waits until the daemon takes part
 """

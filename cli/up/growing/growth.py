@@ -98,7 +98,8 @@ def next_daemon(local: LocalCluster, role: str, rack: str, data_dir: Path, is_fr
     if rack and role != SERVER:
         raise CliError(f"a {role} has no rack", "Leave out --rack.")
     known = [one for one in local.daemons() if one.role == role]
-    number = max((int(one.number) for one in known), default=0) + 1
+    used = [*known, *local.former] if role == STORE else known
+    number = max((int(one.number) for one in used), default=0) + 1
     most = LOCAL_MAX[TABLES[role]]
     while (data_dir / f"{role}-{number}").exists() and number <= most:
         number += 1  # the directory of a daemon that was taken out of the file

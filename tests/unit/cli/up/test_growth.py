@@ -191,3 +191,18 @@ def test_a_store_does_not_start_with_other_founders(tmp_path: Path) -> None:
         designed(path, before)
     path.write_text(FILE.replace("count = 3\nracks", "count = 2\nracks"))
     assert designed(path, before)[1] == [f"server-3: not in {path} and not started; the data stays"]
+
+
+def test_a_file_without_a_founder_keeps_the_identity_and_does_not_take_it_back(tmp_path: Path) -> None:
+    """The identity of the store follows from the text of --peers, which names a founder that has left, too."""
+    five = FILE.replace("count = 3\n[masters]", "count = 5\n[masters]")
+    path = file_with(tmp_path, five)
+    before, _ = designed(path)
+    path.write_text(FILE)
+    local, notes = designed(path, before)
+    assert notes == [f"store-4, store-5: not in {path} and not started; the data stays"]
+    words = command_line(local.coord[0], local, shape_of(Globals(), local, None, None, None, None, None, None))
+    assert words[words.index("--peers") + 1] == ",".join(f"{n}=127.0.0.1:2281{n}" for n in range(1, 6))
+    path.write_text(five)
+    with pytest.raises(UsageFaultError, match="lists store-4, which has left"):
+        designed(path, local)

@@ -101,6 +101,21 @@ def test_started_twice_is_one_process(tmp_path: Path) -> None:
         assert found.start("a") != pid
 
 
+def test_a_forgotten_daemon_ends_and_is_not_started_again(tmp_path: Path) -> None:
+    """Neither after its end, which would be followed by a restart, nor on a drill's request."""
+    with supervised(tmp_path, {"a": SLEEPER, "b": SLEEPER}, control=True) as (found, news):
+        found.keep_running(True)
+        found.start("a")
+        log_says(tmp_path, "a", "ready")
+        found.forget("a")
+        ended = news.get(timeout=DEADLINE_S)
+        assert isinstance(ended, Ended)
+        assert (ended.daemon.name, ended.again_in_s) == ("a", None)
+        assert [state.name for state in found.states()] == ["b"]
+        with pytest.raises(CliError, match="no daemon 'a'"):
+            ask(tmp_path, ControlRequest("start", name="a"))
+
+
 def test_who_ignores_sigterm_is_named_and_then_killed(tmp_path: Path) -> None:
     """`kill_all` leaves no process."""
     with supervised(tmp_path, {"a": STUBBORN}) as (found, _):
