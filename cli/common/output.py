@@ -196,10 +196,22 @@ class FittingTable(Table):
             )
         for row in self._cells:
             shown.add_row(*row[: len(widths)])
-        yield shown
+        for line in console.render_lines(shown, options, pad=False):
+            yield from _without_end_spaces(line)
+            yield Segment.line()
         if left_out := self._titles[len(widths) :]:
             names = ", ".join(one or "(no title)" for one in left_out)
             yield Text(f"not shown: {names} (needs a wider terminal, a pipe, or --json)", style="dim")
+
+
+def _without_end_spaces(line: Sequence[Segment]) -> list[Segment]:
+    """Return a line without the spaces that fill its last cells: a pipe's reader compares whole lines."""
+    kept = list(line)
+    while kept and not kept[-1].text.rstrip():
+        kept.pop()
+    if kept:
+        kept[-1] = Segment(kept[-1].text.rstrip(), kept[-1].style)
+    return kept
 
 
 def fit(natural: Sequence[int], least: Sequence[int], is_number: Sequence[bool], width: int) -> list[int]:

@@ -122,6 +122,17 @@ def test_a_row_is_one_line_at_every_width(width: int, expected: list[str]) -> No
     assert all(len(one) <= width for one in lines)
 
 
+def test_no_line_of_a_table_ends_with_spaces() -> None:
+    """A reader of a pipe compares whole lines; short and empty last cells are not filled up.
+
+    Tried: without _without_end_spaces the first two lines end with spaces.
+    """
+    console = Console(width=100, file=io.StringIO())
+    console.print(output.table("some rows", ["a", "b"], [["1", ""], ["2", "a long cell"]]))
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == "some rows\na  b\n1\n2  a long cell\n"
+
+
 def test_a_column_is_shortened_to_its_limit_before_one_is_left_out() -> None:
     """At the limit all columns are there; with one cell less the last one is missing."""
     limit = 13 + output.SHORTENED_MIN + 2
