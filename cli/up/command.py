@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import queue
 import shlex
@@ -16,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO, Final, NoReturn
+from typing import Final, NoReturn
 
 import click
 import msgspec
@@ -27,10 +26,8 @@ from cli.common.access import as_variables, store_access
 from cli.common.connect import Cluster, store_errors
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import (
-    CLUSTER_FILE,
     CONTROL_FILE,
     HOST,
-    LOCK_FILE,
     READERS,
     SUPER_FILE,
     LocalCluster,
@@ -55,6 +52,7 @@ from cli.up.examples import example_data, example_path
 from cli.up.growing.command import add
 from cli.up.growing.growth import Growth
 from cli.up.growing.leaving import Leaving, configuration_of
+from cli.up.hold import hold
 from cli.up.logs import LOOK_S, bound
 from cli.up.ports import holder, is_free
 from cli.up.replicas import check_replicas, copies
@@ -69,8 +67,6 @@ from cli.up.shape import (
     with_dead_s,
 )
 from cli.up.supervisor import News, Supervisor
-from coord.env_os import check_owned
-from coord.errors import ConfigError
 from master.settings import ENGINES, SECONDS_MAX
 from regions.records.model import TableRecord, TableState
 from regions.records.znodes import check_table_name
@@ -218,7 +214,7 @@ def up(
     table = None if no_table else _first_table(table_name, regions, replicas, source, shape)
     if os.geteuid() == 0 and not given.json:
         click.echo("rk: running as root, which no daemon needs: better give the cluster to a user of its own", err=True)
-    with _hold(data_dir, before):
+    with hold(data_dir, is_new=before is None):
         _check_ports(local)
         return _run(given, local, shape, data_dir, table, restart=restart)
 
@@ -247,39 +243,6 @@ def _first_table(name: str, regions: int, replicas: int | None, source: Path | N
 
 
 # --- before anything starts ------------------------------------------------------------------------------------
-
-
-def _hold(data_dir: Path, before: LocalCluster | None) -> IO[str]:
-    """Lock the data directory for this process. Raise CliError that names the holder if it is locked."""
-    try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if before is None and any(one.name != LOCK_FILE for one in data_dir.iterdir()):
-            raise CliError(
-                f"{data_dir} is not empty and holds no cluster (no {CLUSTER_FILE})", "Give an empty or new --data-dir."
-            )
-        check_owned(data_dir)
-        # A link could let this process overwrite a file of somebody else.
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        lock = os.fdopen(os.open(data_dir / LOCK_FILE, flags, 0o600), "a+")
-    except ConfigError as error:
-        raise CliError(str(error)) from error
-    except OSError as error:
-        raise CliError(f"cannot use {data_dir}: {error.strerror}", "Give a --data-dir that you may write.") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        lock.seek(0)
-        owner = lock.read().strip() or "unknown"
-        lock.close()
-        raise CliError(
-            f"{data_dir} is in use by the `rk up` with pid {owner}",
-            "Stop that one (Ctrl-C), or give another --data-dir.",
-        ) from error
-    # For the error of the next `rk up`; the write may fail on a full disk.
-    with contextlib.suppress(OSError):
-        os.ftruncate(lock.fileno(), 0)
-        os.write(lock.fileno(), f"{os.getpid()}\n".encode())
-    return lock
 
 
 def _check_ports(local: LocalCluster) -> None:

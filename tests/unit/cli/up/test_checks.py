@@ -20,7 +20,7 @@ from cli.common.options import Globals
 from cli.common.views.display import PlainDisplay
 from cli.main import run
 from cli.up.bringup import BringUp, _settled, _stage
-from cli.up.command import _check_ports, _hold, suggestions
+from cli.up.command import _check_ports, suggestions
 from cli.up.ports import holder, is_free
 from cli.up.replicas import check_replicas, copies
 from cli.up.shape import shape_of, with_dead_s
@@ -232,13 +232,6 @@ def test_taken_port_names_its_holder(tmp_path: Path) -> None:
         with pytest.raises(CliError, match=f"port {port} is in use by pid .*; master-1 needs it as its RPC port"):
             _check_ports(local)
     assert is_free(HOST, free_ports(1)[0])
-
-
-def test_data_directory_has_one_owner(tmp_path: Path) -> None:
-    """The error of the second one names the pid of the first."""
-    with _hold(tmp_path / "data", None), pytest.raises(CliError, match="in use by the `rk up` with pid"):
-        _hold(tmp_path / "data", None)
-    _hold(tmp_path / "data", None).close()
 
 
 def test_suggestions_can_be_pasted(tmp_path: Path) -> None:
