@@ -4,7 +4,9 @@
 2. The store's snapshot is written, as `rk coord backup` does.
 3. Each region is read, several at once. The snapshot of a region begins after step 1, so it has every row that was
    acknowledged before.
-4. The manifest lists every region with its point; with it the directory becomes a backup.
+4. If a region was split or merged before it was read, the regions of its table are listed anew, and those that have
+   not been read yet are read. The snapshots of regions that are no longer there are dropped.
+5. The manifest lists every region with its point; with it the directory becomes a backup.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from cli.backup.files import RowsWriter, begin_directory, clear_directory, finish_directory, rows_file, take_over
 from cli.backup.format import STORE, DamagedBackupError, Manifest, RegionBackup, RowsTotals, StoreBackup, TableBackup
-from cli.backup.source import RegionFailedError, RegionRead, RegionSource
+from cli.backup.source import RegionFailedError, RegionRead, RegionReplacedError, RegionSource
 from cli.common.connect import Cluster
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.lookup import regions_of, table_of
@@ -32,6 +36,8 @@ from regionserver.kv.messages import KEY_BYTES_MAX, VALUE_BYTES_MAX
 
 #: The longest page: the limit of a page, passed by its last row.
 _PAGE_BYTES_MAX: Final = SNAPSHOT_PAGE_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX
+#: How often regions are listed at most: a backup ends, however often regions are split and merged.
+ROUNDS_MAX: Final = 10
 
 Tables = list[tuple[TableRecord, list[RegionRecord]]]
 #: Called with the number of finished regions, and of all.
@@ -107,8 +113,7 @@ class Creation:
         begin_directory(self._folder)
         try:
             store = None if nodes is None else self._store(nodes)
-            kept = [(table, region) for table, regions in tables if has_rows(table) for region in regions]
-            read = {one.region_id: one for one in self._regions(kept, progress)}
+            tables, read = self._all(tables, progress)
             manifest = Manifest(
                 uuid.uuid4().hex,
                 self._cluster.cluster_id(),
@@ -134,8 +139,43 @@ class Creation:
         draft.rename(path)
         return StoreBackup(STORE, found.file_bytes(), found.zxid, found.index, f"{found.digest:016x}")
 
+    def _all(self, tables: Tables, progress: Progress) -> tuple[Tables, dict[str, RegionBackup]]:
+        """Read all regions. Return the tables as they are then, and what the manifest says of each region.
+
+        Raise CliError, OSError.
+        """
+        read: dict[str, RegionBackup] = {}
+        for _ in range(ROUNDS_MAX):
+            kept = [(table, region) for table, regions in tables if has_rows(table) for region in regions]
+            wanted = {region.region_id for _, region in kept}
+            for gone in read.keys() - wanted:
+                (self._folder / read.pop(gone).file).unlink(missing_ok=True)
+            missing = [one for one in kept if one[1].region_id not in read]
+            read |= {one.region_id: one for one in self._regions(missing, progress)}
+            if len(read) == len(kept):
+                return tables, read
+            tables = [self._again(table, regions, read) for table, regions in tables]
+        raise CliError(
+            f"the backup failed: in each of {ROUNDS_MAX} attempts a region was split or merged before it was read",
+            "Repeat the backup when `rk region list` shows the same regions for a while.",
+        )
+
+    def _again(
+        self, table: TableRecord, regions: list[RegionRecord], read: dict[str, RegionBackup]
+    ) -> tuple[TableRecord, list[RegionRecord]]:
+        """Return a table with the regions that it has now, if one of them was replaced before it was read."""
+        if not has_rows(table) or all(one.region_id in read for one in regions):
+            return table, regions
+        now = regions_of(self._cluster, table.table_id)
+        if not now:
+            raise CliError(f"the backup failed: table {table.name} was deleted meanwhile", "Repeat the backup.")
+        return msgspec.structs.replace(table, regions=len(now)), now
+
     def _regions(self, kept: list[tuple[TableRecord, RegionRecord]], progress: Progress) -> Iterator[RegionBackup]:
-        """Read all regions, several at once; yield what the manifest says of each. Raise CliError, OSError."""
+        """Read regions, several at once; yield what the manifest says of each that was not replaced before.
+
+        Raise CliError, OSError.
+        """
         progress(0, len(kept))
         with ThreadPoolExecutor(self._threads) as pool:
             running = {pool.submit(self._region, table, region) for table, region in kept}
@@ -144,18 +184,24 @@ class Creation:
                 while running:
                     done, running = wait(running, timeout=0.5, return_when=FIRST_EXCEPTION)
                     for one in done:
-                        yield one.result()
+                        if (found := one.result()) is not None:
+                            yield found
                     finished += len(done)
                     progress(finished, len(kept))
-            except RegionFailedError as error:
-                raise CliError(f"the backup failed: {error}", "`rk why REGION` may show the reason.") from error
-            finally:
+            except BaseException as error:
                 self._source.stop()
+                if isinstance(error, RegionFailedError):
+                    raise CliError(f"the backup failed: {error}", "`rk why REGION` may show the reason.") from error
+                raise
+            finally:
                 for one in running:
                     one.cancel()
 
-    def _region(self, table: TableRecord, region: RegionRecord) -> RegionBackup:
-        """Read one region into its file, or take over the base's file if the region has not changed."""
+    def _region(self, table: TableRecord, region: RegionRecord) -> RegionBackup | None:
+        """Read one region into its file, or take over the base's file if the region has not changed.
+
+        Return None if other regions have the rows by now.
+        """
         known = self._known.get((table.table_id, region.region_id))
         writer = RowsWriter(self._folder / rows_file(region.region_id))
         try:
@@ -170,6 +216,9 @@ class Creation:
                     self._warnings.append(f"{error}; the region was read instead")
                 read = self._source.read(region, None, writer)
             file_bytes = writer.finish()
+        except RegionReplacedError:
+            writer.path.unlink(missing_ok=True)
+            return None
         finally:
             writer.close()
         point, totals = read.point, writer.totals

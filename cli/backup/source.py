@@ -42,6 +42,10 @@ class RegionFailedError(Exception):
     """Raised if a region's rows cannot be read. The message says why."""
 
 
+class RegionReplacedError(RegionFailedError):
+    """Raised if a region was split or merged before its rows were read: other regions have its keys."""
+
+
 class StoppedError(Exception):
     """Raised in the threads of a backup that ends for another reason."""
 
@@ -102,6 +106,7 @@ class RegionSource:
         page may have keys outside.
 
         Raises:
+            RegionReplacedError: other regions have the rows.
             RegionFailedError: the rows cannot be read.
             StoppedError: `stop` was called.
         """
@@ -142,7 +147,7 @@ class RegionSource:
         """Read a region once. Raise RpcError, or what the locator raises."""
         now = self._locator.refresh(region.table_id, region.region_id)
         if now is not None and now.is_replaced:
-            raise RegionFailedError(f"region {region.region_id} was split or merged meanwhile: repeat the backup")
+            raise RegionReplacedError(f"region {region.region_id} was split or merged meanwhile")
         if now is None:
             raise RegionFailedError(f"region {region.region_id} is gone: its table was deleted meanwhile")
         begin, read_on = (self._tablet if now.is_tablet else self._shared)(now, known, span[0])
