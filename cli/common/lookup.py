@@ -11,13 +11,15 @@ from typing import Final, NamedTuple
 from cli.common.connect import Cluster
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from regions.records.model import RegionRecord, TableRecord, TableState
-from regions.records.partitioning import place
+from regions.records.partitioning import is_whole, place
 from regions.records.rows.codec import RowError
 from regions.records.rows.words import placed_text
 from regions.records.znodes import decode_region
 
 _HINT: Final = "`rk region list` shows their ids; TABLE:KEY names the region of a key."
 _EXAMPLES: Final = 3
+#: How often the regions of a table are read that are not whole: one may be split meanwhile, or its record be damaged.
+_READINGS_MAX: Final = 3
 
 
 class FoundRegion(NamedTuple):
@@ -75,9 +77,14 @@ def region_ids(cluster: Cluster, prefix: str = "") -> list[tuple[str, str]]:
 
 
 def regions_of(cluster: Cluster, table_id: str) -> list[RegionRecord]:
-    """Return a table's regions by start key."""
-    found = cluster.records(cluster.layout.table_regions(table_id), decode_region)
-    return sorted((one for one in found.values() if not one.is_replaced), key=lambda one: one.start_key)
+    """Return a table's regions by start key: whole, unless the table has a hole or an overlap in the store."""
+    there: list[RegionRecord] = []
+    for _ in range(_READINGS_MAX):
+        found = cluster.records(cluster.layout.table_regions(table_id), decode_region)
+        there = sorted((one for one in found.values() if not one.is_replaced), key=lambda one: one.start_key)
+        if is_whole(there):
+            break  # else a region was split or merged while the records were read
+    return there
 
 
 def table_of(tables: dict[str, TableRecord], name: str) -> TableRecord:

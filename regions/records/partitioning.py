@@ -19,6 +19,8 @@ from typing import Final
 
 import msgspec
 
+from regions.records.model import RegionRecord
+
 BUCKETS_MIN: Final = 2
 BUCKETS_MAX: Final = 4096
 #: Length of the prefix of a placed key.
@@ -63,6 +65,15 @@ def check_ranges(specs: list[RegionSpec]) -> None:
             raise ValueError(f"region [{left.start_key!r}, {left.end_key!r}) is not followed by {right.start_key!r}")
     if len(specs) > 1 and specs[-1].start_key == "":
         raise ValueError("the last region starts without a bound")
+
+
+def is_whole(regions: Sequence[RegionRecord]) -> bool:
+    """Return True if regions, in the order of their keys, have every key once."""
+    try:
+        check_ranges([RegionSpec(one.start_key, one.end_key) for one in regions])
+    except ValueError:
+        return False
+    return True
 
 
 def bucket_of(key: str, buckets: int) -> int:
@@ -127,6 +138,7 @@ __all__ = [
     "bucket_of",
     "describe_range",
     "is_placed",
+    "is_whole",
     "place",
     "prefix",
     "ranges",

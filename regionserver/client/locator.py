@@ -12,12 +12,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable
+from typing import Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from regions.records.model import RegionRecord, ServerRecord, TableIntent, TableRecord
-from regions.records.partitioning import place
+from regions.records.partitioning import is_whole, place
 from regions.records.znodes import (
     CorruptZnode,
     Layout,
@@ -28,6 +29,9 @@ from regions.records.znodes import (
     decode_table,
 )
 from regionserver.client.store import READ_TIMEOUT_S, StoreReader
+
+#: How often the names of a table's regions are read at most, if regions are split or merged while the records are read.
+LISTINGS_MAX: Final = 5
 
 
 class _Table:
@@ -83,13 +87,18 @@ class RegionLocator:
         """Return the region that holds `key`, perhaps outdated; None for an unknown table."""
         end_s = _end(until_s)
         found = self._table(table, end_s)
-        return None if found is None else self._region_at(found, place(key, found.record.hash_buckets), end_s)
+        return None if found is None else self.region_at(table, place(key, found.record.hash_buckets), until_s=end_s)
 
     def region_at(self, table: str, placed: str, *, until_s: float | None = None) -> RegionRecord | None:
         """Return the region that holds a placed key (`regions/records/partitioning.py`); None for an unknown table."""
         end_s = _end(until_s)
-        found = self._table(table, end_s)
-        return None if found is None else self._region_at(found, placed, end_s)
+        for _ in range(LISTINGS_MAX):
+            found = self._table(table, end_s)
+            region = None if found is None else self._region_at(found, placed, end_s)
+            if found is None or region is not None:
+                return region
+            self.forget(table)  # the names are older than a split or merge
+        return None
 
     def _region_at(self, found: _Table, key: str, end_s: float) -> RegionRecord | None:
         with self._lock:
@@ -100,11 +109,23 @@ class RegionLocator:
         return self._search(found, key, end_s)
 
     def regions(self, table: str, *, until_s: float | None = None) -> list[RegionRecord] | None:
-        """Return all regions of a table by key, read from the store; None for an unknown table."""
+        """Return all regions of a table by key, read from the store; None for an unknown table.
+
+        The regions are whole, without a hole or an overlap, unless the table has one in the store.
+        """
         end_s = _end(until_s)
-        found = self._table(table, end_s)
-        if found is None:
-            return None
+        there: list[RegionRecord] = []
+        for _ in range(LISTINGS_MAX):
+            found = self._table(table, end_s)
+            if found is None:
+                return None
+            there = self._all(found, end_s)
+            if is_whole(there):
+                break
+            self.forget(table)  # a region was split or merged since the names were read
+        return there
+
+    def _all(self, found: _Table, end_s: float) -> list[RegionRecord]:
         folder = self._layout.table_regions(found.record.table_id)
         values = self._store.get_many([f"{folder}/{name}" for name in found.names], end_s)
         records = [decode_region(data, path) for path, data in values.items()]
@@ -207,6 +228,10 @@ class RegionLocator:
         self._remember(table, record)
         return record
 
+    def _known(self, table: _Table, at: int, end_s: float) -> RegionRecord | None:
+        name = table.names[at]
+        return table.regions.get(name) or self._read(table, name, end_s)
+
     def _remember(self, table: _Table, record: RegionRecord) -> None:
         with self._lock:
             if record.region_id not in table.regions and not record.is_replaced:
@@ -221,19 +246,22 @@ class RegionLocator:
         corrupt: CorruptZnode | None = None
         low, high = 0, len(table.names) - 1
         while low <= high:
-            middle = (low + high) // 2
+            middle = at = (low + high) // 2
             try:
-                record = table.regions.get(table.names[middle]) or self._read(table, table.names[middle], end_s)
+                record = self._known(table, middle, end_s)
+                while record is not None and record.is_replaced and at < high:
+                    at += 1  # only the names of regions that are not replaced are in the order of their keys
+                    record = self._known(table, at, end_s)
             except CorruptZnode:
                 break
             if record is None:
                 break
             if record.contains(key) and not record.is_replaced:
                 return record
-            if key < record.start_key:
+            if record.is_replaced or key < record.start_key:
                 high = middle - 1
             else:
-                low = middle + 1
+                low = at + 1
         for name in table.names:
             try:
                 record = table.regions.get(name) or self._read(table, name, end_s)
