@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import http.client
 import importlib.util
 import logging
 import math
@@ -122,7 +123,13 @@ def credentials_of(given: Globals) -> Credentials | None:
 
 def _of_local_cluster(given: Globals) -> Path | None:
     """Return the directory that `rk up` has made, if the command is for its cluster and the cluster is secured."""
-    return given.data_path / CERTS_DIR if is_for_secured_local(given) else None
+    return local_certs_dir(given) if is_for_secured_local(given) else None
+
+
+def local_certs_dir(given: Globals) -> Path:
+    """Return the directory with the credentials of the cluster in --data-dir."""
+    local = read_cluster(given.data_path)
+    return given.data_path / CERTS_DIR if local is None else local.certs(given.data_path)
 
 
 def is_for_secured_local(given: Globals) -> bool:
@@ -136,9 +143,26 @@ def is_for_secured_local(given: Globals) -> bool:
     return not is_other
 
 
-def admin_request(address: str, path: str) -> urllib.request.Request:
-    """Return the request for a page of an admin port, with this command's token."""
-    return urllib.request.Request(f"http://{address}{path}", headers=headers(process.own()))
+def read_admin_page(address: str, path: str, timeout_s: float, bytes_max: int) -> bytes:
+    """Return a page of an admin port, asked for with this command's token. Raise OSError."""
+    tls = OPEN_ACCESS.tls_context()
+    request = urllib.request.Request(f"{admin_url(address)}{path}", headers=headers(process.own()))
+    with urllib.request.urlopen(request, timeout=timeout_s, context=tls) as answer:
+        content: bytes = answer.read(bytes_max)
+        return content
+
+
+def admin_url(address: str) -> str:
+    """Return the URL of an admin port of this command's cluster, without a path."""
+    return f"{'http' if OPEN_ACCESS.tls_context() is None else 'https'}://{address}"
+
+
+def admin_connection(host: str, port: int, timeout_s: float) -> http.client.HTTPConnection:
+    """Return a connection to an admin port, which is not open yet."""
+    tls = OPEN_ACCESS.tls_context()
+    if tls is None:
+        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls)
 
 
 def as_variables(given: Mapping[str, str]) -> dict[str, str]:
@@ -149,13 +173,7 @@ def as_variables(given: Mapping[str, str]) -> dict[str, str]:
 def kazoo_options(access: StoreAccess) -> dict[str, Any]:
     """Return the arguments of KazooClient. Raise ConfigError."""
     acl = [ACL(line.perms, Id(line.scheme.decode(), line.id.decode())) for line in access.acl()]
-    options: dict[str, Any] = {"default_acl": acl, "connection_retry": RECONNECT}
-    paths = access.tls_paths()
-    if paths is not None:
-        ca, cert, key = paths
-        options |= {"use_ssl": True, "ca": str(ca), "check_hostname": access.verify_host}
-        if cert is not None:
-            options |= {"certfile": str(cert), "keyfile": str(key or cert)}
+    options: dict[str, Any] = {"default_acl": acl, "connection_retry": RECONNECT, **access.kazoo_tls()}
     digests = access.digests()
     if digests:
         options["auth_data"] = [("digest", credential) for credential in digests]
@@ -196,7 +214,11 @@ def misfit(address: tuple[str, int], access: StoreAccess, timeout_s: float = PRO
         with connect(address, access, timeout_s) as sock:
             # A server that requires a certificate reports this only after the client's handshake.
             sock.sendall(b"ruok")
-            sock.recv(1)
+            if not sock.recv(1):
+                return (
+                    f"{where} closed the connection after the TLS handshake",
+                    "Is the certificate of this command revoked? An admin sees the list by `rk certs revoked`.",
+                )
     except ssl.SSLCertVerificationError as error:
         if "hostname" in error.verify_message.lower() or "ip address" in error.verify_message.lower():
             hint = "Connect with a name in the certificate, or with --store-tls-host-check no."

@@ -33,10 +33,7 @@ from typing import Final
 import msgspec
 
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
-from coord.errors import ConfigError
-from coord.security.credentials import CLUSTER_FILE as CLUSTER_FILE_OF_CERTS
-from coord.security.making import PEERS_FILE, init
-from coord.security.principal import USER, Principal
+from coord.security.making import PEERS_FILE
 
 HOST: Final = "127.0.0.1"
 CLUSTER_FILE: Final = "cluster.json"
@@ -133,6 +130,12 @@ class LocalCluster(msgspec.Struct):
     replica_dead_s: float = 0.0
     #: Whether daemons demand a proof of identity; the credentials are in CERTS_DIR.
     secured: bool = False
+    #: Whether every port speaks TLS; each daemon then has a directory of its own below that of the credentials.
+    tls: bool = False
+    #: Directory of the credentials; "": CERTS_DIR.
+    certs_dir: str = ""
+    #: Address of this machine that the daemons listen on.
+    host: str = HOST
     #: Name and topology file of a cluster that was started by one.
     name: str = ""
     topology: str = ""
@@ -141,6 +144,10 @@ class LocalCluster(msgspec.Struct):
     #: Whether a start has completed all phases, including the table.
     has_been_up: bool = False
     format_version: int = FORMAT_VERSION
+
+    def certs(self, data_dir: Path) -> Path:
+        """Return the directory of the credentials of the cluster in `data_dir`."""
+        return Path(self.certs_dir) if self.certs_dir else data_dir / CERTS_DIR
 
     def daemons(self) -> list[Daemon]:
         """Return all daemons in the order of their start."""
@@ -174,20 +181,23 @@ class Shape(msgspec.Struct, frozen=True):
     purge_after_ms: int | None = None
     replica_dead_s: float = 0.0
     secured: bool = False
+    tls: bool = False
+    certs_dir: str = ""
+    host: str = HOST
 
 
-def usual_daemon(role: str, number: int, base_port: int, data_dir: Path, *, rack: str = "") -> Daemon:
+def usual_daemon(role: str, number: int, base_port: int, data_dir: Path, *, rack: str = "", host: str = HOST) -> Daemon:
     """Return a daemon with the ports that its number has in the port plan."""
     name = f"{role}-{number}"
     main, peer, admin = _OFFSETS[role]
     return Daemon(
         name=name,
         role=role,
-        address=f"{HOST}:{base_port + main + number}",
-        admin=f"{HOST}:{base_port + admin + number}",
+        address=f"{host}:{base_port + main + number}",
+        admin=f"{host}:{base_port + admin + number}",
         data_dir=str(data_dir / name),
         log=str(data_dir / "logs" / f"{name}.log"),
-        peer=f"{HOST}:{base_port + peer + number}" if peer else "",
+        peer=f"{host}:{base_port + peer + number}" if peer else "",
         rack=rack,
     )
 
@@ -199,19 +209,23 @@ def design(shape: Shape, data_dir: Path, before: LocalCluster | None = None) -> 
     an impossible shape.
     """
     _check_shape(shape, before)
-    if before is not None and before.former and before.base_port != shape.base_port:
+    is_same_place = before is not None and (before.base_port, before.host) == (shape.base_port, shape.host)
+    if before is not None and before.former and not is_same_place:
         raise UsageFaultError(
-            f"{before.former[0].name} was removed from this store, so its ports cannot change any more",
-            f"Omit --base-port: the cluster keeps {before.base_port}.",
+            f"{before.former[0].name} was removed from this store, so its addresses cannot change any more",
+            f"Omit --base-port and --address: the cluster keeps {before.host} and {before.base_port}.",
         )
-    kept = before if before is not None and before.base_port == shape.base_port else None
+    kept = before if is_same_place else None
     racks_before = len({one.rack for one in kept.servers}) if kept is not None else 0
 
     def daemons(role: str, count: int, known: list[Daemon]) -> list[Daemon]:
         found = [msgspec.structs.replace(one, pid=0) for one in known[:count]]
         used = {one.name for one in found}
         numbers = (n for n in range(1, count + len(used) + 1) if f"{role}-{n}" not in used)
-        found += [usual_daemon(role, next(numbers), shape.base_port, data_dir) for _ in range(count - len(found))]
+        found += [
+            usual_daemon(role, next(numbers), shape.base_port, data_dir, host=shape.host)
+            for _ in range(count - len(found))
+        ]
         for position, one in enumerate(found):
             if role == SERVER and (not one.rack or shape.racks != racks_before):
                 one.rack = f"rack-{position % shape.racks + 1}"
@@ -233,6 +247,9 @@ def design(shape: Shape, data_dir: Path, before: LocalCluster | None = None) -> 
         purge_after_ms=shape.purge_after_ms,
         replica_dead_s=shape.replica_dead_s,
         secured=shape.secured,
+        tls=shape.tls,
+        certs_dir=shape.certs_dir,
+        host=shape.host,
         name=before.name if before else "",
         topology=before.topology if before else "",
         masters=daemons(MASTER, shape.masters, kept.masters if kept else []),
@@ -264,16 +281,17 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
     """Return the command that runs `daemon` in the foreground."""
     start = [sys.executable, "-P", "-m", "cli"]
     common = ["--data-dir", daemon.data_dir, "--admin-address", daemon.admin]
-    certs = daemon.home / CERTS_DIR
+    certs = cluster.certs(daemon.home) / (daemon.name if cluster.tls else "")
     peer_secret = ["--peer-secret-file", str(certs / PEERS_FILE)]
+    open_too = ["--insecure"] if cluster.host != HOST else []
     if daemon.role == STORE:
         addresses = ["--client-address", daemon.address, "--peer-address", daemon.peer, *_members(daemon, cluster)]
         rights = ["--super-digest-file", str(make_super_digest(daemon.home))]
-        rights += [*peer_secret, "--certs-dir", str(certs), "--require-auth", "rk"] if cluster.secured else []
+        rights += [*peer_secret, "--certs-dir", str(certs), "--require-auth", "rk"] if cluster.secured else open_too
         words = [*start, "coord", "run", "--id", daemon.number, *addresses, *common, *rights, "--drill-links"]
         return [*words, *daemon.options]
     place = ["--store", cluster.store, "--root", cluster.root, "--address", daemon.address]
-    place += ["--certs-dir", str(certs)] if cluster.secured else []
+    place += ["--certs-dir", str(certs)] if cluster.secured else open_too
     if daemon.role == MASTER:
         plan = ["--min-servers", str(len(cluster.servers)), "--plan-engine", shape.plan_engine]
         plan += ["--spark-master", shape.spark_master] if shape.spark_master else []
@@ -314,16 +332,6 @@ def _members(node: Daemon, cluster: LocalCluster) -> list[str]:
         (one for one in [*cluster.coord, *cluster.former] if not one.joined), key=lambda one: int(one.number)
     )
     return ["--peers", ",".join(f"{one.number}={one.peer}" for one in founders)]
-
-
-def make_certs(data_dir: Path) -> None:
-    """Make the credentials of a secured cluster in `data_dir` unless it has some. Raise CliError."""
-    directory = data_dir / CERTS_DIR
-    try:
-        if not (directory / CLUSTER_FILE_OF_CERTS).exists():
-            init(directory, Principal(USER, FIRST_USER))
-    except ConfigError as error:
-        raise CliError(str(error), "Give a writable --data-dir.") from error
 
 
 def make_super(data_dir: Path) -> str:

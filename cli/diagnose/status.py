@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import PROBE_S, four_letter, is_answering, store_access
+from cli.common.access import PROBE_S, admin_url, four_letter, is_answering, store_access
 from cli.common.connect import (
     Cluster,
     MastersAlone,
@@ -328,7 +328,7 @@ def master_lines(
         address = f"{one.host}:{one.port}"
         role, page = (
             "active" if is_active else "standby",
-            f"http://{one.host}:{one.admin_port}/" if one.admin_port else "",
+            f"{admin_url(f'{one.host}:{one.admin_port}')}/" if one.admin_port else "",
         )
         lines.append(MasterLine(names.of_master(one), address, role, epoch, one.uuid, page=page))
     seen = {line.address for line in lines}

@@ -12,10 +12,11 @@ import click
 import msgspec
 
 from cli.common import output
-from cli.common.access import certs_dir_named, credentials_of
+from cli.common.access import certs_dir_named, credentials_of, local_certs_dir
 from cli.common.errors import CliError, UsageFaultError
-from cli.common.local import CERTS_DIR, FIRST_USER, read_cluster
+from cli.common.local import FIRST_USER, read_cluster
 from cli.common.options import Globals, global_options
+from cli.security import daemons
 from cli.security.revoke import revoke, revoked
 from coord.errors import ConfigError
 from coord.security import making
@@ -26,6 +27,7 @@ from coord.security.credentials import (
     AUTHORITY_FILE,
     CERTIFICATE_SUFFIX,
     CLUSTER_FILE,
+    EVERY_PORT_FILE,
     FOR_ADMIN,
     FOR_STORE,
     read_private,
@@ -117,14 +119,22 @@ def issue(given: Globals, user: str | None, daemon: str | None, hosts: tuple[str
 def rotate(given: Globals, finish: bool) -> None:
     """Add a new secret, which daemons use without a restart; keys by the old one stay valid until `--finish`.
 
-    First rotate in the directory of every daemon, then issue new keys to users, then finish.
+    First rotate in the directory of every daemon, then issue new keys to users, then finish. With an authority, a new
+    one is made beside the old one, and handed out to the directories of daemons below. The daemons of `rk up`, and its
+    first user, get new certificates at once.
     """
     directory = _directory(given)
-    if certificates.has_authority(directory):
+    is_tls = certificates.has_authority(directory)
+    if is_tls:
         change = certificates.finish_authority if finish else _rotate_authority
         _checked(lambda: change(directory))
     removed = _checked(lambda: making.finish(directory)) if finish else []
     known = _checked(lambda: making.secrets_in(directory) if finish else making.rotate(directory))
+    if is_tls:
+        _checked(lambda: daemons.hand_out(directory))
+    if certs_dir_named(given) is None and not finish:
+        # The daemons of `rk up` read these files themselves: nothing has to be copied before.
+        _checked(lambda: daemons.issue_again(directory, _now()))
     if given.json:
         output.print_json({"current": known.current(), "accepted": sorted(known.secrets), "removed": removed})
         return
@@ -179,7 +189,7 @@ def list_(given: Globals) -> None:
     directory = _directory(given)
     if not directory.is_dir():
         raise UsageFaultError(f"there is no directory {directory}", "`rk certs init` makes it.")
-    found = [_look(path) for path in sorted(directory.iterdir()) if not path.name.startswith(".")]
+    found = _listed(directory)
     if given.json:
         output.print_json([one._asdict() for one in found])
         return
@@ -240,9 +250,22 @@ def _rotate_authority(directory: Path) -> None:
     certificates.rotate_authority(directory, _now())
 
 
+def _listed(directory: Path) -> list[ListedFile]:
+    """Return the files of a directory, and those of the daemons' directories below it."""
+    found = []
+    for path in sorted(one for one in directory.iterdir() if not one.name.startswith(".")):
+        if path.is_dir() and not path.is_symlink():
+            found += [one._replace(file=f"{path.name}/{one.file}") for one in _listed(path)]
+        else:
+            found.append(_look(path))
+    return found
+
+
 def _look(path: Path) -> ListedFile:
     """Return what a file holds."""
     try:
+        if path.name == EVERY_PORT_FILE:
+            return ListedFile(path.name, "TLS on every port", "", "", "")
         if path.name == CLUSTER_FILE:
             secrets = decode_secrets(read_private(path), str(path))
             numbers = ", ".join(str(one) for one in sorted(secrets.secrets))
@@ -279,7 +302,7 @@ def _directory(given: Globals) -> Path:
         return named
     if read_cluster(given.data_path) is None:
         raise UsageFaultError("no directory of credentials is named", "Give --certs-dir DIR (RK_CERTS_DIR).")
-    return given.data_path / CERTS_DIR
+    return local_certs_dir(given)
 
 
 def _user(name: str) -> Principal:

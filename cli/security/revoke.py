@@ -14,10 +14,9 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.security import ACL, Id
 
 from cli.common import output
-from cli.common.access import certs_dir_named, credentials_of, open_store
+from cli.common.access import certs_dir_named, credentials_of, local_certs_dir, open_store
 from cli.common.connect import rights_of, store_errors, store_hosts
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
-from cli.common.local import CERTS_DIR
 from cli.common.options import Globals, global_options
 from coord.client.access import StoreAccess
 from coord.errors import ConfigError
@@ -99,7 +98,7 @@ def _entry(given: Globals, user: str | None, daemon: str | None, serial: str | N
 
 def _number(given: Globals) -> int:
     """Return the number of the secret that keys come from now. Raise UsageFaultError."""
-    directory = certs_dir_named(given) or given.data_path / CERTS_DIR
+    directory = certs_dir_named(given) or local_certs_dir(given)
     try:
         return making.secrets_in(directory).current()
     except ConfigError as error:

@@ -23,7 +23,13 @@ from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals, complete_contexts, global_options
 from cli.shell.context import NAME, edit_file, with_context_in_use
 from coord.errors import ConfigError
-from coord.security.credentials import AUTHORITY_FILE, CERTIFICATE_SUFFIX, Credentials, key_file
+from coord.security.credentials import (
+    AUTHORITY_FILE,
+    CERTIFICATE_SUFFIX,
+    EVERY_PORT_FILE,
+    Credentials,
+    key_file,
+)
 from coord.security.making import write_private
 from regions import messages
 
@@ -133,13 +139,14 @@ def _keep(credentials: Credentials, folder: Path) -> None:
     sources = [key_file(credentials.directory, credentials.principal)]
     if credentials.certificate is not None:
         sources += [credentials.certificate, credentials.certificate.with_suffix(".key")]
-        sources.append(credentials.directory / AUTHORITY_FILE)
+        sources += [credentials.directory / AUTHORITY_FILE, credentials.directory / EVERY_PORT_FILE]
     try:
         contents = {path.name: path.read_bytes() for path in sources if path.exists()}
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         for old in folder.iterdir():
-            if old.name not in contents and (old.suffix in (".json", ".key", CERTIFICATE_SUFFIX)):
+            is_ours = old.suffix in (".json", ".key", CERTIFICATE_SUFFIX) or old.name == EVERY_PORT_FILE
+            if old.name not in contents and is_ours:
                 old.unlink()
         for name, content in contents.items():
             write_private(folder / name, content)

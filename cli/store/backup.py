@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+from cli.common.access import admin_connection
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.local import read_cluster
 from cli.common.options import Globals, global_options, json_option
@@ -166,7 +167,7 @@ def fetch_first(nodes: list[AdminAccess], draft: Path, progress: Progress) -> Ba
 def _fetch(node: AdminAccess, draft: Path, progress: Progress) -> None:
     """Fetch a node's backup, durable on return. Raise CliError, OSError, HTTPException."""
     host, port = parse_address(node.address, "admin address")
-    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_TIMEOUT_S)
+    connection = admin_connection(host, port, ANSWER_TIMEOUT_S)
     try:
         headers = {"Authorization": f"Bearer {node.token}", "Content-Length": "0"}
         connection.request("POST", BACKUP_PATH.decode(), headers=headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -274,9 +275,10 @@ def run(config: Path | None, certs_dir: Path | None = None, *, insecure: bool = 
     """
     try:
         settings = _settings(config, {name: value for name, value in given.items() if value is not None})
+        process.use_daemon(certs_dir, Principal(NODE, str(settings.node_id)))
+        settings = _with_tls(settings)
         if not insecure:
             _check_exposed(settings, has_certs=certs_dir is not None, is_zoo_cfg=config is not None)
-        process.use_daemon(certs_dir, Principal(NODE, str(settings.node_id)))
     except ConfigError as error:
         raise UsageFaultError(str(error)) from error
     from coord.server import service
@@ -293,6 +295,17 @@ def _check_exposed(settings: StoreSettings, *, has_certs: bool, is_zoo_cfg: bool
         if not is_zoo_cfg:
             raise
         click.echo(f"warning: as a ZooKeeper would by this file, {error}", err=True)
+
+
+def _with_tls(settings: StoreSettings) -> StoreSettings:
+    """Return the settings with the certificates of --certs-dir at ports that have none of their own, if these are for
+    every port. Then there is no plain port."""
+    files = process.tls_files()
+    if files is None:
+        return settings
+    if settings.tls is None:
+        settings = dataclasses.replace(settings, tls=files, secure_client_address=settings.client_address)
+    return settings if settings.peer_tls is not None else dataclasses.replace(settings, peer_tls=files)
 
 
 def _gather_tls(given: dict[str, Any]) -> None:

@@ -9,8 +9,6 @@ node does not serve. What nobody said is shown as "?", never as 0.
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -20,7 +18,7 @@ import msgspec
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import admin_request, four_letter, silence_of, store_access
+from cli.common.access import four_letter, read_admin_page, silence_of, store_access
 from cli.common.connect import store_hosts
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.local import read_cluster
@@ -110,9 +108,8 @@ def ask_nodes(given: Globals, hosts: Sequence[str], admins: Mapping[str, str], t
 def _by_admin(found: NodeStatus, address: str, timeout_s: float) -> bool:
     """Fill in what the admin port says; return False if it does not answer."""
     try:
-        with urllib.request.urlopen(admin_request(address, "/status"), timeout=timeout_s) as answer:
-            said: dict[str, Any] = json.loads(answer.read(_ADMIN_BYTES_MAX))
-    except (OSError, ValueError, urllib.error.URLError):
+        said: dict[str, Any] = json.loads(read_admin_page(address, "/status", timeout_s, _ADMIN_BYTES_MAX))
+    except (OSError, ValueError):
         return False
     found.role = said["mode"] if said.get("serving") else str(said.get("role", _UNKNOWN))
     found.term, found.commit, found.applied = said.get("term"), said.get("commit_index"), said.get("applied_index")

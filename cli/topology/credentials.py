@@ -77,9 +77,15 @@ def _make(topology: Topology, to: Path) -> list[str]:
     return made
 
 
+def principal_of(daemon: PlacedDaemon) -> Principal:
+    """Return what a daemon proves. Store nodes are known to each other by their numbers."""
+    kind = _PRINCIPALS[daemon.kind]
+    return Principal(kind, str(daemon.number) if kind == NODE else daemon.name)
+
+
 def _issue(daemon: PlacedDaemon, to: Path, now: datetime.datetime) -> None:
     """Make the directory of one daemon, with all that its command line names."""
     target = to / daemon.name
-    certificates.issue(to, Principal(_PRINCIPALS[daemon.kind], daemon.name), [daemon.host], target, now)
+    certificates.issue(to, principal_of(daemon), [daemon.host], target, now)
     name = SUPER_DIGEST_FILE if daemon.kind == STORE else SUPER_FILE
     making.write_private(target / name, read_private(to / name))

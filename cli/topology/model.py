@@ -1,6 +1,6 @@
 """A topology file, decoded and checked. Pure: `load.py` reads the file.
 
-    [cluster]                        name, data-dir, base-port, root, credentials, credentials-dir
+    [cluster]                        name, data-dir, base-port, root, credentials, credentials-dir, address
     [store]                          count or [[store.node]]; or outside; joined
     [masters]                        count or [[masters.node]]
     [servers]                        count and racks, or [[servers.node]]; shared-dir
@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from cli.topology.checks import HOST, NAME, PATH, RACK, DaemonOption, FileTable, TopologyError, option_words
+from coord.security.admin import is_loopback_address
 
 #: Longest file.
 FILE_BYTES_MAX: Final = 1 << 20
@@ -68,7 +69,7 @@ _NODE_KEYS: Final = {
     MASTERS: ("number", "host", "port", "admin-port", "data-dir", "options"),
     SERVERS: ("number", "host", "rack", "port", "peer-port", "admin-port", "data-dir", "options"),
 }
-_CLUSTER_KEYS: Final = ("name", "data-dir", "base-port", "root", "credentials", "credentials-dir")
+_CLUSTER_KEYS: Final = ("name", "data-dir", "base-port", "root", "credentials", "credentials-dir", "address")
 _KIND_KEYS: Final = {
     STORE: ("count", "node", "outside", "joined", "options"),
     MASTERS: ("count", "node", "options"),
@@ -114,6 +115,8 @@ class Topology(msgspec.Struct, frozen=True):
     root: str
     credentials: str
     credentials_dir: str
+    #: Address of this machine that a local cluster listens on; "": 127.0.0.1.
+    address: str
     #: First port of a local cluster; 0: `rk up` chooses one by the name.
     base_port: int
     #: Addresses of a store that this cluster does not run, or "".
@@ -171,6 +174,7 @@ def _with_nodes(
         root=cluster.text("root", _ZNODE, "a znode path such as /regionkeeper", ROOT),
         credentials=credentials,
         credentials_dir=directory,
+        address=_address(cluster, credentials, is_local),
         base_port=cluster.number("base-port", 1024, BASE_PORT_MAX, 0),
         outside=kinds[STORE].text("outside", _ADDRESSES, "host:port,host:port"),
         joined=_joined(kinds[STORE], nodes[STORE]),
@@ -203,13 +207,21 @@ def _is_local(file: str, kinds: Mapping[str, FileTable]) -> bool:
 def _credentials(cluster: FileTable, is_local: bool) -> tuple[str, str]:
     choice = cluster.choice("credentials", CREDENTIALS, KEYS)
     directory = cluster.text("credentials-dir", PATH, "a path without blanks", "" if is_local else CREDENTIALS_DIR)
-    if is_local and choice == CERTIFICATES:
-        cluster.refuse("credentials", 'is "certificates", but no node names a host', 'Give "keys": `rk up` makes them.')
-    if is_local and directory:
-        cluster.refuse("credentials-dir", "is for machines", "Leave it out: `rk up` keeps keys below data-dir.")
     if directory and not directory.startswith("/") and choice != INSECURE:
         cluster.refuse("credentials-dir", f'is "{directory}", not an absolute path', "Begin it with a slash.")
     return choice, "" if choice == INSECURE else directory
+
+
+def _address(cluster: FileTable, credentials: str, is_local: bool) -> str:
+    """Return the address of a local cluster."""
+    found = cluster.text("address", HOST, "a host name or an address, without a port")
+    if found and not is_local:
+        cluster.refuse("address", "is for a cluster on one machine", 'Give each node its own: host = "db1".')
+    if found and found != "localhost" and not is_loopback_address(found) and credentials == KEYS:
+        cluster.refuse(
+            "address", f"is {found}, which other machines reach, with keys", 'Give credentials = "certificates".'
+        )
+    return found
 
 
 def _nodes(table: FileTable, kind: str, known: Known, is_local: bool) -> tuple[PlacedDaemon, ...]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import queue
 import shlex
@@ -18,11 +19,10 @@ from types import FrameType
 from typing import Final, NoReturn
 
 import click
-import msgspec
 from click.core import ParameterSource
 
 from cli.common import output
-from cli.common.access import as_variables, store_access
+from cli.common.access import admin_url, as_variables, store_access
 from cli.common.connect import Cluster, store_errors
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import (
@@ -35,7 +35,6 @@ from cli.common.local import (
     command_line,
     design,
     environment,
-    make_certs,
     read_cluster,
     write_cluster,
 )
@@ -43,6 +42,7 @@ from cli.common.options import DEFAULT_DATA_DIR, Globals, own_masters_options, s
 from cli.common.staleness import duration_ms
 from cli.common.views.display import Display, choose
 from cli.common.waiting import say_nothing
+from cli.security import daemons
 from cli.splits import specs_of_csv, usage_faults
 from cli.topology.load import load, local_data_dir
 from cli.up.bringup import Assigned, BringUp, UpTable
@@ -60,11 +60,12 @@ from cli.up.shape import (
     DEFAULT_BASE_PORT,
     arrange,
     base_port_of,
+    certs_named,
     check_options,
-    is_secured,
     shape_of,
     shape_of_topology,
     with_dead_s,
+    with_security,
 )
 from cli.up.supervisor import News, Supervisor
 from master.settings import ENGINES, SECONDS_MAX
@@ -149,6 +150,18 @@ class StopRequested(BaseException):
     help="Whether daemons demand a proof of identity from callers and peers, so that other users of this machine get"
     " nothing.  [default: as at the last start; --secure at the first]",
 )
+@click.option(
+    "--tls",
+    is_flag=True,
+    help="Every port speaks TLS both ways, by an authority and certificates that are made in the directory of"
+    " credentials, and renewed.  [default: as at the last start]",
+)
+@click.option(
+    "--address",
+    metavar="HOST",
+    help="Address of this machine that all daemons listen on; others than 127.0.0.1 need --tls or --insecure."
+    "  [default: as at the last start; 127.0.0.1 at the first]",
+)
 @click.option("--restart/--no-restart", default=True, show_default=True, help="Restart daemons that die.")
 @own_masters_options
 @click.pass_context
@@ -175,13 +188,16 @@ def up(
     replica_dead_s: float | None,
     opener: str,
     secure: bool | None,
+    tls: bool,
+    address: str | None,
     restart: bool,
 ) -> int:
     """Start store nodes, masters and region servers on this machine, and run until Ctrl-C.
 
     A daemon that dies is restarted. Data and logs are below --data-dir; the next `rk up` keeps that shape and opens
     every region on its former server. With --store zk://host:port,… the cluster uses that store, for example an Apache
-    ZooKeeper, instead of its own nodes.
+    ZooKeeper, instead of its own nodes. --certs-dir names a directory of credentials that exists, with an authority or
+    with a directory for each daemon (store-1, master-1, server-1, …) as `rk certs issue --to` makes it.
     """
     given = context.ensure_object(Globals)
     if context.invoked_subcommand is not None:
@@ -192,8 +208,9 @@ def up(
     wanted = None
     if topology is not None:
         wanted = load(topology)
-        parts = {"store_nodes": store_nodes, "masters": masters, "servers": servers, "racks": racks}
-        check_options(given, wanted, topology, {**parts, "base_port": base_port, "secure": secure})
+        parts: dict[str, object] = {"store_nodes": store_nodes, "masters": masters, "servers": servers, "racks": racks}
+        parts |= {"base_port": base_port, "secure": secure, "tls": tls or None, "address": address}
+        check_options(given, wanted, topology, parts)
         given.data_dir = given.data_dir or str(local_data_dir(wanted, topology))
     data_dir = given.data_path
     before = read_cluster(data_dir)
@@ -202,9 +219,11 @@ def up(
     limits = (create_timeout_s, replacements_max, purge_after_ms)
     shape = shape_of(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener, spark, limits)
     shape = with_dead_s(shape, before, replica_dead_s)
-    shape = msgspec.structs.replace(shape, secured=is_secured(before, secure))
+    shape = with_security(
+        shape, before, secure, tls=tls, certs_dir=certs_named(given), address=address, data_dir=data_dir
+    )
     if wanted is not None:
-        base = base_port_of(wanted, before, lambda port: is_free(HOST, port))
+        base = base_port_of(wanted, before, lambda port: is_free(shape.host, port))
         shape = shape_of_topology(wanted, shape, before, base)
     local = design(shape, data_dir, before)
     if wanted is not None and topology is not None:
@@ -252,7 +271,7 @@ def _check_ports(local: LocalCluster) -> None:
     known = {daemon.pid for daemon in before.daemons() if daemon.pid} if before is not None else set()
     for daemon in local.daemons():
         for port, use in daemon.ports():
-            while not is_free(HOST, port):
+            while not is_free(local.host, port):
                 found = holder(port)
                 if found is not None and found[0] in known and time.monotonic() < deadline:
                     time.sleep(_POLL_S)  # a daemon of a killed `rk up`, on its way out
@@ -278,7 +297,7 @@ def _run(
 ) -> int:
     news: queue.Queue[News] = queue.Queue()
     if local.secured:
-        make_certs(data_dir)
+        daemons.make(local, data_dir, datetime.datetime.now(datetime.UTC))
     commands = {daemon.name: command_line(daemon, local, shape) for daemon in local.daemons()}
     store_access(given)  # report wrong options before any daemon starts
     try:
@@ -293,7 +312,7 @@ def _run(
     output.keep_going("the cluster keeps running; stop it with SIGINT (Ctrl-C) or SIGTERM")
     display = choose(as_json=given.json)
     file = ClusterFile(local, data_dir, display.say)
-    growth = Growth(local, shape, data_dir, file, lambda port: is_free(HOST, port))
+    growth = Growth(local, shape, data_dir, file, lambda port: is_free(local.host, port))
     supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put, growth.add)
     bringup = BringUp(local, supervisor, display, news)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -363,7 +382,8 @@ def _bring_up(
 ) -> None:
     """Run all phases, then print the summary."""
     began = time.monotonic()
-    security = "secured" if local.secured else "open to every user of this machine"
+    who = "every user of this machine" if local.host == HOST else "everybody who reaches it"
+    security = f"secured{', TLS on every port' if local.tls else ''}" if local.secured else f"open to {who}"
     what = f"RegionKeeper: {_counts(local)}, {security}; data in {output.shown(data_dir)}"
     display.say(what, data_dir=str(data_dir), secured=local.secured)
     file.write()
@@ -484,7 +504,7 @@ def _summary(
         rows.append((daemon.name, role, daemon.address, daemon.admin, daemon.pid, output.shown(Path(daemon.log))))
     console.print()
     console.print(output.table("", ["what", "", "address", "admin", "#pid", "log"], rows))
-    pages = [f"http://{one.admin}/" for one in sorted(local.masters, key=lambda one: one.address != active)]
+    pages = [f"{admin_url(one.admin)}/" for one in sorted(local.masters, key=lambda one: one.address != active)]
     token = ", with ?token=TOKEN of `rk certs token`" if local.secured else ""
     console.print(f"\n[bold]live page:[/bold] {' or '.join(pages)}{token}", soft_wrap=True)
     console.print("\nTry, in a second terminal:")

@@ -8,6 +8,8 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from cli.common.errors import UsageFaultError
+
 _LISTEN: Final = "0A"
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 
@@ -15,7 +17,7 @@ _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 def is_free(host: str, port: int) -> bool:
     """Return whether a daemon could listen there. Ports in TIME_WAIT count as free, as they do for daemons.
 
-    Raise OSError for any error other than EADDRINUSE.
+    Raise UsageFaultError if this machine has no such address.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -25,7 +27,10 @@ def is_free(host: str, port: int) -> bool:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False
-            raise
+            raise UsageFaultError(
+                f"no daemon can listen on {host}:{port}: {error.strerror or error}",
+                "--address is an IPv4 address or a name of this machine.",
+            ) from error
     return True
 
 

@@ -10,9 +10,11 @@ from typing import Final
 import msgspec
 
 from cli.common.errors import CliError, UsageFaultError
-from cli.common.local import HOST, MASTER, SERVER, STORE, Daemon, LocalCluster, Shape, usual_daemon
+from cli.common.local import CERTS_DIR, HOST, MASTER, SERVER, STORE, Daemon, LocalCluster, Shape, usual_daemon
 from cli.common.options import Globals, parse_hosts
-from cli.topology.model import INSECURE, PlacedDaemon, Topology
+from cli.topology.model import CERTIFICATES, INSECURE, PlacedDaemon, Topology
+from coord.security.admin import is_loopback_address
+from coord.security.credentials import EVERY_PORT_FILE
 
 DEFAULT_BASE_PORT: Final = 21800
 #: Base ports that a topology without one may get: BASES from the default on, below the kernel's outgoing ports.
@@ -73,6 +75,61 @@ def with_dead_s(shape: Shape, before: LocalCluster | None, replica_dead_s: float
     return msgspec.structs.replace(shape, replica_dead_s=replica_dead_s or known)
 
 
+def certs_named(given: Globals) -> str:
+    """Return the directory of --certs-dir as an absolute path, "" without the option.
+
+    RK_CERTS_DIR and contexts are for commands: they may name credentials of another cluster.
+    """
+    found = given.given_values().get("certs-dir", "")
+    return str(Path(found).expanduser().absolute()) if found else ""
+
+
+def with_security(
+    shape: Shape,
+    before: LocalCluster | None,
+    secure: bool | None,
+    *,
+    tls: bool,
+    certs_dir: str,
+    address: str | None,
+    data_dir: Path,
+) -> Shape:
+    """Return the shape with proofs, TLS, credentials and address: as requested, or as before. Raise UsageFaultError."""
+    host = address or (before.host if before is not None else HOST)
+    kept = certs_dir or (before.certs_dir if before is not None else "")
+    secured = is_secured(before, True if (tls or certs_dir) and secure is None else secure)
+    made = msgspec.structs.replace(
+        shape,
+        secured=secured,
+        tls=secured and (tls or is_for_every_port(Path(kept) if kept else data_dir / CERTS_DIR)),
+        certs_dir=kept,
+        host=host,
+    )
+    if (tls or certs_dir) and secure is False:
+        raise UsageFaultError("--insecure contradicts --tls and --certs-dir", "Give one of them.")
+    if made.tls and made.outside_store is not None:
+        raise UsageFaultError(
+            f"--tls is for every port, and the store at {made.outside_store} is not of this cluster",
+            "Leave out --tls, and give --store-tls-ca and its companions for that store.",
+        )
+    if not is_loopback(host) and not made.tls and secure is not False:
+        raise UsageFaultError(
+            f"--address {host} can be reached from other machines, and without TLS everybody on the way can read along",
+            "Give --tls, or --insecure on a network that you trust.",
+        )
+    return made
+
+
+def is_for_every_port(directory: Path) -> bool:
+    """Return True if a directory of credentials says that every port speaks TLS."""
+    return (directory / EVERY_PORT_FILE).exists()
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine reaches a host."""
+    return host == "localhost" or is_loopback_address(host)
+
+
 def is_secured(before: LocalCluster | None, secure: bool | None) -> bool:
     """Return whether the cluster demands proofs: as requested, or as before."""
     if secure is not None:
@@ -121,6 +178,9 @@ def shape_of_topology(topology: Topology, shape: Shape, before: LocalCluster | N
         outside_store=topology.outside or None,
         root=topology.root,
         secured=topology.credentials != INSECURE,
+        tls=topology.credentials == CERTIFICATES,
+        certs_dir=topology.credentials_dir,
+        host=topology.address or HOST,
     )
 
 
@@ -147,16 +207,16 @@ def arrange(
     """Give a designed cluster the daemons of a topology. Return notes for the operator. Raise UsageFaultError."""
     local.name, local.topology = topology.name, str(file.absolute())
     known = {one.name: one for one in before.daemons()} if before is not None else {}
-    same_ports = before is not None and before.base_port == local.base_port
+    same_ports = before is not None and (before.base_port, before.host) == (local.base_port, local.host)
 
     def daemon(node: PlacedDaemon, role: str) -> Daemon:
-        made = usual_daemon(role, node.number, local.base_port, data_dir, rack=node.rack)
+        made = usual_daemon(role, node.number, local.base_port, data_dir, rack=node.rack, host=local.host)
         former = known.get(made.name)
         if former is not None and same_ports:
             made.address, made.peer, made.admin = former.address, former.peer, former.admin
-        made.address = f"{HOST}:{node.port}" if node.port else made.address
-        made.peer = f"{HOST}:{node.peer_port}" if node.peer_port else made.peer
-        made.admin = f"{HOST}:{node.admin_port}" if node.admin_port else made.admin
+        made.address = f"{local.host}:{node.port}" if node.port else made.address
+        made.peer = f"{local.host}:{node.peer_port}" if node.peer_port else made.peer
+        made.admin = f"{local.host}:{node.admin_port}" if node.admin_port else made.admin
         made.data_dir = node.data_dir or made.data_dir
         made.options = list(node.options)
         made.joined = role == STORE and node.number in topology.joined

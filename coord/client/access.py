@@ -7,7 +7,7 @@ import re
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from coord.client.ops import digest_acl
 from coord.digests import is_digest
@@ -94,6 +94,18 @@ class StoreAccess:
             return self.tls_ca, self.tls_cert, self.tls_key
         files = process.tls_files()
         return None if files is None or files.ca is None else (files.ca, files.cert, files.key)
+
+    def kazoo_tls(self) -> dict[str, Any]:
+        """Return the arguments of KazooClient that set up TLS, empty without TLS. kazoo reads the files again for each
+        connection. Raise ConfigError."""
+        paths = self.tls_paths()
+        if paths is None:
+            return {}
+        ca, cert, key = paths
+        options: dict[str, Any] = {"use_ssl": True, "ca": str(ca), "check_hostname": self.verify_host}
+        if cert is not None:
+            options |= {"certfile": str(cert), "keyfile": str(key or cert)}
+        return options
 
 
 def parse_readers(text: str) -> tuple[tuple[str, str], ...]:

@@ -48,13 +48,13 @@ _PASSING: Final = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 
 def _proof(auth: str) -> dict[str, Any]:
     """Return the arguments by which a client proves the digest credential `auth`, and this process's identity."""
-    digests = StoreAccess(auth=auth).digests()
-    return {"auth_data": [("digest", credential) for credential in digests]} if digests else {}
+    access = StoreAccess(auth=auth)
+    return {**access.kazoo_tls(), "auth_data": [("digest", credential) for credential in access.digests()]}
 
 
 def _renew(client: KazooClient, auth: str) -> None:
     """Let the next connection prove the present token: the one of the last connection may have been rotated away."""
-    client.auth_data = set(_proof(auth).get("auth_data", ()))
+    client.auth_data = set(_proof(auth)["auth_data"])
 
 
 class StoreSilentError(Exception):

@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from coord.env_os import OsEntropy, os_system
 from coord.peers.guard import PeerGuard
+from coord.security import process
 from regions.messages import ChangeConfig, ConfigChanged, OpenOrder, OwnReplica, TabletReport
 from regions.messages.heartbeat import ReplicaState
 from regions.messages.server import ClosePurpose, TabletFigures
@@ -238,7 +239,7 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
     """Return the factory for a server's tablets; `died` is called when the process must end."""
     system = os_system()
     assert settings.peer_address is not None, "without a peer address a server takes no tablets"
-    guard = PeerGuard(OsEntropy().token, secret=settings.peer_secret, tls=settings.peer_tls)
+    guard = PeerGuard(OsEntropy().token, secret=settings.peer_secret, tls=settings.peer_tls or process.tls_files())
     if guard.is_open() and not is_loopback(settings.host):
         log.warn("the peer port accepts unauthenticated connections; set --peer-secret-file or peer certificates")
 

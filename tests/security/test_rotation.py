@@ -9,7 +9,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
+from cli.common.access import kazoo_options
+from coord.client.access import OPEN_ACCESS
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
 from coord.security import process
@@ -26,14 +29,15 @@ _BETWEEN = 20
 
 
 class Rotated:
-    """A store node, a master and a server, and the directories of their credentials and of the user's."""
+    """A store node, a master and a server, and the directories of their credentials and of the user's. With
+    certificates every port speaks TLS."""
 
     def __init__(self, folder: Path, *, tls: bool) -> None:
         self.folder = folder
         self.tls = tls
         self.ca = folder / "ca"
         self.user = folder / "user"
-        self.daemons = {kind: folder / kind if tls else self.ca for kind in ("master", "server")}
+        self.daemons = {kind: folder / kind if tls else self.ca for kind in ("node", "master", "server")}
         self.store, self.master, self.server = (f"127.0.0.1:{port}" for port in free_ports(3))
         self.certs("init", *(["--tls"] if tls else []))
         self.issue()
@@ -47,6 +51,9 @@ class Rotated:
         """Give every daemon and the user new credentials."""
         if self.tls:
             for kind, directory in self.daemons.items():
+                if kind == "node":
+                    self.certs("issue", "--daemon", "node:1", "--host", "127.0.0.1", "--to", str(directory))
+                    continue
                 self.certs("issue", "--daemon", f"{kind}:one", "--host", "127.0.0.1", "--to", str(directory))
         self.certs("issue", "--user", "admin", "--to", str(self.user))
 
@@ -67,7 +74,7 @@ class Rotated:
         node = ("coord", "run", "--id", "1", "--data-dir", str(self.folder / "n1"), "--client-address", self.store)
         common = ("--store", self.store)
         commands = {
-            "store": (*node, "--certs-dir", str(self.ca), "--require-auth", "rk"),
+            "store": (*node, "--certs-dir", str(self.daemons["node"]), "--require-auth", "rk"),
             "master": ("master", "run", *common, "--address", self.master),
             "server": ("server", "run", *common, "--address", self.server, "--shared-dir", str(self.folder / "shared")),
         }
@@ -91,10 +98,10 @@ class Load:
 
     def __init__(self, cluster: Rotated) -> None:
         self.failures: list[str] = []
-        self.counts = dict.fromkeys(("row", "master", "server"), 0)
+        self.counts = dict.fromkeys(("row", "master", "server", "store"), 0)
         self._cluster = cluster
         self._ended = threading.Event()
-        work = {"row": self._rows, "master": self._ask_master, "server": self._ask_server}
+        work = {"row": self._rows, "master": self._ask_master, "server": self._ask_server, "store": self._ask_store}
         self._threads = [threading.Thread(target=self._repeat, args=one) for one in work.items()]
 
     @contextmanager
@@ -138,6 +145,17 @@ class Load:
     def _ask_server(self, _: int) -> None:
         call_blocking(_address(self._cluster.server), ms.GetServerStatus(), 10.0, expect=ms.ServerStatus)
 
+    def _ask_store(self, _: int) -> None:
+        """Open a session by a new connection."""
+        options = kazoo_options(OPEN_ACCESS)
+        client = KazooClient(self._cluster.store, timeout=10, **options)
+        client.start(30)
+        try:
+            assert client.exists("/zookeeper") is not None
+        finally:
+            client.stop()
+            client.close()
+
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
@@ -149,14 +167,15 @@ def test_everything_is_rotated_under_load(tmp_path: Path, tls: bool) -> None:
     """Each request of each step is answered, every certificate is another one, and the former credentials are worth
     nothing in the end.
 
-    Fails if `Credentials` does not read changed files again, or accepts the newest authority only before the end.
+    Fails if `Credentials` or the store's ports (`TlsContexts`) do not read changed files again, or accepts the
+    newest authority only before the end.
     """
     cluster = Rotated(tmp_path, tls=tls)
     load = Load(cluster)
     former = tmp_path / "former"
     shutil.copytree(cluster.user, former)
     before = cluster.serials()
-    assert len(before) == (3 if tls else 0)
+    assert len(before) == (4 if tls else 0)
     with cluster.running():
         with load.going_on():
             load.more()
@@ -170,6 +189,8 @@ def test_everything_is_rotated_under_load(tmp_path: Path, tls: bool) -> None:
             load.more()
         assert not set(before) & set(cluster.serials())
         process.use(read_user(former))
+        if tls:
+            assert "certificate" in run_rk("get", "t", "k", "--store", cluster.store, "--certs-dir", str(former)).stderr
         for place in (cluster.master, cluster.server):
             with pytest.raises(RpcError) as refused:
                 call_blocking(_address(place), ms.WhoAmI(), 10.0, expect=ms.CallerIdentity)

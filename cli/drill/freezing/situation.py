@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import urllib.request
 from typing import Final, NamedTuple
 
 import msgspec
 
-from cli.common.access import admin_request
+from cli.common.access import read_admin_page
 from cli.common.connect import ask_server
 from cli.common.errors import CliError, NotFoundError
 from cli.common.local import MASTER, SERVER, STORE, Daemon
@@ -80,8 +79,8 @@ def read_sessions(drill: Drill) -> dict[int, NodeSession]:
     found: dict[int, NodeSession] = {}
     for node in drill.local.coord:
         try:
-            with urllib.request.urlopen(admin_request(node.admin, "/commands/connections"), timeout=_ADMIN_S) as answer:
-                connections = parse_connections(answer.read(_ADMIN_BYTES_MAX))
+            page = read_admin_page(node.admin, "/commands/connections", _ADMIN_S, _ADMIN_BYTES_MAX)
+            connections = parse_connections(page)
         except (OSError, msgspec.MsgspecError):
             continue
         found |= {sid: NodeSession(node.name, timeout_s) for sid, timeout_s in connections.items()}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
+from cli.common.access import admin_connection
 from cli.common.connect import split_address
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import Daemon
@@ -38,7 +39,7 @@ def heal(daemon: Daemon) -> None:
 def _post(daemon: Daemon, path: str) -> None:
     try:
         token = token_in(read_admin_json(Path(daemon.data_dir) / ADMIN_FILE))
-        connection = http.client.HTTPConnection(*split_address(daemon.admin), timeout=_TIMEOUT_S)
+        connection = admin_connection(*split_address(daemon.admin), _TIMEOUT_S)
         try:
             connection.request("POST", path, headers={"Authorization": f"Bearer {token}"})
             answer = connection.getresponse()

@@ -7,6 +7,7 @@ next start has a cluster that both files describe.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import socket
 from collections import Counter
@@ -15,13 +16,15 @@ from pathlib import Path
 from typing import Final
 
 from cli.common.errors import CliError
-from cli.common.local import HOST, MASTER, SERVER, STORE, Daemon, LocalCluster, Shape, command_line, usual_daemon
+from cli.common.local import MASTER, SERVER, STORE, Daemon, LocalCluster, Shape, command_line, usual_daemon
+from cli.security import daemons
 from cli.topology.edit import with_daemon
 from cli.topology.load import parsed, read
 from cli.topology.model import LOCAL_MAX, MASTERS, SERVERS
 from cli.topology.model import STORE as STORE_TABLE
 from cli.up.cluster_file import ClusterFile
 from cli.up.control import ControlRequest
+from coord.errors import ConfigError
 
 #: The table of a topology file for each role.
 TABLES: Final = {STORE: STORE_TABLE, MASTER: MASTERS, SERVER: SERVERS}
@@ -48,17 +51,29 @@ class Growth:
             raise CliError("the cluster is starting or stopping", "Try again when `rk up` has printed its summary.")
         daemon = next_daemon(self._local, request.name, request.rack, self._data_dir, self._is_free)
         undo = self._record_in_topology(daemon, request.rack)
-        daemons = {STORE: self._local.coord, MASTER: self._local.masters, SERVER: self._local.servers}[daemon.role]
-        daemons.append(daemon)
+        same = {STORE: self._local.coord, MASTER: self._local.masters, SERVER: self._local.servers}[daemon.role]
+        same.append(daemon)
         before, self._local.store = self._local.store, _store_addresses(self._local)
         try:
             self._file.save()
         except OSError as error:
-            daemons.remove(daemon)
+            same.remove(daemon)
             self._local.store = before
             undo()
             raise CliError(f"cannot write {self._data_dir}: {error.strerror}", "Free space on that disk.") from error
+        if self._local.tls:
+            self._issue(daemon)
         return daemon, command_line(daemon, self._local, self._shape)
+
+    def _issue(self, daemon: Daemon) -> None:
+        """Give the daemon a certificate. Raise CliError."""
+        directory = self._local.certs(self._data_dir)
+        try:
+            daemons.issue_missing(self._local, [daemon], directory, datetime.datetime.now(datetime.UTC))
+        except ConfigError as error:
+            raise CliError(
+                f"{daemon.name} is recorded and has no certificate: {error}", f"Issue it to {directory / daemon.name}."
+            ) from error
 
     def _record_in_topology(self, daemon: Daemon, rack: str) -> Callable[[], None]:
         """Write the daemon into the topology file, if the cluster has one; return what takes that back."""
@@ -109,24 +124,29 @@ def next_daemon(local: LocalCluster, role: str, rack: str, data_dir: Path, is_fr
         )
     racks = Counter(one.rack for one in known)
     daemon = usual_daemon(
-        role, number, local.base_port, data_dir, rack=rack or min(racks, key=racks.__getitem__, default="")
+        role,
+        number,
+        local.base_port,
+        data_dir,
+        rack=rack or min(racks, key=racks.__getitem__, default=""),
+        host=local.host,
     )
     daemon.joined = role == STORE
     taken = {port for one in local.daemons() for port, _ in one.ports()}
     daemon.address, daemon.peer, daemon.admin = (
-        _free(address, taken, is_free) for address in (daemon.address, daemon.peer, daemon.admin)
+        _free(address, local.host, taken, is_free) for address in (daemon.address, daemon.peer, daemon.admin)
     )
     return daemon
 
 
-def _free(address: str, taken: set[int], is_free: Callable[[int], bool]) -> str:
+def _free(address: str, host: str, taken: set[int], is_free: Callable[[int], bool]) -> str:
     """Return the address, or one with a free port if another process has this one."""
     port = int(address.rpartition(":")[2] or 0)
     if not port or (port not in taken and is_free(port)):
         return address
     with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return f"{HOST}:{probe.getsockname()[1]}"
+        probe.bind((host, 0))
+        return f"{host}:{probe.getsockname()[1]}"
 
 
 def _check_same(nodes: tuple[object, ...], local: LocalCluster, path: Path) -> None:

@@ -17,6 +17,7 @@ from coord.security.credentials import (
     AUTHORITY_FILE,
     CERTIFICATE_SUFFIX,
     CLUSTER_FILE,
+    EVERY_PORT_FILE,
     check_directory,
     read_private,
 )
@@ -37,6 +38,7 @@ def init_authority(directory: Path, now: datetime.datetime) -> None:
     cluster = secrets_in(directory).cluster
     if has_authority(directory):
         raise ConfigError(f"{directory} has an authority already; `rk certs rotate` makes another one")
+    write_private(directory / EVERY_PORT_FILE, b"Every port of this cluster speaks TLS.\n")
     _write_authority(directory, make_authority(cluster, now), b"")
 
 
@@ -59,8 +61,9 @@ def issue(directory: Path, principal: Principal, hosts: Sequence[str], to: Path,
     if to.resolve() == directory.resolve():
         return
     write_private(to / AUTHORITY_FILE, authorities)
-    for name in (CLUSTER_FILE, PEERS_FILE) if principal.is_daemon else ():
-        write_private(to / name, read_private(directory / name))
+    for name in (EVERY_PORT_FILE, *((CLUSTER_FILE, PEERS_FILE) if principal.is_daemon else ())):
+        if name != EVERY_PORT_FILE or (directory / name).exists():
+            write_private(to / name, read_private(directory / name))
 
 
 def rotate_authority(directory: Path, now: datetime.datetime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,10 @@ import pytest
 
 from cli.common.access import check_exposed, credentials_of
 from cli.common.errors import ExitStatus, UsageFaultError
-from cli.common.local import CERTS_DIR, FIRST_USER, Shape, design, make_certs, write_cluster
+from cli.common.local import CERTS_DIR, FIRST_USER, Shape, design, write_cluster
 from cli.common.options import Globals
 from cli.main import run
+from cli.security import daemons
 from coord.security import process
 from coord.security.channel import Unproven
 from coord.security.credentials import CLUSTER_FILE, read_daemon, read_user
@@ -103,9 +105,10 @@ def local(data_dir: Path, *, secured: bool) -> Globals:
     """Write the files of a local cluster and return the options of a command for it."""
     shape = Shape(1, 1, 1, 1, 21800, None, "/regionkeeper", "greedy", secured=secured)
     data_dir.mkdir(exist_ok=True)
-    write_cluster(design(shape, data_dir), data_dir)
+    cluster = design(shape, data_dir)
+    write_cluster(cluster, data_dir)
     if secured:
-        make_certs(data_dir)
+        daemons.make(cluster, data_dir, datetime.datetime.now(datetime.UTC))
     given = Globals()
     given.data_dir = str(data_dir)
     return given
@@ -151,7 +154,7 @@ def test_the_secret_of_a_local_cluster_is_made_once(tmp_path: Path) -> None:
     """A restart keeps it."""
     local(tmp_path, secured=True)
     before = (tmp_path / CERTS_DIR / CLUSTER_FILE).read_bytes()
-    make_certs(tmp_path)
+    local(tmp_path, secured=True)
     assert (tmp_path / CERTS_DIR / CLUSTER_FILE).read_bytes() == before
 
 

@@ -131,8 +131,11 @@ CLUSTER = '[cluster]\nname = "a"\n'
         (CLUSTER + "[stores]", "stores is not known", "Did you mean 'store'?"),
         (CLUSTER + "base-port = 80", "[cluster] base-port is 80, outside 1024 to 65445", "Give 1024 to"),
         (CLUSTER + 'credentials = "tls"', '[cluster] credentials is "tls"', "insecure, keys, certificates"),
-        (CLUSTER + 'credentials = "certificates"', "no node names a host", "keys"),
-        (CLUSTER + 'credentials-dir = "/c"', "credentials-dir is for machines", "Leave it out"),
+        (
+            CLUSTER + 'address = "10.0.0.5"',
+            "which other machines reach, with keys",
+            'Give credentials = "certificates"',
+        ),
         (CLUSTER + "[servers]\ncount = 20", "[servers] count is 20, outside 1 to 19", "Give 1 to 19"),
         (CLUSTER + "[servers]\ncount = true", "[servers] count is true, not a whole number", "count = 4"),
         (CLUSTER + "[store]\nnode = 3", "[store] node is 3, not a list of tables", "[[store.node]]"),

@@ -1,0 +1,126 @@
+"""`rk up --tls`: no port serves without TLS, certificates are rotated by two commands, revoked ones are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coord.tls.reloading import CallerContext
+from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
+from tests.support.helpers import eventually
+
+_SHAPE = ("--store-nodes", "3", "--masters", "1", "--servers", "3", "--regions", "1", "--plan-engine", "greedy")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUp]:
+    folder = tmp_path_factory.mktemp("tls") / "data"
+    with local_up(folder, "--tls", "--base-port", str(free_base_port()), *_SHAPE) as up:
+        up.event("up")
+        yield up
+
+
+def addresses(up: LocalUp) -> list[str]:
+    """Return every port of the cluster whose number does not change."""
+    known = json.loads((up.data_dir / "cluster.json").read_text())
+    daemons = [*known["coord"], *known["masters"], *known["servers"]]
+    return [one[port] for one in daemons for port in ("address", "peer", "admin") if one.get(port)]
+
+
+def connected(address: str, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """Return a connection."""
+    host, _, port = address.rpartition(":")
+    return context.wrap_socket(socket.create_connection((host, int(port)), 30), server_hostname=host)
+
+
+def is_served(address: str, context: ssl.SSLContext) -> bool:
+    """Return True if a store node answers a four-letter word."""
+    try:
+        with connected(address, context) as sock:
+            sock.sendall(b"srvr")
+            return b"Mode" in sock.recv(4096)
+    except OSError:
+        return False
+
+
+def status(address: str, context: ssl.SSLContext) -> int:
+    """Return the HTTP status of the page of metrics. Raise OSError."""
+    try:
+        with urllib.request.urlopen(f"https://{address}/metrics", timeout=30, context=context) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_every_port_speaks_tls(cluster: LocalUp) -> None:
+    """A stranger without the authority's certificate gets alerts, and pages for probes at admin ports.
+
+    Fails if `_with_tls` leaves a port of the store out, or `AdminHttp.site` returns the plain factory.
+    """
+    certs = cluster.data_dir / "certs"
+    bare = CallerContext(certs / "ca.crt", None, None, verify_host=True).now()
+    admins = []
+    for address in addresses(cluster):
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), 30) as sock:
+            sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert sock.recv(4096)[:1] != b"H", address
+        with contextlib.suppress(OSError):
+            if status(address, bare) == 401:
+                admins.append(address)
+    assert len(admins) == 7
+    own = CallerContext(certs / "ca.crt", certs / "user.admin.crt", certs / "user.admin.key", verify_host=True).now()
+    for address in admins:
+        assert status(address, own) == 200
+
+
+def test_rotation_is_two_commands(cluster: LocalUp) -> None:
+    """Authority, certificates and keys of all daemons; rows are served in between, a restarted node finds its peers.
+
+    Fails if `rotate` hands out nothing, or if peers' ports keep their first authority.
+    """
+    data = ("--data-dir", str(cluster.data_dir))
+    before = (cluster.data_dir / "certs" / "store-1" / "node.1.crt").read_bytes()
+    for value, words in (("begun", ()), ("finished", ("--finish",))):
+        assert run_rk("certs", "rotate", *words, *data).returncode == 0
+        assert run_rk("put", "packages", "k", value, *data).returncode == 0
+        assert value in run_rk("get", "packages", "k", *data).stdout
+    assert (cluster.data_dir / "certs" / "store-1" / "node.1.crt").read_bytes() != before
+    node = json.loads((cluster.data_dir / "cluster.json").read_text())["coord"][0]
+    os.kill(node["pid"], signal.SIGKILL)
+
+    def is_back() -> bool:
+        found = json.loads((cluster.data_dir / "cluster.json").read_text())["coord"][0]
+        return found["pid"] != node["pid"] and run_rk("health", *data).returncode == 0
+
+    eventually(is_back, what="a healthy cluster")
+
+
+@pytest.mark.parametrize("by_serial", [True, False])
+def test_a_revoked_certificate_loses_the_stores_port(cluster: LocalUp, tmp_path: Path, by_serial: bool) -> None:
+    """A connection that stands is closed, and a new one is not served. Fails without `ClientListener.close_revoked`."""
+    name = "serial" if by_serial else "user"
+    data, home = ("--data-dir", str(cluster.data_dir)), tmp_path / "home"
+    assert run_rk("certs", "issue", "--user", name, "--to", str(home), *data).returncode == 0
+    context = CallerContext(home / "ca.crt", home / f"user.{name}.crt", home / f"user.{name}.key", verify_host=True)
+    where = json.loads((cluster.data_dir / "cluster.json").read_text())["coord"][0]["address"]
+    assert is_served(where, context.now())
+    (facts,) = json.loads(run_rk("--json", "certs", "show", str(home / f"user.{name}.crt")).stdout)
+    with connected(where, context.now()) as sock:
+        # Half a connect request: the connection stands, and its certificate has been verified.
+        sock.sendall(bytes(3))
+        what = ("--serial", facts["serial"]) if by_serial else ("--user", name)
+        assert run_rk("certs", "revoke", *what, *data).returncode == 0
+        sock.settimeout(5)
+        assert sock.recv(4096) == b""
+    assert not is_served(where, context.now())
