@@ -350,7 +350,7 @@ _SORTS: Final[dict[str, Key[messages.TableSummary]]] = {
 @global_options
 @click.pass_obj
 def list_(given: Globals, deleted: bool, listing: Listing, bound: Bound) -> None:
-    """List all tables: regions, and how many of them are open, in transition, or parked."""
+    """List all tables: regions, and how many of them are open, in transition, and of these parked."""
     if deleted:
         list_deleted(given)
         return
@@ -525,7 +525,7 @@ def _transition(replica: messages.ReplicaStatus, names: Names) -> str:
     if found is None:
         return ""
     way = f"{names.of(found.source) or '(none)'} to {names.of(found.destination) or '(not chosen)'}"
-    error = f"; last error: {found.last_error}" if found.last_error else ""
+    error = f"; last error: {names.in_sentence(found.last_error)}" if found.last_error else ""
     return f"{way}, {found.reason}, attempt {found.attempt}{error}"
 
 

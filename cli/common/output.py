@@ -268,6 +268,12 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def in_transition(number: int, parked: int, noun: str = "") -> str:
+    """Return `3 regions in transition, 1 of them parked`. Parked ones are in transition everywhere."""
+    what = f"{number} {noun}s" if noun and number != 1 else f"{number} {noun}".rstrip()
+    return f"{what} in transition{f', {parked} of them parked' if parked else ''}"
+
+
 def key_range(start_key: str, end_key: str) -> str:
     """Return a region's half-open range, such as `[aalib, acl2)`; "" means no bound."""
     return f"[{start_key or '-∞'}, {end_key or '+∞'})"

@@ -80,7 +80,7 @@ def _show(alarms: list[Alarm], names: Names, auditors: int, console: Console) ->
         for step in one.steps:
             unseen = f" ({step.missed} between unseen)" if step.missed else ""
             server = names.of_uuid(step.server.partition("@")[0]) if step.server else ""
-            words = [server, step.reason, f"epoch {step.epoch}" if step.epoch else "", step.error]
+            words = [server, step.reason, f"epoch {step.epoch}" if step.epoch else "", names.in_sentence(step.error)]
             tail = "  ".join(word for word in words if word)
             line = f"    {output.clock(step.at_ms)}  {describe(step.before, step.after)}{unseen}  {tail}"
             console.print(Text(line, style="dim"), soft_wrap=True)

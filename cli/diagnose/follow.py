@@ -339,7 +339,7 @@ class Follower:
             attempt=record.attempt,
             epoch=record.epoch,
             plan=record.plan_id,
-            error=record.last_error,
+            error=names.in_sentence(record.last_error),
             missed=change.missed,
         )
 

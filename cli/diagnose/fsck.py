@@ -71,6 +71,8 @@ _PAUSE_S: Final = 1.0
 _SERVER_TIMEOUT_S: Final = 2.0
 #: Findings of one problem that are printed: a dead server alone leaves one for each of its tablets.
 FINDINGS_SHOWN: Final = 20
+#: Replicas in transition whose errors are printed.
+MOVING_SHOWN: Final = 5
 
 
 class FixResult(msgspec.Struct):
@@ -80,6 +82,15 @@ class FixResult(msgspec.Struct):
     preview: str
     done: bool
     detail: str = ""
+
+
+class Moving(msgspec.Struct):
+    """A replica of a shared region that is in transition and not parked: fsck does not judge it yet."""
+
+    replica: str
+    state: str
+    attempt: int
+    last_error: str
 
 
 @click.command(epilog="Exit status: 0 no errors (warnings apart), 1 errors, or a fix failed.")
@@ -99,8 +110,9 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
     """Find holes and overlaps in the key space, regions open twice or nowhere, stray transitions, and tablets that lack
     replicas or a leader.
 
-    Everything is read twice, so steps in progress are not reported. Works without an active master. Nothing is changed
-    without --fix, and then only by steps of docs/transitions.md: fenced compare-and-sets, or requests to the master.
+    Everything is read twice, so a step in progress is no finding: the output only counts regions in transition, with
+    the errors of those that fail to open. Works without an active master. Nothing is changed without --fix, and then
+    only by steps of docs/transitions.md: fenced compare-and-sets, or requests to the master.
 
     Of each tablet that is not HEALTHY a matrix shows every replica's own view of the configuration: V voter, P
     PRE_VOTER, L learner, * the leader, - no member, ? unknown.
@@ -129,13 +141,19 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
             name_former(cluster, names, members_in(view))
             show_tablets(found, names, output.console())
             show_findings(findings, names, output.console())
+            show_moving(moving(view), names, output.console())
             for line in summary(read) if read is not None else ():
                 click.echo(line)
         done: list[FixResult] = []
         if fix:
             done = _fix(given, cluster, findings, ask=not yes)
     if given.json:
-        report: dict[str, object] = {"findings": findings, "fixes": done, "tablets": found}
+        report: dict[str, object] = {
+            "findings": findings,
+            "fixes": done,
+            "tablets": found,
+            "in_transition": moving(view),
+        }
         output.print_json(report | ({"deep": read} if read is not None else {}))
     damage = [one for one in findings if not one.is_warning]
     damage_unread = read is not None and bool(read.unread)
@@ -278,6 +296,27 @@ def show_findings(findings: list[Finding], names: Names, console: Console) -> No
         words = [output.count(damage, "error")] if damage else []
         words += [output.count(len(findings) - damage, "warning")] if len(findings) > damage else []
         console.print(", ".join(words))
+
+
+def moving(view: ClusterView) -> list[Moving]:
+    """Return the replicas in transition, those with the most failed opens first; parked ones are findings. Pure."""
+    found = [
+        Moving(one.record.key, one.record.state.value, one.record.attempt, one.record.last_error)
+        for one in view.transitions
+        if one.record is not None and not one.record.parked
+    ]
+    return sorted(found, key=lambda one: (-one.attempt, one.replica))
+
+
+def show_moving(found: list[Moving], names: Names, console: Console) -> None:
+    """Print how many replicas are in transition, and the errors of those whose opens have failed."""
+    if not found:
+        return
+    what = output.count(len(found), "replica")
+    console.print(f"{what} in transition, which is no fault yet (rk status, rk health)", style="yellow", soft_wrap=True)
+    for one in [one for one in found if one.attempt][:MOVING_SHOWN]:
+        failed = f"{output.count(one.attempt, 'open')} failed, last error: {names.in_sentence(one.last_error)}"
+        console.print(Text(f"    {one.replica} {one.state}: {failed}"), soft_wrap=True)
 
 
 def _named(text: str, names: Names) -> str:

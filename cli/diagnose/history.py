@@ -112,7 +112,7 @@ class HistoryView:
             entry.attempt,
             entry.plan_id,
             entry.reason,
-            entry.detail if entry.region_id and (entry.after not in _CURED or entry.cause == FORCED) else "",
+            self._error(entry),
             entry.missed,
             entry.cause_id,
             entry.origin,
@@ -120,6 +120,11 @@ class HistoryView:
             entry.subject,
             entry.zxid,
         )
+
+    def _error(self, entry: HistoryEntry) -> str:
+        """Return the error of a step, with names; "" for a step that cured it."""
+        is_error = entry.region_id and (entry.after not in _CURED or entry.cause == FORCED)
+        return self.names.in_sentence(entry.detail) if is_error else ""
 
     def _text(self, entry: HistoryEntry) -> str:
         """Return the description of an event that is no step."""

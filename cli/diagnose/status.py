@@ -401,7 +401,8 @@ def show(found: Status, names: Names, console: Console) -> None:
         console.print(summary(found.tables))
     if found.rit:
         what = "replica" if any(one.table.is_tablet for one in found.tables) else "region"
-        console.print(f"[yellow]{output.count(found.rit, what)} in transition[/yellow], oldest first:")
+        words = output.in_transition(found.rit, sum(one.parked for one in found.tables), what)
+        console.print(f"[yellow]{words}[/yellow], oldest first:")
         console.print(
             output.table("", ["region", "state", "why", "server", "#attempt", "last error"], _rit(found, names))
         )
@@ -467,7 +468,7 @@ def _rit(found: Status, names: Names) -> list[tuple[object, ...]]:
             one.cause,
             names.of_uuid(one.server),
             one.attempt,
-            one.error,
+            names.in_sentence(one.error),
         )
         for one in found.in_transition
     ]

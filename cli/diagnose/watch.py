@@ -159,14 +159,15 @@ class Watch:
         if self._board is not None:
             self._begin_screen(self._board)
             return
-        left = len(self._follower.history.in_transition)
+        records = self._follower.history.records().values()
+        left, parked = len(records), sum(one.parked for one in records)
         if self._as_json:
             output.print_json_line(
                 {"event": "watching", "time_ms": self._follower.clock.now_ms(), "in_transition": left}
             )
         else:
-            regions = output.count(left, "region") if left else "no regions"
-            self._console.print(f"watching; {regions} in transition now. Stop with Ctrl-C.", style="dim")
+            now = output.in_transition(left, parked, "region")
+            self._console.print(f"watching; now {now}. Stop with Ctrl-C.", style="dim")
 
         self._follower.client.on_state(self._connection)
 

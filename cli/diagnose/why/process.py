@@ -94,7 +94,8 @@ def _of_master(given: Globals, gathered: Gathered, master: MasterFinding) -> Pro
     answer.facts.append(f"it has run for {status.uptime_ms / 1000:.0f} s")
     if status.role == "active":
         regions = output.count(status.regions, "region")
-        answer.facts.append(f"it is active in epoch {status.epoch}: {regions}, {status.rit} in transition")
+        moving = output.in_transition(status.rit, status.parked)
+        answer.facts.append(f"it is active in epoch {status.epoch}: {regions}, {moving}")
         answer.facts += [gathered.names.in_sentence(one) for one in status.problems]
     elif status.mirror is not None:
         mirror = status.mirror

@@ -133,6 +133,12 @@ def test_no_line_of_a_table_ends_with_spaces() -> None:
     assert console.file.getvalue() == "some rows\na  b\n1\n2  a long cell\n"
 
 
+def test_parked_regions_are_some_of_those_in_transition() -> None:
+    assert output.in_transition(0, 0, "region") == "0 regions in transition"
+    assert output.in_transition(1, 1, "region") == "1 region in transition, 1 of them parked"
+    assert output.in_transition(7, 2) == "7 in transition, 2 of them parked"
+
+
 def test_a_column_is_shortened_to_its_limit_before_one_is_left_out() -> None:
     """At the limit all columns are there; with one cell less the last one is missing."""
     limit = 13 + output.SHORTENED_MIN + 2

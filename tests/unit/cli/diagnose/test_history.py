@@ -66,6 +66,21 @@ def past_of(cluster: Cluster) -> HistoryView:
     return read_past(found, Names([], None))
 
 
+def test_the_error_of_a_step_names_servers() -> None:
+    """A failed open names the server that had the region; an operator knows no uuids.
+
+    Tried: with the recorded text as it is, the line has the uuid.
+    """
+    uuid = "2163caf8-5da8-4e19-a56e-bc95c759053e"
+    names = Names([], None)
+    names.remember(uuid, "10.0.0.2:21852")
+    failed = HistoryEntry(1, KEY, "master", "OPENING", "OFFLINE", "open failed", detail=f"server {uuid} had it open")
+    line = HistoryView([failed], names, []).step(failed, {"t1": "orders"})
+    assert line.error == "server 10.0.0.2:21852 had it open"
+    [text] = lines([line])
+    assert uuid not in str(text)
+
+
 def test_steps_that_no_master_has_written_down_are_read_from_their_znodes() -> None:
     """The znodes are read first: a step that is recorded in between is then found twice instead of not at all."""
     assigned = pack([HistoryEntry(1, KEY, "master", "", "OFFLINE", "assign", "s1", 3)])
