@@ -38,6 +38,9 @@ _SHOWN: Final = 30
 #: Alternatives of a replica in tables for people.
 _ALTERNATIVES: Final = 8
 _NOW: Final = "now"
+_INPUT: Final = "input"
+#: Origin of a plan that was made from the running cluster.
+_CLUSTER: Final = "cluster"
 
 _directory = click.Path(path_type=Path, file_okay=False)
 
@@ -105,7 +108,7 @@ def create(
                 now = census_now(given)
                 _check_any(now)
                 snapshot, params = now.snapshot, Params(snapshot_id=now.cluster_id, master_epoch=now.epoch)
-                origin, left_out = Origin(origin="cluster", names=now.names), now.note
+                origin, left_out = Origin(origin=_CLUSTER, names=now.names), now.note
             else:
                 display.begin("read", "reading input")
                 snapshot, params, origin = read_snapshot(source), read_params(source), Origin(origin="files")
@@ -225,17 +228,23 @@ def _show_summary(found: Artefact, shown: Figures) -> None:
 
 @plan.command()
 @click.argument("first", metavar="[A]", default=str(DEFAULT_DIR))
-@click.argument("second", metavar="[B]", default=_NOW)
+@click.argument("second", metavar="[B]", default="")
 @global_options
 @click.pass_obj
 def diff(given: Globals, first: str, second: str) -> None:
     """Show the differences between two plans, or between plan A and the present cluster.
 
-    Each row leads from where a replica is (in A; now) to where it should be (in B; by the plan).
+    B is the directory of a plan, `now` (the cluster), or `input`: where the replicas were when plan A was made. Without
+    B it is `now` for a plan of a cluster and `input` for a plan of files, which needs no cluster. Each row leads from
+    where a replica is (in A; now; in the input) to where it should be (in B; by the plan).
     """
     with plan_errors():
         one = open_plan(Path(first))
-        if second == _NOW:
+        second = second or (_NOW if one.manifest.origin == _CLUSTER else _INPUT)
+        if second == _INPUT:
+            difference = compare(former_places(one.snapshot), places_of(one.plan.rows), _racks(one.snapshot))
+            name, what = _named(one.manifest.names), f"from its input to {one.manifest.plan_id}"
+        elif second == _NOW:
             now = census_now(given)
             difference = compare(former_places(now.snapshot), places_of(one.plan.rows), _racks(now.snapshot))
             name, what = _named({**one.manifest.names, **now.names}), f"from now to {one.manifest.plan_id}"

@@ -34,6 +34,7 @@ from regions.plan.artifact.files import (
     prepare_output,
     read_file,
     read_plan,
+    usual_id,
     write_plan,
 )
 from regions.plan.artifact.fingerprint import fingerprint
@@ -93,7 +94,7 @@ def make(
         note=note,
         created_ms=time.time_ns() // 1_000_000,
     )
-    plan_id = request.plan_id or f"plan-{made.digest[:12]}"
+    plan_id = request.plan_id or usual_id(made)
     manifest = write_plan(directory, made, plan_id=plan_id, params=params, seconds=seconds, origin=origin)
     shutil.rmtree(directory / _JOB, ignore_errors=True)
     display.end(output.count(manifest.rows, "row"))

@@ -18,6 +18,7 @@ from regions.plan.artifact.files import (
     progress_on_stdout,
     read_params,
     read_snapshot,
+    usual_id,
     write_plan,
 )
 from regions.plan.artifact.verify import judge
@@ -32,7 +33,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--input", required=True, type=Path, help="directory of regions, servers, blocks, last, params")
     parser.add_argument("--output", required=True, type=Path, help="directory for the plan; it must not hold one yet")
     parser.add_argument("--engine", choices=("greedy", "flow", "sharded", "spark"), default="greedy")
-    parser.add_argument("--plan-id", default="", help="name of the plan in its manifest; by default from its digest")
+    parser.add_argument(
+        "--plan-id", default="", help="name of the plan in its manifest; by default from its engine and digest"
+    )
     parser.add_argument("--shards", type=int, default=None, help="for the engine sharded; by default from the size")
     parser.add_argument("--die-with-parent", action="store_true", help="end when its parent process does")
     options, rest = parser.parse_known_args(arguments)
@@ -66,7 +69,7 @@ def _run(options: argparse.Namespace, progress: ProgressWriter) -> int:
     verdict = judge(problem, made.rows)
     made.stats.violations, made.stats.racks_shared = verdict.violations, verdict.racks_shared
     progress.stage("verify")
-    plan_id = options.plan_id or f"plan-{made.digest[:16]}"
+    plan_id = options.plan_id or usual_id(made)
     manifest = write_plan(options.output, made, plan_id=plan_id, params=params, seconds=progress.seconds)
     progress.stage("write")
     progress.finished(manifest)

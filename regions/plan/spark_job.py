@@ -39,6 +39,7 @@ from regions.plan.artifact.files import (
     progress_on_stdout,
     read_file,
     read_params,
+    usual_id,
     write_plan,
     write_snapshot,
 )
@@ -128,7 +129,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; may be given again"
     )
-    parser.add_argument("--plan-id", default="", help="name of the plan in its manifest; by default from its digest")
+    parser.add_argument(
+        "--plan-id", default="", help="name of the plan in its manifest; by default from its engine and digest"
+    )
     parser.add_argument("--shuffle-partitions", type=int, default=0, help="by default from the size and the cores")
     parser.add_argument("--shards", type=int, default=0, help="by default from the size")
     parser.add_argument(
@@ -323,7 +326,7 @@ def _deliver(options: argparse.Namespace, given: Input, solved: Solved, progress
     verdict = judge(solved.problem, plan.rows)
     plan.stats.violations, plan.stats.racks_shared = verdict.violations, verdict.racks_shared
     progress.stage("verify")
-    plan_id = options.plan_id or f"plan-{plan.digest[:16]}"
+    plan_id = options.plan_id or usual_id(plan)
     manifest = write_plan(options.output, plan, plan_id=plan_id, params=given.params, seconds=progress.seconds)
     shutil.rmtree(options.output / LOCATED, ignore_errors=True)
     progress.stage("write")

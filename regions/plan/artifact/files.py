@@ -132,6 +132,14 @@ class PlanManifest(msgspec.Struct, kw_only=True):
     names: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+def usual_id(made: Plan) -> str:
+    """Return the id of a plan that nobody has named: its engine, and the begin of its digest.
+
+    Two engines may choose the same places, so the digest alone would give two plans one id.
+    """
+    return f"plan-{made.stats.engine}-{made.digest[:12]}"
+
+
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """The origin of a plan: fields of the manifest that are not derived from the plan."""
 
