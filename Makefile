@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz mutated-frames bench bench-plan bench-spark bench-store bench-tablets clean dist docs lock install-locked sbom audit
+.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz mutated-frames bench bench-plan bench-security bench-spark bench-store bench-tablets clean dist docs lock install-locked sbom audit
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -202,6 +202,9 @@ bench-plan: $(VENV)/installed-dev  ## bulk plans: every engine beside plain ways
 
 bench-tablets: $(VENV)/installed-dev $(VENV)/compiled  ## tables with three replicas beside one shared copy: speed, failover, restart (BENCH="--full")
 	$(BIN)/python -m benchmarks.tablets $(BENCH)
+
+bench-security: $(VENV)/installed-dev $(VENV)/compiled  ## honest clients beside each attack; a secured cluster beside an open one (BENCH="--only beside")
+	$(BIN)/python -m benchmarks.security $(BENCH)
 
 bench-spark: $(VENV)/installed-dev $(VENV)/compiled  ## tables in Spark beside rk load and rk scan, 1,000,000 rows (BENCH="--rows 10000000 --memory 2g")
 	$(BIN)/python -m benchmarks.spark $(BENCH)

@@ -100,7 +100,7 @@ class Daemon:
         host, _, port = address.rpartition(":")
         self.name = name
         self.address = (host, int(port))
-        self._command = rk(*arguments)
+        self.command = rk(*arguments)
         self._log = log
         self._running = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
@@ -127,7 +127,7 @@ class Daemon:
     def start(self, *more: str) -> None:
         """Start the process on its existing data, with further options."""
         self.started = time.monotonic()
-        self._process = self._running.enter_context(daemon([*self._command, *more], log=self._log))
+        self._process = self._running.enter_context(daemon([*self.command, *more], log=self._log))
 
     def kill(self) -> None:
         """Send SIGKILL, and wait until the process has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 
 from coord.wire import records as r
@@ -11,10 +12,14 @@ from coord.wire import records as r
 class RawClient:
     """One TCP connection. It sends only what the test asks for: no pings, no close."""
 
-    def __init__(self, address: str, *, timeout_s: float = 60, source: str = "") -> None:
+    def __init__(
+        self, address: str, *, timeout_s: float = 60, source: str = "", tls: ssl.SSLContext | None = None
+    ) -> None:
         """`source` is the client's own IP address, if it is not to be the machine's choice."""
         host, _, port = address.partition(":")
         self.sock = socket.create_connection((host, int(port)), timeout_s, (source, 0) if source else None)
+        if tls is not None:
+            self.sock = tls.wrap_socket(self.sock, server_hostname=host)
         self.sock.settimeout(timeout_s)
         self._xid = 0
 

@@ -1,0 +1,1 @@
+"""What attacks cost honest clients, and what security costs."""
