@@ -19,14 +19,11 @@ from cli.diagnose.follow import describe
 from regions.cluster import history as history_
 from regions.cluster.history import (
     EPOCH_BEGINS,
-    FORCED,
     GAP,
     SERVER_DOWN,
     SERVER_UP,
     CorruptSegment,
-    HistoryEntry,
     complete_history,
-    entries_kept,
     parse_segment,
     servers_found,
     stamped,
@@ -35,7 +32,10 @@ from regions.cluster.history import (
 from regions.records.model import RegionState
 from regions.records.replica_key import parse_replica_key
 from regions.records.znodes import CorruptZnode, decode_transition
+from regions.transitions import entries as entries_
+from regions.transitions.entries import FORCED, HistoryEntry
 from regions.transitions.states import Actor
+from regions.transitions.steps import entries_kept
 
 #: Number of reads of the list of segments if some were merged meanwhile.
 _READ_AGAIN: Final = 3
@@ -148,10 +148,10 @@ class HistoryView:
                 return f"{server} is to be emptied"
             case history_.DRAIN_ENDS:
                 return f"{server} may get regions again"
-            case history_.REQUEST | history_.REFUSED:
+            case entries_.REQUEST | entries_.REFUSED:
                 caller = entry.origin.rpartition(" from ")[2] if " from " in entry.origin else ""
                 who = f"operator at {caller}" if caller else "operator"
-                refused = "refused: " if entry.cause == history_.REFUSED else ""
+                refused = "refused: " if entry.cause == entries_.REFUSED else ""
                 return f"{who}: {refused}{self.names.in_text(entry.detail)}"
             case _:
                 return f"{entry.cause}: {self.names.in_text(entry.detail or entry.reason)}"

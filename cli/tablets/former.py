@@ -12,7 +12,13 @@ from typing import Final
 
 from cli.common.connect import Cluster, MastersAlone
 from cli.common.names import Names
-from regions.cluster.history import SERVER_DOWN, SERVER_UP, CorruptSegment, parse_segment, unpack
+from regions.cluster.history import (
+    SERVER_DOWN,
+    SERVER_UP,
+    CorruptSegment,
+    parse_segment,
+    unpack,
+)
 
 #: Segments that are read at once, the latest first: a server that died lately is in the first of them.
 _AT_ONCE: Final = 16

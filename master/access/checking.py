@@ -21,9 +21,9 @@ from regions.access.guard import Guard
 from regions.access.needs import Scope
 from regions.access.permissions import REFRESH_S, Subject
 from regions.cluster.entities import Table
-from regions.cluster.history import DETAIL_MAX, REFUSED
 from regions.cluster.state import ClusterState
 from regions.records.acts.grants import Grant
+from regions.transitions.entries import DETAIL_MAX, REFUSED
 
 log = Logger()
 

@@ -19,7 +19,6 @@ from master.catalog.tablet_progress import Throttled
 from master.causes import acting
 from master.tablets.intents import INTENTS_MAX
 from regions import messages as ms
-from regions.cluster.history import FORCED
 from regions.diagnose.tablets import diagnose, is_listed
 from regions.messages import TabletHealth
 from regions.records.intents import TabletIntents, TabletMove
@@ -37,6 +36,7 @@ from regions.replication.policy.requests import (
     objection_to_tablet_move,
 )
 from regions.replication.tablet import Tablet
+from regions.transitions.entries import FORCED
 
 #: Time for the active master to read a mark back that it has written.
 _READ_BACK_MS: Final = 5_000

@@ -15,8 +15,8 @@ from coord.rpc.server import RpcError
 from master.assignment.history_writer import HistoryWriter
 from regions import messages as ms
 from regions.cluster import effects as fx
-from regions.cluster.history import DETAIL_MAX, REFUSED, REQUEST
 from regions.records.model import TableIntent, WorkOrigin
+from regions.transitions.entries import DETAIL_MAX, REFUSED, REQUEST
 
 
 @contextmanager

@@ -30,16 +30,13 @@ from master.catalog import store
 from master.leadership.fence import OPS_MAX, Fence
 from regions.cluster import effects as fx
 from regions.cluster.history import (
-    DETAIL_MAX,
     ENTRIES_MAX,
     EPOCH_BEGINS,
     FLUSH_MS,
     STORE_OUTAGE,
     CorruptSegment,
-    HistoryEntry,
     Segment,
     StepLog,
-    entries_of_end,
     entries_of_write,
     mergeable,
     pack,
@@ -50,7 +47,9 @@ from regions.cluster.history import (
 )
 from regions.records.model import ServerRecord, TransitionRecord, WorkOrigin
 from regions.replication.effects import BeginTablet, WriteRegion
+from regions.transitions.entries import DETAIL_MAX, HistoryEntry
 from regions.transitions.states import Actor, Cause
+from regions.transitions.steps import entries_of_end
 
 log = Logger()
 

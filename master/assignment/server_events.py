@@ -18,7 +18,6 @@ from master.assignment.history_writer import HistoryWriter
 from regions.assign.assigner import Assigner
 from regions.cluster import events as ev
 from regions.cluster.history import (
-    DETAIL_MAX,
     DRAIN_BEGINS,
     DRAIN_ENDS,
     SERVER_DOWN,
@@ -28,6 +27,7 @@ from regions.cluster.history import (
 )
 from regions.liveness.reports import Reports
 from regions.records.model import BarRecord, FenceRecord, Incarnation, ServerRecord, WorkOrigin
+from regions.transitions.entries import DETAIL_MAX
 
 log = Logger()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from coord.metrics.spans import LONG_BOUNDS_S, SpansByName
-from regions.cluster.history import SeenStep
+from regions.transitions.entries import SeenStep
 
 #: Cause of transitions that had begun before this master became active.
 EARLIER: Final = "before this master"

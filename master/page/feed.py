@@ -24,7 +24,6 @@ from twisted.logger import Logger
 from master.heartbeats import HeartbeatReceiver
 from master.page.listeners import LISTENERS_MAX, PageListener, event
 from master.process import MasterProcess
-from regions.cluster.history import SeenStep
 from regions.cluster.state import ClusterState
 from regions.liveness.roster import SILENT_MS
 from regions.messages.tablets import TabletHealth
@@ -33,6 +32,7 @@ from regions.page.model import PageModel
 from regions.page.replay import PageReplay
 from regions.page.rows import row_of_tablet
 from regions.records.model import RegionState
+from regions.transitions.entries import SeenStep
 
 log = Logger()
 

@@ -19,10 +19,11 @@ from master.catalog import store
 from master.page.feed import Feed, PageSource
 from regions import messages as ms
 from regions.balance.sizes import NOT_MEASURED
-from regions.cluster.history import HistoryEntry, StepLog, parse_segment, unpack
+from regions.cluster.history import StepLog, parse_segment, unpack
 from regions.diagnose.explain import explain
 from regions.page.curves import SERIES
 from regions.records.znodes import Layout, decode_alarm, decode_drill, decode_plan, decode_run
+from regions.transitions.entries import HistoryEntry
 
 #: How long an answer of the store is kept.
 KEPT_S: Final = 1.0

@@ -36,7 +36,6 @@ from master.tablets.plan_moves import PlanMoves
 from master.tablets.reports import ReportQueue
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.history import master_step, steps_since
 from regions.cluster.limits import AssignerConfig
 from regions.diagnose.member_intents import obstacle_to_empty, stuck_lines, tablets_on
 from regions.diagnose.tablets import TabletWatch, is_listed, problem_lines
@@ -62,6 +61,7 @@ from regions.replication.siting import has_room
 from regions.replication.tablet import MemberWork, Tablet, TabletTable
 from regions.transitions.purging import remains
 from regions.transitions.states import Cause
+from regions.transitions.steps import master_step, steps_since
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure

@@ -35,7 +35,7 @@ from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.causes import Causes, continued, is_part_of
 from regions.cluster.entities import Replica
-from regions.cluster.history import StepLog, master_step, steps_since
+from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.cluster.validation import validate
@@ -55,6 +55,7 @@ from regions.records.model import (
 )
 from regions.records.replica_key import replica_key
 from regions.transitions.states import Cause
+from regions.transitions.steps import master_step, steps_since
 
 
 class Assigner:

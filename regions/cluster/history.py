@@ -23,10 +23,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from regions.cluster.effects import DeleteTransition, WriteOffline
-from regions.records.model import RegionState, TransitionRecord, WorkOrigin
-from regions.records.replica_key import parse_replica_key
-from regions.transitions import trail
-from regions.transitions.states import Actor, Cause
+from regions.transitions.entries import HistoryEntry, SeenStep
+from regions.transitions.states import Actor
+from regions.transitions.steps import entries_of_step
 
 #: Steps of the history in the store.
 STEPS_MAX: Final = 200_000
@@ -46,8 +45,6 @@ ENTRIES_MAX: Final = 5_000
 SEGMENT_BYTES_MAX: Final = 400_000
 #: Uncompressed bytes of one segment, in case the znode was overwritten with other data.
 RAW_BYTES_MAX: Final = 8 << 20
-#: Longer errors are truncated in the history. The transition has the full error.
-DETAIL_MAX: Final = 200
 #: Entries that are not steps wait at most this long for a multi.
 FLUSH_MS: Final = 500
 
@@ -74,78 +71,6 @@ STORE_OUTAGE: Final = "store outage"
 BALANCED: Final = "balancer round"
 #: Regions were split or merged, or that was canceled.
 RESHARDED: Final = "split or merge"
-#: An operator's request: `detail` in words, `origin` with the caller's address, `reason` the id of a region.
-REQUEST: Final = "request"
-#: The end of a request that had been recorded and was refused.
-REFUSED: Final = "request refused"
-#: An operator has forced a configuration of a tablet whose majority was lost. `reason` is the tablet's id.
-FORCED: Final = "forced configuration"
-
-
-class SeenStep(msgspec.Struct, gc=False):
-    """A step that one master has observed or taken. `cause` is None for a step of another master."""
-
-    at_ms: int
-    key: str
-    actor: Actor
-    before: RegionState | None
-    after: RegionState | None
-    cause: Cause | None
-    server: str
-    epoch: int
-    plan_id: str
-    attempt: int
-    error: str
-    reason: str = ""
-    cause_id: str = ""
-    origin: str = ""
-
-    def words(self) -> tuple[str, str, str, str]:
-        """Return actor, state before, state after and cause as texts, "" for none."""
-        before = "" if self.before is None else self.before.value
-        after = "" if self.after is None else self.after.value
-        return self.actor.value, before, after, "" if self.cause is None else self.cause.value
-
-
-class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
-    """One stored entry of the history: a step, or (`key` "") an event of a master or server.
-
-    `before` and `after` are states, "" for no znode. `cause` is a `states.Cause`, or one of the constants above.
-    `server` is the server's uuid, and the master's uuid for EPOCH_BEGINS.
-    """
-
-    at_ms: int
-    key: str
-    actor: str
-    before: str
-    after: str
-    cause: str
-    server: str = ""
-    epoch: int = 0
-    attempt: int = 0
-    plan_id: str = ""
-    reason: str = ""
-    detail: str = ""
-    #: Unused. Kept because entries are stored as arrays.
-    inferred: bool = False
-    #: Number of the server's steps before this one that have no entries (`regions/transitions/trail.py`).
-    missed: int = 0
-    #: Cause id of the step (`regions/cluster/causes.py`), "" in entries of builds without cause ids.
-    cause_id: str = ""
-    #: Text of the cause's origin, in the first step of each replica.
-    origin: str = ""
-    #: Of a request: name or id of the table.
-    subject: str = ""
-    #: Zxid of the write that recorded the entry, for a master's step the write of the step itself. A segment's own
-    #: zxid says the same, so the field is 0 until segments are merged.
-    zxid: int = 0
-
-    @property
-    def region_id(self) -> str:
-        """The region's id, "" for an entry that is about no region."""
-        if self.cause in (FORCED, REQUEST, REFUSED):
-            return self.reason
-        return parse_replica_key(self.key)[0] if self.key else ""
 
 
 class Segment(NamedTuple):
@@ -202,15 +127,6 @@ def unpack(data: bytes) -> list[HistoryEntry]:
 # --- entries --------------------------------------------------------------------------------------------------------
 
 
-_CAUSES: Final[dict[str, Cause]] = {one.value: one for one in Cause}
-#: Values of enum members. A dict lookup is faster than the `value` property.
-_WORDS: Final[dict[object, str]] = {
-    None: "",
-    **{one: one.value for kind in (RegionState, Cause, Actor) for one in kind},
-}
-_SERVER: Final = Actor.SERVER.value
-
-
 class StepLog(deque[SeenStep]):
     """The latest steps in memory, and in `unsaved` the entries that are not steps and have not been written yet."""
 
@@ -240,154 +156,12 @@ class StepLog(deque[SeenStep]):
         self.unsaved.extendleft(reversed(entries))
 
 
-def master_step(
-    former: TransitionRecord | None,
-    record: TransitionRecord | None,
-    cause: Cause | None,
-    epoch: int,
-    now_ms: int,
-    origin: WorkOrigin | None = None,
-) -> SeenStep:
-    """Return a master's step from `former` to `record` (None: no znode). `origin` None: the record's origin."""
-    about = record if record is not None else former
-    assert about is not None, "a step has a znode before or after it"
-    server = trail.server_of(about)
-    known = None if former is None else former.origin
-    origin = origin or about.origin
-    cause_id = "" if origin is None else origin.cause_id
-    is_new = origin is not None and (known is None or known.cause_id != cause_id)
-    return SeenStep(
-        now_ms,
-        about.key,
-        Actor.MASTER,
-        None if former is None else former.state,
-        None if record is None else record.state,
-        cause,
-        "" if server is None else server.uuid,
-        epoch,
-        about.plan_id,
-        about.attempt,
-        about.last_error,
-        cause_id=cause_id,
-        origin=origin.text if origin is not None and is_new else "",
-    )
-
-
-def server_steps(record: TransitionRecord, version: int) -> list[SeenStep]:
-    """Return the server's steps that a znode keeps at `version`, oldest first."""
-    server = trail.server_of(record)
-    uuid = "" if server is None else server.uuid
-    return [
-        SeenStep(
-            one.at_ms,
-            record.key,
-            Actor.SERVER,
-            one.before,
-            one.after,
-            one.cause,
-            uuid,
-            record.epoch,
-            record.plan_id,
-            record.attempt,
-            "",
-            cause_id="" if record.origin is None else record.origin.cause_id,
-            origin=record.origin.text if record.origin is not None and one.before is None else "",
-        )
-        for one in trail.unrecorded_steps(record, version)
-    ]
-
-
-def steps_since(
-    known: TransitionRecord | None, known_version: int, record: TransitionRecord, version: int, now_ms: int
-) -> list[SeenStep]:
-    """Return the steps between the known transition and the one read now, as far as the znode has them."""
-    found = server_steps(record, version)
-    if known is not None and record.base <= known_version < version:
-        return found[-(version - known_version) :]
-    if record.state in (RegionState.CLOSING, RegionState.CLOSED):
-        return found
-    # A step of this master whose reply was lost. Its cause is the record's reason.
-    cause = _CAUSES.get(record.reason)
-    before = None if record.base == 0 else known
-    offline = msgspec.structs.replace(record, state=RegionState.OFFLINE)
-    return [master_step(before, offline, cause, record.epoch, now_ms), *found]
-
-
-def entry_of(step: SeenStep) -> HistoryEntry:
-    """Return the stored form of a step."""
-    return HistoryEntry(
-        step.at_ms,
-        step.key,
-        _WORDS[step.actor],
-        _WORDS[step.before],
-        _WORDS[step.after],
-        _WORDS[step.cause],
-        step.server,
-        step.epoch,
-        step.attempt,
-        step.plan_id,
-        step.reason[:DETAIL_MAX],
-        step.error[:DETAIL_MAX],
-        False,
-        0,
-        step.cause_id,
-        step.origin[:DETAIL_MAX],
-    )
-
-
-def entries_kept(record: TransitionRecord, version: int) -> list[HistoryEntry]:
-    """Return the entries for the server's steps that a znode keeps at `version`, oldest first.
-
-    The entries are built directly, without SeenSteps, because a start of 100,000 regions makes 200,000 of them.
-    """
-    server = trail.server_of(record)
-    uuid = "" if server is None else server.uuid
-    key, epoch, attempt, plan_id = record.key, record.epoch, record.attempt, record.plan_id
-    cause_id, origin = ("", "") if record.origin is None else (record.origin.cause_id, record.origin.text[:DETAIL_MAX])
-    return [
-        HistoryEntry(
-            at_ms,
-            key,
-            _SERVER,
-            _WORDS[before],
-            _WORDS[after],
-            _WORDS[cause],
-            uuid,
-            epoch,
-            attempt,
-            plan_id,
-            record.reason[:DETAIL_MAX] if after is RegionState.CLOSING else "",
-            "",
-            False,
-            missed,
-            cause_id,
-            origin if before is None else "",
-        )
-        for before, after, cause, at_ms, missed in trail.unrecorded_steps(record, version)
-    ]
-
-
 def entries_of_write(write: WriteOffline | DeleteTransition, epoch: int, now_ms: int) -> list[HistoryEntry]:
     """Return the entries to be written with a master's write: the server's steps before it, and the master's step."""
-    former = write.former
-    entries = [] if former is None else entries_kept(former, write.version)
-    if isinstance(write, WriteOffline):
-        step = master_step(former, write.record, write.cause, epoch, now_ms, write.origin)
-    elif former is not None:
-        step = master_step(former, None, write.cause, epoch, now_ms, write.origin)
-    else:
-        return entries
-    return [*entries, entry_of(step)]
-
-
-def entries_of_end(
-    record: TransitionRecord, version: int, cause: Cause, epoch: int, now_ms: int, origin: WorkOrigin | None = None
-) -> list[HistoryEntry]:
-    """Return the entries for a transition that a master of `epoch` deletes as it was read at `version`.
-
-    `origin` None: the deletion belongs to the cause that began the transition.
-    """
-    return [*entries_kept(record, version), entry_of(master_step(record, None, cause, epoch, now_ms, origin))]
+    record = write.record if isinstance(write, WriteOffline) else None
+    if record is None and write.former is None:
+        return []
+    return entries_of_step(write.former, write.version, record, write.cause, epoch, now_ms, write.origin)
 
 
 # --- retention ------------------------------------------------------------------------------------------------------
@@ -456,7 +230,7 @@ def stamped(entries: Iterable[HistoryEntry], zxid: int) -> list[HistoryEntry]:
     The steps of servers were committed by earlier writes, whose zxids are not known.
     """
     return [
-        one if one.zxid or (one.actor == _SERVER and one.key) else msgspec.structs.replace(one, zxid=zxid)
+        one if one.zxid or (one.actor == Actor.SERVER.value and one.key) else msgspec.structs.replace(one, zxid=zxid)
         for one in entries
     ]
 

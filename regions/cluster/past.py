@@ -24,10 +24,10 @@ from regions.cluster.history import (
     SERVER_FENCED,
     SERVER_UP,
     SERVERS,
-    HistoryEntry,
     servers_found,
 )
 from regions.records.model import RegionState
+from regions.transitions.entries import HistoryEntry
 from regions.transitions.states import Actor, Cause
 
 _SERVER: Final = Actor.SERVER.value

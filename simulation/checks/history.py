@@ -19,10 +19,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from regions.cluster.history import HistoryEntry, entries_kept, parse_segment, unpack
+from regions.cluster.history import parse_segment, unpack
 from regions.records.model import RegionState, TransitionRecord
 from regions.records.znodes import decode_transition
+from regions.transitions.entries import HistoryEntry
 from regions.transitions.states import Actor
+from regions.transitions.steps import entries_kept
 
 
 class HistoryStep(NamedTuple):

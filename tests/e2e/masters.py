@@ -18,9 +18,10 @@ from kazoo.protocol.states import ZnodeStat
 from coord.rpc.blocking import call_blocking
 from coord.rpc.server import Code, RpcError
 from regions import messages as ms
-from regions.cluster.history import HistoryEntry, unpack
+from regions.cluster.history import unpack
 from regions.records.model import RegionRecord, TransitionRecord
 from regions.records.znodes import Layout, decode_region, decode_transition
+from regions.transitions.entries import HistoryEntry
 from tests.support import helpers
 from tests.support.helpers import PATIENCE_S, daemon, eventually, free_ports, rk
 from tests.support.zookeeper import zookeeper

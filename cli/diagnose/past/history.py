@@ -21,7 +21,13 @@ from cli.diagnose.history import HistoryView, lines, read_past
 from cli.diagnose.past.replay import owners, range_of, replay, show_owners, show_replay
 from cli.diagnose.past.state import present
 from cli.shell import complete
-from regions.cluster.history import FORCED, REFUSED, REQUEST, HistoryEntry, concerns
+from regions.cluster.history import concerns
+from regions.transitions.entries import (
+    FORCED,
+    REFUSED,
+    REQUEST,
+    HistoryEntry,
+)
 
 #: The sorts of entries that `--only` selects.
 _SORTS: Final[dict[str, Callable[[HistoryEntry], bool]]] = {

@@ -16,9 +16,10 @@ from cli.common.errors import UsageFaultError
 from cli.common.names import Names
 from cli.diagnose.history import HistoryLine, HistoryView, lines
 from cli.diagnose.past.state import ClusterThen, describe, point_of, state_of
-from regions.cluster.history import GAP, HistoryEntry
+from regions.cluster.history import GAP
 from regions.cluster.past import Interval, Point, owners_of, picture_at, split
 from regions.records.replica_key import parse_replica_key
+from regions.transitions.entries import HistoryEntry
 
 #: Longest pause of a replay between two entries.
 PAUSE_MAX_S: Final = 5.0

@@ -9,8 +9,9 @@ from master import active
 from master.assignment import history_writer as module
 from master.assignment.history_writer import HistoryPage, HistoryWriter
 from regions.cluster import history
-from regions.cluster.history import HistoryEntry, Segment, unpack
+from regions.cluster.history import Segment, unpack
 from regions.transitions import trail
+from regions.transitions.entries import HistoryEntry
 from regions.transitions.states import Actor
 from regionserver.replica.machine import Replicas
 from simulation.cluster.cluster import SimulatedCluster

@@ -6,10 +6,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from regions.cluster.history import HistoryEntry, complete_history, entries_kept, parse_segment, stamped, unpack
+from regions.cluster.history import (
+    complete_history,
+    parse_segment,
+    stamped,
+    unpack,
+)
 from regions.cluster.past import Picture, Point, picture_at
 from regions.records.znodes import decode_transition
+from regions.transitions.entries import HistoryEntry
 from regions.transitions.states import Actor
+from regions.transitions.steps import entries_kept
 from simulation.cluster.cluster import SimulatedCluster
 from simulation.drills import DRILLS
 from simulation.run import Options, run

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from regions.cluster.history import HistoryEntry, Segment, pack
+from regions.cluster.history import Segment, pack
 from regions.records.model import TransitionRecord
 from regions.records.znodes import encode
 from regions.transitions import trail
+from regions.transitions.entries import HistoryEntry
 from regions.transitions.states import Actor
 from simulation.checks.history import HistoryCheck
 

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from regions.cluster import effects as fx
-from regions.cluster.history import HistoryEntry, entries_of_end, entries_of_write
+from regions.cluster.history import entries_of_write
 from regions.messages import OrderOutcome, OrderResult
 from regions.messages.heartbeat import (
     LeaderReport,
@@ -54,7 +54,9 @@ from regions.replication.guards import (
 )
 from regions.replication.keeper import Keeper
 from regions.transitions import trail
+from regions.transitions.entries import HistoryEntry
 from regions.transitions.states import Actor, Cause, check
+from regions.transitions.steps import entries_of_end
 from tests.sim.keeper.faults import bulk_plan, fault
 from tests.sim.keeper.history import RecordedSteps
 from tests.sim.keeper.model import CONFIG, BrokenInvariantError, Group, Machine, check_at_rest

@@ -26,12 +26,13 @@ from cli.tablets.why import TabletWhy
 from coord.rpc.wire import RpcError
 from master.api.tablets import list_tablets, show_tablet
 from regions import messages as ms
-from regions.cluster.history import SERVER_DOWN, HistoryEntry, Segment, pack
+from regions.cluster.history import SERVER_DOWN, Segment, pack
 from regions.diagnose.fsck_tablets import check_all
 from regions.messages import OwnReplica, ReplicaList
 from regions.messages.heartbeat import ReplicaState, TabletReport
 from regions.records.model import ServerRecord
 from regions.records.znodes import Layout
+from regions.transitions.entries import HistoryEntry
 from tests.unit.master.api.test_tablets import world_of
 from tests.unit.regions.diagnose.tablet_cluster import TabletCluster
 

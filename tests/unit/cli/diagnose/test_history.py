@@ -14,13 +14,10 @@ from regions.cluster.history import (
     BALANCED,
     DRAIN_BEGINS,
     EPOCH_BEGINS,
-    FORCED,
-    REQUEST,
     SERVER_DOWN,
     SERVER_FENCED,
     SERVERS,
     STORE_OUTAGE,
-    HistoryEntry,
     Segment,
     complete_history,
     concerns,
@@ -28,6 +25,7 @@ from regions.cluster.history import (
 )
 from regions.records.model import Incarnation, RegionState, TransitionRecord
 from regions.records.znodes import Layout, encode
+from regions.transitions.entries import FORCED, REQUEST, HistoryEntry
 
 LAYOUT = Layout("/rk")
 KEY = "t1.0001-0"

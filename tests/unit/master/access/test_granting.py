@@ -14,10 +14,10 @@ from coord.security.principal import USER, Principal
 from master.access.checking import PERMITTED_MAX, MasterChecks
 from master.api.roles import is_for_standby
 from regions import messages as ms
-from regions.cluster.history import REFUSED, REQUEST
 from regions.messages.staleness import Bound
 from regions.records.acts.grants import FIRST, Grant, GrantsRecord, UserRole
 from regions.records.znodes import decode_grants, encode
+from regions.transitions.entries import REFUSED, REQUEST
 from tests.unit.master.active_fixture import LAYOUT, Bench
 from tests.unit.master.api.test_recording import events
 

@@ -13,16 +13,14 @@ from regions.cluster.history import (
     DRAIN_BEGINS,
     DRAIN_ENDS,
     EPOCH_BEGINS,
-    REFUSED,
-    REQUEST,
     SERVER_FENCED,
     SERVERS,
     STORE_OUTAGE,
-    HistoryEntry,
     servers_found,
     unpack,
 )
 from regions.records.model import FenceRecord, TableIntent
+from regions.transitions.entries import REFUSED, REQUEST, HistoryEntry
 from tests.unit.master.active_fixture import LAYOUT, Bench
 
 

@@ -15,9 +15,16 @@ from master.leadership.fence import Fence
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster import history
-from regions.cluster.history import EPOCH_BEGINS, FLUSH_MS, HistoryEntry, StepLog, parse_segment, unpack
+from regions.cluster.history import (
+    EPOCH_BEGINS,
+    FLUSH_MS,
+    StepLog,
+    parse_segment,
+    unpack,
+)
 from regions.records.model import Incarnation, RegionState, ServerRecord, TransitionRecord
 from regions.records.znodes import Layout
+from regions.transitions.entries import HistoryEntry
 from regions.transitions.states import Cause
 from tests.unit.master.fake_store import FakeStore
 

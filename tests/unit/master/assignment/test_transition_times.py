@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from master.assignment.transition_times import EARLIER, TransitionTimes
-from regions.cluster.history import SeenStep, StepLog
+from regions.cluster.history import StepLog
 from regions.records.model import RegionState as S
+from regions.transitions.entries import SeenStep
 from regions.transitions.states import Actor, Cause
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from regions import messages as ms
-from regions.cluster.history import FORCED, HistoryEntry, unpack
+from regions.cluster.history import unpack
 from regions.messages.ddl import CreateTable, SetTableIntent
 from regions.records.model import TableIntent
+from regions.transitions.entries import FORCED, HistoryEntry
 from tests.unit.master.active_fixture import LAYOUT
 from tests.unit.master.tablets.fixture import TabletBench
 

@@ -20,26 +20,27 @@ from regions.cluster.history import (
     SEGMENT_BYTES_MAX,
     SMALL,
     CorruptSegment,
-    HistoryEntry,
-    SeenStep,
     Segment,
     StepLog,
     complete_history,
     concerns,
-    entries_kept,
-    entries_of_end,
     entries_of_write,
-    entry_of,
     mergeable,
     pack,
     parse_segment,
     stamped,
-    steps_since,
     surplus,
     unpack,
 )
 from regions.records.model import Incarnation, RegionState, TransitionRecord, WorkOrigin
+from regions.transitions.entries import HistoryEntry, SeenStep
 from regions.transitions.states import Actor, Cause
+from regions.transitions.steps import (
+    entries_kept,
+    entries_of_end,
+    entry_of,
+    steps_since,
+)
 
 KEY = "t1.0001-0"
 

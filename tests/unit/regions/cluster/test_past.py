@@ -13,10 +13,10 @@ from regions.cluster.history import (
     SERVER_FENCED,
     SERVER_UP,
     SERVERS,
-    HistoryEntry,
     complete_history,
 )
 from regions.cluster.past import Interval, Point, owners_of, picture_at, split
+from regions.transitions.entries import HistoryEntry
 from regions.transitions.states import STEPS, Actor
 
 KEY = "t.0-0"

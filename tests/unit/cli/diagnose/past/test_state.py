@@ -12,8 +12,14 @@ from cli.common.names import Names
 from cli.diagnose.history import HistoryView
 from cli.diagnose.past.replay import owner_lines, owners, range_of, replay
 from cli.diagnose.past.state import describe, point_of, state_of
-from regions.cluster.history import EPOCH_BEGINS, SERVER_DOWN, SERVERS, HistoryEntry, complete_history
+from regions.cluster.history import (
+    EPOCH_BEGINS,
+    SERVER_DOWN,
+    SERVERS,
+    complete_history,
+)
 from regions.cluster.past import Point, picture_at
+from regions.transitions.entries import HistoryEntry
 
 #: 2026-11-23 20:05:43.000 UTC.
 NOW_MS = 1_795_464_343_000

@@ -1,0 +1,176 @@
+"""The steps of masters and servers, as master and history record them. Pure; compiled, as each step passes here.
+
+A step of a master is known when its write has committed. The steps of a server are read from the transition's znode
+(`regions/transitions/trail.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from regions.records.model import RegionState, TransitionRecord, WorkOrigin
+from regions.transitions import trail
+from regions.transitions.entries import DETAIL_MAX, HistoryEntry, SeenStep
+from regions.transitions.states import Actor, Cause
+
+_CAUSES: Final[dict[str, Cause]] = {one.value: one for one in Cause}
+#: Values of enum members. A dict lookup is faster than the `value` property.
+_WORDS: Final[dict[object, str]] = {
+    None: "",
+    **{one: one.value for kind in (RegionState, Cause, Actor) for one in kind},
+}
+_SERVER: Final = Actor.SERVER.value
+
+
+def master_step(
+    former: TransitionRecord | None,
+    record: TransitionRecord | None,
+    cause: Cause | None,
+    epoch: int,
+    now_ms: int,
+    origin: WorkOrigin | None = None,
+) -> SeenStep:
+    """Return a master's step from `former` to `record` (None: no znode). `origin` None: the record's origin."""
+    about = record if record is not None else former
+    assert about is not None, "a step has a znode before or after it"
+    server = trail.server_of(about)
+    known = None if former is None else former.origin
+    origin = origin or about.origin
+    cause_id = "" if origin is None else origin.cause_id
+    is_new = origin is not None and (known is None or known.cause_id != cause_id)
+    return SeenStep(
+        now_ms,
+        about.key,
+        Actor.MASTER,
+        None if former is None else former.state,
+        None if record is None else record.state,
+        cause,
+        "" if server is None else server.uuid,
+        epoch,
+        about.plan_id,
+        about.attempt,
+        about.last_error,
+        cause_id=cause_id,
+        origin=origin.text if origin is not None and is_new else "",
+    )
+
+
+def server_steps(record: TransitionRecord, version: int) -> list[SeenStep]:
+    """Return the server's steps that a znode keeps at `version`, oldest first."""
+    server = trail.server_of(record)
+    uuid = "" if server is None else server.uuid
+    return [
+        SeenStep(
+            one.at_ms,
+            record.key,
+            Actor.SERVER,
+            one.before,
+            one.after,
+            one.cause,
+            uuid,
+            record.epoch,
+            record.plan_id,
+            record.attempt,
+            "",
+            cause_id="" if record.origin is None else record.origin.cause_id,
+            origin=record.origin.text if record.origin is not None and one.before is None else "",
+        )
+        for one in trail.unrecorded_steps(record, version)
+    ]
+
+
+def steps_since(
+    known: TransitionRecord | None, known_version: int, record: TransitionRecord, version: int, now_ms: int
+) -> list[SeenStep]:
+    """Return the steps between the known transition and the one read now, as far as the znode has them."""
+    found = server_steps(record, version)
+    if known is not None and record.base <= known_version < version:
+        return found[-(version - known_version) :]
+    if record.state in (RegionState.CLOSING, RegionState.CLOSED):
+        return found
+    # A step of this master whose reply was lost. Its cause is the record's reason.
+    cause = _CAUSES.get(record.reason)
+    before = None if record.base == 0 else known
+    offline = msgspec.structs.replace(record, state=RegionState.OFFLINE)
+    return [master_step(before, offline, cause, record.epoch, now_ms), *found]
+
+
+def entry_of(step: SeenStep) -> HistoryEntry:
+    """Return the stored form of a step."""
+    return HistoryEntry(
+        step.at_ms,
+        step.key,
+        _WORDS[step.actor],
+        _WORDS[step.before],
+        _WORDS[step.after],
+        _WORDS[step.cause],
+        step.server,
+        step.epoch,
+        step.attempt,
+        step.plan_id,
+        step.reason[:DETAIL_MAX],
+        step.error[:DETAIL_MAX],
+        False,
+        0,
+        step.cause_id,
+        step.origin[:DETAIL_MAX],
+    )
+
+
+def entries_kept(record: TransitionRecord, version: int) -> list[HistoryEntry]:
+    """Return the entries for the server's steps that a znode keeps at `version`, oldest first.
+
+    The entries are built directly, without SeenSteps, because a start of 100,000 regions makes 200,000 of them.
+    """
+    server = trail.server_of(record)
+    uuid = "" if server is None else server.uuid
+    key, epoch, attempt, plan_id = record.key, record.epoch, record.attempt, record.plan_id
+    cause_id, origin = ("", "") if record.origin is None else (record.origin.cause_id, record.origin.text[:DETAIL_MAX])
+    return [
+        HistoryEntry(
+            at_ms,
+            key,
+            _SERVER,
+            _WORDS[before],
+            _WORDS[after],
+            _WORDS[cause],
+            uuid,
+            epoch,
+            attempt,
+            plan_id,
+            record.reason[:DETAIL_MAX] if after is RegionState.CLOSING else "",
+            "",
+            False,
+            missed,
+            cause_id,
+            origin if before is None else "",
+        )
+        for before, after, cause, at_ms, missed in trail.unrecorded_steps(record, version)
+    ]
+
+
+def entries_of_step(
+    former: TransitionRecord | None,
+    version: int,
+    record: TransitionRecord | None,
+    cause: Cause,
+    epoch: int,
+    now_ms: int,
+    origin: WorkOrigin | None,
+) -> list[HistoryEntry]:
+    """Return the entries to be written with a master's step from `former`, read at `version`, to `record`: those of the
+    server's steps before it, and its own."""
+    step = entry_of(master_step(former, record, cause, epoch, now_ms, origin))
+    return [step] if former is None else [*entries_kept(former, version), step]
+
+
+def entries_of_end(
+    record: TransitionRecord, version: int, cause: Cause, epoch: int, now_ms: int, origin: WorkOrigin | None = None
+) -> list[HistoryEntry]:
+    """Return the entries for a transition that a master of `epoch` deletes as it was read at `version`.
+
+    `origin` None: the deletion belongs to the cause that began the transition.
+    """
+    return [*entries_kept(record, version), entry_of(master_step(record, None, cause, epoch, now_ms, origin))]
