@@ -72,6 +72,7 @@ from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.history import BALANCED, StepLog
 from regions.cluster.state import ClusterState
+from regions.diagnose.live.work_in_progress import WorkInProgress, look
 from regions.diagnose.problems import problems
 from regions.liveness.reports import Reports
 from regions.messages import Purged
@@ -411,9 +412,11 @@ class ActiveMaster:
         if report.replicas:
             self.handle_soon(ev.ReplicasReported(server, report.replicas))
 
-    def problems(self, limit: int) -> list[str]:
-        """Return what needs an operator's attention, at most `limit` lines."""
-        found = problems(self.assigner.world, self.assigner.unplaceable(), self.assigner.config, self._now_ms(), limit)
+    def problems(self, limit: int, work: WorkInProgress | None = None) -> list[str]:
+        """Return what needs an operator's attention, at most `limit` lines. `work` None: it is looked for."""
+        world, unplaceable = self.assigner.world, self.assigner.unplaceable()
+        work = work or look(world.active.values(), unplaceable)
+        found = problems(world, work, unplaceable, self.assigner.config, self._now_ms(), limit)
         found += [*self.keeper.problems(), *self.balancing.problems(), *self.misplaced.problems()]
         return [*found, *self.other_problems()][:limit]
 

@@ -35,6 +35,7 @@ from regions.assign.placement import objection_to
 from regions.cluster import events as ev
 from regions.cluster.entities import Replica, Table
 from regions.diagnose.health import unserved
+from regions.diagnose.live.work_in_progress import look
 from regions.diagnose.tablets import by_health
 from regions.records.model import Move, RegionRecord, TableState
 from regions.records.replica_key import replica_key
@@ -238,11 +239,12 @@ class MasterApi:
         world = active_master.assigner.world
 
         def walk() -> Walked:
-            rit = sum(one.transition is not None for one in world.active.values())
+            rit = sum(table.rit for table in world.tables.values())
+            work = look(world.active.values(), active_master.assigner.unplaceable())
             return Walked(
                 rit + len(active_master.keeper.in_transition()),
-                tuple(active_master.problems(PROBLEMS_MAX)),
-                unserved(world, self._master.now_ms()) if active_master.is_open else None,
+                tuple(active_master.problems(PROBLEMS_MAX, work)),
+                unserved(work, self._master.now_ms()) if active_master.is_open else None,
             )
 
         # The first region with work, and the end of the last one, are seen at once.

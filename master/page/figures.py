@@ -20,6 +20,7 @@ from regions.cluster.entities import Replica, Server
 from regions.cluster.state import ClusterState
 from regions.diagnose.explain import explain
 from regions.diagnose.health import Findings, MasterFinding, ServerFinding, StoreFinding, judge, unserved
+from regions.diagnose.live.work_in_progress import look
 from regions.liveness.roster import SILENT_MS, RosterEntry
 from regions.messages import MasterStatus, Unserved
 from regions.messages.plans import PlanProgress
@@ -217,7 +218,7 @@ class FiguresMaker:
         status = master.api.status(REPEATED_FOR)
         if status.unserved is None and world is not None:
             subject = (world, not world.active)
-            found = self._unserved.get(subject, lambda: unserved(world, master.now_ms()), REPEATED_FOR)
+            found = self._unserved.get(subject, lambda: unserved(look(world.active.values(), ()), master.now_ms()), REPEATED_FOR)
             status = msgspec.structs.replace(status, unserved=found)
         store, masters = self._store(), self._masters()
         servers = self._servers(world, now_ms)

@@ -15,6 +15,7 @@ the write, the assigner reads the znode and decides again.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -39,7 +40,7 @@ from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.cluster.validation import validate
-from regions.cluster.work import OrderState, WriteState
+from regions.cluster.work import WriteState
 from regions.records.acts.resharding import ReshardingRecord
 from regions.records.model import (
     BarRecord,
@@ -56,6 +57,9 @@ from regions.records.model import (
 from regions.records.replica_key import replica_key
 from regions.transitions.states import Cause
 from regions.transitions.steps import master_step, steps_since
+
+#: Orders whose times are checked in one tick. More of them take turns: the shortest time is some seconds.
+TIMED_MAX: Final = 40_000
 
 
 class Assigner:
@@ -350,15 +354,10 @@ class Assigner:
         for region in self._replacements.tick(now_ms):
             for replica in region.replicas:
                 self._decisions.decide(replica, now_ms)
-        for replica in list(self.world.active.values()):
+        for replica in self._orders.timed(TIMED_MAX):
             order = replica.order
-            if order is None or replica.write_state is not WriteState.IDLE:
-                continue
-            if order.state is OrderState.QUEUED and not order.first_sent_ms:
-                transition = replica.transition
-                if transition is not None and transition.state is RegionState.OFFLINE:
-                    continue  # the order was never sent, so no deadline runs; there may be 100,000 such orders
-            self._follow_up.check_deadlines(replica, order, now_ms)
+            if order is not None and replica.write_state is WriteState.IDLE:
+                self._follow_up.check_deadlines(replica, order, now_ms)
 
     def take(self, now_ms: int) -> list[fx.Effect]:
         """Select destinations, dispatch orders, and return all effects since the last call."""

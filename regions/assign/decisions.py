@@ -192,6 +192,7 @@ class Decisions:
         order = replica.order
         if order is not None and order.kind == (CLOSE if closing else OPEN):
             order.version = replica.version
+            self._orders.time(replica)
             return
         self._orders.drop(replica)
         server = self._world.alive(transition.source if closing else transition.destination)

@@ -16,7 +16,7 @@ from regions.cluster.state import ClusterState
 from regions.cluster.work import OrderState
 from regions.messages import CloseOrder, OpenOrder, OrderOutcome, OrderResult
 from regions.records.kinds import KV
-from regions.records.model import Incarnation, Intent
+from regions.records.model import Incarnation, Intent, RegionState
 
 
 class OrderBook:
@@ -47,6 +47,11 @@ class OrderBook:
         #: Servers with something queued, by uuid.
         self._pending: dict[str, Server] = {}
         self._move_target = move_target
+        #: Replicas whose order has a time: it was sent, or will be sent later, or a server works on its transition. The
+        #: others wait for a slot; there may be a million of them.
+        self._timed: dict[str, Replica] = {}
+        #: Timed replicas that `timed` has not returned yet in this round.
+        self._round: list[Replica] = []
 
     def put(self, replica: Replica, kind: int, server: Server, version: int, when_ms: int, now_ms: int) -> None:
         """Create a replica's order, to be sent at `when_ms` or as soon as a slot is free after that."""
@@ -55,6 +60,7 @@ class OrderBook:
         self._world.set_order(replica, order)
         if when_ms <= now_ms:
             self.enqueue(replica, order)
+        self.time(replica)
 
     def enqueue(self, replica: Replica, order: Order) -> None:
         """Queue the order to be sent, or to be sent again."""
@@ -80,6 +86,26 @@ class OrderBook:
             assert replica.key not in order.server.busy, f"the order of {replica.key} still has a slot"
             if order.server.opens or order.server.closes:
                 self._pending[order.server.uuid] = order.server
+
+    def time(self, replica: Replica) -> None:
+        """Check the times of the replica's order from now on, unless it only waits for a slot."""
+        order = replica.order
+        if order is not None and not _only_waits(replica, order):
+            self._timed[replica.key] = replica
+
+    def timed(self, most: int) -> list[Replica]:
+        """Return the next replicas, at most `most`, whose orders have a time. Each has its turn in every round."""
+        if not self._round:
+            self._round = list(self._timed.values())
+            self._round.reverse()
+        taken: list[Replica] = []
+        while self._round and len(taken) < most:
+            replica = self._round.pop()
+            if replica.order is not None:
+                taken.append(replica)
+            elif self._timed.get(replica.key) is replica:
+                del self._timed[replica.key]
+        return taken
 
     def dispatch(self, effects: list[fx.Effect], now_ms: int) -> None:
         """Append the batches that can be sent now to `effects`."""
@@ -129,6 +155,8 @@ class OrderBook:
                 continue
             is_awaited = order.state is not OrderState.SENT or id(order) in sent
             assert is_awaited, f"order of {replica.key} is SENT, and in no batch"
+            is_timed = _only_waits(replica, order) or self._timed.get(replica.key) is replica
+            assert is_timed, f"nobody looks at the times of the order of {replica.key}"
             if order.state is OrderState.QUEUED:
                 # Freeing a slot adds the server to the pending ones.
                 will_go_on = order.server.uuid in self._pending or order.server.busy
@@ -167,6 +195,7 @@ class OrderBook:
             if not order.first_sent_ms:
                 order.first_sent_ms = now_ms
                 server.busy[replica.key] = order
+                self._timed[replica.key] = replica
                 slots -= 1
             taken.append((replica, order))
         queue.extend(held_back)
@@ -261,6 +290,13 @@ class OrderBook:
             reason=reason,
             origin=replica.origin,
         )
+
+
+def _only_waits(replica: Replica, order: Order) -> bool:
+    """Return True if the order waits for its first sending, and no server works on the transition: no deadline runs."""
+    transition = replica.transition
+    is_at_work = transition is not None and transition.state is not RegionState.OFFLINE
+    return order.state is OrderState.QUEUED and not order.first_sent_ms and not is_at_work
 
 
 __all__ = ["CLOSE", "OPEN", "OrderBook"]

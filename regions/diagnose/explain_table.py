@@ -15,6 +15,7 @@ from regions.cluster.entities import Replica, Table
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.diagnose.explain import explain
+from regions.diagnose.live.work_in_progress import WorkInProgress
 from regions.messages import Holdup, NextActor, TableExplanation
 from regions.records.kinds import one_copy
 from regions.records.model import TableIntent, TableRecord, TableState, TabletState
@@ -33,9 +34,16 @@ class _Wait(NamedTuple):
     text: str
 
 
-def explain_table(table: Table, world: ClusterState, config: AssignerConfig, now_ms: int) -> TableExplanation:
-    """Return the table's state and the replicas that it waits for."""
-    unfinished = list(_unfinished(table))
+def explain_table(
+    table: Table,
+    world: ClusterState,
+    config: AssignerConfig,
+    now_ms: int,
+    unfinished: list[Replica] | None = None,
+) -> TableExplanation:
+    """Return the table's state and the replicas that it waits for. `unfinished` None: they are looked for."""
+    if unfinished is None:
+        unfinished = list(_unfinished(table))
     what = _state_of(table, unfinished, world)
     late = [*_behind(table), *unfinished]
     holdups = _grouped(late[:EXAMINED_MAX], world, config, now_ms)
@@ -75,26 +83,21 @@ def _state_of(table: Table, unfinished: list[Replica], world: ClusterState) -> s
     return "OPENING" if unfinished else record.state.value
 
 
-def late_tables(
-    world: ClusterState, unplaceable: Iterable[Replica], config: AssignerConfig, now_ms: int
-) -> Iterator[str]:
+def late_tables(world: ClusterState, work: WorkInProgress, config: AssignerConfig, now_ms: int) -> Iterator[str]:
     """Yield a line for each table that has been ALTERING or new for too long, with what it waits for."""
-    creating: set[str] = set()
-    for replica in (*world.active.values(), *unplaceable):
-        region = replica.region
-        table_id = region.table.record.table_id
-        if table_id not in creating and region.record.state is TabletState.PREPARING and region.wants_open:
-            creating.add(table_id)
     for table in world.tables.values():
-        is_altering = table.record.state is TableState.ALTERING
-        if not is_altering:
-            # A young table waits for nothing that is late: its replicas need not be walked for each request.
-            is_young = now_ms - table.record.created_ms < config.table_late_ms
-            if is_young or table.record.table_id not in creating:
+        if table.record.state is TableState.ALTERING:
+            waiting: list[Replica] = []
+            since_ms = table.altering_since_ms
+        else:
+            late = work.creating.get(table.record.table_id)
+            # A young table waits for nothing that is late.
+            if late is None or now_ms - table.record.created_ms < config.table_late_ms:
                 continue
-        since_ms = _since_ms(table, _unfinished(table))
+            waiting = late.waiting
+            since_ms = late.since_ms or table.record.created_ms
         if since_ms and now_ms - since_ms >= config.table_late_ms:
-            yield _line(explain_table(table, world, config, now_ms), now_ms)
+            yield _line(explain_table(table, world, config, now_ms, waiting), now_ms)
 
 
 def _line(found: TableExplanation, now_ms: int) -> str:

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from regions.cluster.entities import Replica
-from regions.cluster.state import ClusterState
+from regions.diagnose.live.work_in_progress import WorkInProgress
 from regions.messages.cluster import MasterStatus, Unserved
 from regions.messages.tablets import TabletHealth
 from regions.records.model import RegionState
@@ -134,18 +134,15 @@ def _verdict(reasons: list[Reason]) -> Health:
     return Health(reasons[0].verdict if reasons else HealthVerdict.HEALTHY, reasons)
 
 
-def unserved(world: ClusterState, now_ms: int) -> Unserved:
+def unserved(work: WorkInProgress, now_ms: int) -> Unserved:
     """Return the replicas of shared regions that should be open and are not. Only those with work are looked at."""
-    waiting = [one for one in world.active.values() if one.wants_open and one.open_on is None]
-    parked = sum(1 for one in waiting if one.transition is not None and one.transition.parked)
-    trying = [one for one in waiting if one.transition is None or not one.transition.parked]
-    if not trying:
-        return Unserved(len(waiting), parked)
-    oldest = min(trying, key=lambda one: (-_attempts(one), _since_ms(one)))
+    oldest = work.trying
+    if oldest is None:
+        return Unserved(work.waiting, work.parked)
     state = RegionState.OFFLINE if oldest.transition is None else oldest.transition.state
     age_ms = max(0, now_ms - _since_ms(oldest)) if oldest.transition is not None else 0
     error = oldest.last_error or (oldest.transition.last_error if oldest.transition is not None else "")
-    return Unserved(len(waiting), parked, oldest.key, state.value, age_ms, error, _attempts(oldest))
+    return Unserved(work.waiting, work.parked, oldest.key, state.value, age_ms, error, _attempts(oldest))
 
 
 def _attempts(replica: Replica) -> int:

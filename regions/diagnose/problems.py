@@ -11,23 +11,25 @@ from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.diagnose.explain import objections
 from regions.diagnose.explain_table import late_tables
+from regions.diagnose.live.work_in_progress import WorkInProgress
 from regions.records.model import RegionState
 
 
 def problems(
-    world: ClusterState, unplaceable: Iterable[Replica], config: AssignerConfig, now_ms: int, limit: int
+    world: ClusterState,
+    work: WorkInProgress,
+    unplaceable: Iterable[Replica],
+    config: AssignerConfig,
+    now_ms: int,
+    limit: int,
 ) -> list[str]:
     """Return at most `limit` lines about fenced and flapping servers, replicas without an eligible server, tables that
     stay ALTERING or new, parked replicas and late closes."""
-    unplaceable = list(unplaceable)
     found = [*_of_servers(world, config, now_ms), *_of_unplaceable(world, unplaceable)]
-    found += islice(late_tables(world, unplaceable, config, now_ms), limit)
-    for replica in world.active.values():
+    found += islice(late_tables(world, work, config, now_ms), limit)
+    for replica in (*work.named, *work.closing):
         if len(found) >= limit:
             break
-        transition = replica.transition
-        if transition is not None and transition.state is not RegionState.CLOSING and not transition.parked:
-            continue  # in progress; there may be 100,000 of them
         line = _of_replica(replica, world, config, now_ms)
         if line:
             found.append(line)

@@ -19,6 +19,7 @@ nothing here, and a full report costs little memory per replica.
 from __future__ import annotations
 
 import enum
+import heapq
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -33,8 +34,9 @@ PATIENCE_MS: Final = 3_000
 RECHECK_MS: Final = 5_000
 #: Period of checking an orphan again.
 ORPHAN_RECHECK_MS: Final = 60_000
-#: Suspects that are checked at a time.
+#: Suspects that are checked at a time, and those that are looked at for them.
 CHECKS_MAX: Final = 200
+LOOKS_MAX: Final = 5_000
 
 
 #: Sizes of replicas that are gone, before they are dropped.
@@ -94,6 +96,9 @@ class Reports:
         self._world = world
         self._holdings: dict[str, Holding] = {}
         self._suspects: dict[tuple[str, str], Suspect] = {}
+        #: The times of all suspects as a heap. A time that is not the suspect's `due_ms` any more is skipped.
+        self._times: list[tuple[int, int, Suspect]] = []
+        self._times_added = 0
         #: Requests per second by replica key, without idle replicas.
         self.loads: dict[str, float] = {}
         #: Uuid of the server that has reported the load, by key. Reports of a former server must not clear it.
@@ -178,7 +183,8 @@ class Reports:
         if replica is None or replica.home != holding.incarnation:
             name = (holding.incarnation.uuid, key)
             if name not in self._suspects:
-                self._suspects[name] = Suspect(holding.incarnation, report, now_ms)
+                suspect = self._suspects[name] = Suspect(holding.incarnation, report, now_ms)
+                self._put_off(suspect, suspect.due_ms)
 
     def _gone(self, holding: Holding, key: str) -> None:
         holding.versions.pop(key, None)
@@ -187,7 +193,7 @@ class Reports:
         self._suspects.pop((holding.incarnation.uuid, key), None)
 
     def _drop(self, holding: Holding) -> None:
-        for key in (*holding.versions, *holding.others):
+        for key in [*holding.versions, *holding.others]:
             self._forget_load(holding, key)
             self._suspects.pop((holding.incarnation.uuid, key), None)
 
@@ -203,20 +209,34 @@ class Reports:
         return [one for one in self._suspects.values() if one.is_orphan]
 
     def due(self, now_ms: int) -> list[Suspect]:
-        """Return the suspects that are due for a check. Drop suspects that the master's state places there now."""
+        """Return the suspects that are due for a check. Drop those that the master's state places there now.
+
+        Only suspects whose time has come are looked at: in a bulk assignment, reports of all regions may come before
+        the master has read their transitions.
+        """
         found: list[Suspect] = []
-        for name, one in list(self._suspects.items()):
-            replica = self._world.replicas.get(name[1])
-            if replica is not None and (replica.home == one.server or _concerns(replica.transition, one.server)):
-                if replica.home == one.server:
-                    del self._suspects[name]
-                else:
-                    one.due_ms = now_ms + PATIENCE_MS  # a transition names the server: wait for its end
+        looks = 0
+        while self._times and self._times[0][0] <= now_ms and len(found) < CHECKS_MAX and looks < LOOKS_MAX:
+            due_ms, _, one = heapq.heappop(self._times)
+            looks += 1
+            name = (one.server.uuid, one.key)
+            if self._suspects.get(name) is not one or one.due_ms != due_ms:
                 continue
-            if one.due_ms <= now_ms and len(found) < CHECKS_MAX:
-                one.due_ms = now_ms + RECHECK_MS
+            replica = self._world.replicas.get(name[1])
+            if replica is not None and replica.home == one.server:
+                del self._suspects[name]
+            elif replica is not None and _concerns(replica.transition, one.server):
+                self._put_off(one, now_ms + PATIENCE_MS)  # a transition names the server: wait for its end
+            else:
+                self._put_off(one, now_ms + RECHECK_MS)
                 found.append(one)
         return found
+
+    def _put_off(self, suspect: Suspect, due_ms: int) -> None:
+        """Set the time of the suspect's next check."""
+        suspect.due_ms = due_ms
+        self._times_added += 1
+        heapq.heappush(self._times, (due_ms, self._times_added, suspect))
 
     def set_ruling(self, suspect: Suspect, ruling: Ruling, now_ms: int) -> bool:
         """Record the ruling about a suspect. Return True for a new orphan."""
@@ -227,7 +247,7 @@ class Reports:
             del self._suspects[name]
             return False
         was_orphan, suspect.is_orphan = suspect.is_orphan, ruling is Ruling.ORPHAN
-        suspect.due_ms = now_ms + (ORPHAN_RECHECK_MS if suspect.is_orphan else RECHECK_MS)
+        self._put_off(suspect, now_ms + (ORPHAN_RECHECK_MS if suspect.is_orphan else RECHECK_MS))
         return suspect.is_orphan and not was_orphan
 
 

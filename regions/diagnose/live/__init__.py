@@ -2,4 +2,5 @@
 
 doubts.py       replicas whose owner is in doubt after an event
 cache_check.py  a master's copy of the regions, a slice at a time
+work_in_progress.py  all replicas with work, in one look: for problems and what is not served
 """

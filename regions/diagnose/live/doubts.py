@@ -14,6 +14,7 @@ and after DOUBT_MAX_MS it is left to the comparison of all owners.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from regions.diagnose.invariants import Rule, contradictions
@@ -28,8 +29,9 @@ QUIET_MS: Final = 700
 HEARD_MS: Final = 500
 #: A doubt about a server whose reports do not settle ends after this time.
 DOUBT_MAX_MS: Final = 10_000
-#: Doubts that are looked at in one turn; a look takes a microsecond per server.
+#: Doubts that are looked at in one turn, and comparisons with servers: a look takes a microsecond per server.
 LOOKS_MAX: Final = 1_000
+COMPARISONS_MAX: Final = 10_000
 
 Finding = tuple[Rule, str]
 
@@ -82,7 +84,8 @@ class OwnerDoubts:
         has the list of each server whose reports are settled.
         """
         alarms: list[tuple[str, Finding]] = []
-        for key in list(self._doubts)[:LOOKS_MAX]:
+        most = min(LOOKS_MAX, COMPARISONS_MAX // max(1, len(settled)))
+        for key in list(islice(self._doubts, most)):
             doubt = self._doubts.pop(key)
             home = home_of(key)
             if home is None:

@@ -15,6 +15,7 @@ from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
+from regions.diagnose.live.work_in_progress import look
 from regions.diagnose.problems import problems
 from regions.messages import AlterResult, CloseOrder, OpenOrder, OrderOutcome, OrderResult
 from regions.records.model import (
@@ -225,7 +226,8 @@ class ModelCluster:
     def problems(self, limit: int = 5) -> list[str]:
         """Return the problems that the master shows to operators."""
         assigner = self.assigner
-        return problems(assigner.world, assigner.unplaceable(), assigner.config, self.now, limit)
+        work = look(assigner.world.active.values(), assigner.unplaceable())
+        return problems(assigner.world, work, assigner.unplaceable(), assigner.config, self.now, limit)
 
     def set_intent(self, intent: TableIntent) -> None:
         self.change_table(intent=intent)

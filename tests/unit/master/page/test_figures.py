@@ -9,6 +9,7 @@ from twisted.internet.task import Clock
 
 from master.page.figures import FiguresMaker, PageFigures, StoreNodeFigure
 from regions.diagnose.health import unserved
+from regions.diagnose.live.work_in_progress import look
 from regions.messages import MasterStatus
 from regions.messages.heartbeat import Heartbeat, ServerFigures
 from regions.page.curves import SERIES, Curves
@@ -38,7 +39,7 @@ class Api:
             tables=1,
             regions=len(world.regions),
             replicas=len(world.replicas),
-            unserved=unserved(world, now_ms) if is_active else None,
+            unserved=unserved(look(world.active.values(), ()), now_ms) if is_active else None,
             **none,
         )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
 from regions.diagnose.explain import explain
+from regions.diagnose.live.work_in_progress import look
 from regions.diagnose.problems import problems as problems_of
 from regions.messages import NextActor, OpenOrder, OrderOutcome, OrderResult
 from regions.records.model import RegionState, ServerRecord, TableIntent, TableRecord
@@ -28,7 +29,8 @@ def hanging(*names: str) -> ModelCluster:
 
 def lines(cluster: ModelCluster) -> list[str]:
     assigner = cluster.assigner
-    return problems_of(assigner.world, assigner.unplaceable(), assigner.config, cluster.now, 20)
+    work = look(assigner.world.active.values(), assigner.unplaceable())
+    return problems_of(assigner.world, work, assigner.unplaceable(), assigner.config, cluster.now, 20)
 
 
 # --- X10 -------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import msgspec
 
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.diagnose.live.work_in_progress import look
 from regions.diagnose.problems import problems
 from regions.records.model import BarRecord
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server
@@ -54,7 +55,12 @@ def test_without_another_server_regions_stay_closed_and_that_is_said() -> None:
     cluster = fenced("r1", others=False)
     assert cluster.open == {}
     [unplaceable, barred] = problems(
-        cluster.assigner.world, cluster.assigner.unplaceable(), cluster.config, cluster.now, 5
+        cluster.assigner.world,
+        look(cluster.assigner.world.active.values(), cluster.assigner.unplaceable()),
+        cluster.assigner.unplaceable(),
+        cluster.config,
+        cluster.now,
+        5,
     )[::-1]
     assert barred == "server a was fenced (it hangs) and gets no regions until `rk server unfence`"
     assert "r1-0 has no eligible server: it was fenced and gets no regions until `rk server unfence`" in unplaceable

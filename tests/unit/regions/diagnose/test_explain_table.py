@@ -7,6 +7,7 @@ import pytest
 
 from regions.cluster.limits import AssignerConfig
 from regions.diagnose.explain_table import EXAMINED_MAX, explain_table
+from regions.diagnose.live.work_in_progress import look
 from regions.diagnose.problems import problems as problems_of
 from regions.messages import NextActor, TableExplanation
 from regions.records.model import TableIntent, TableState, TabletState
@@ -27,7 +28,8 @@ def waits(cluster: ModelCluster) -> list[tuple[int, NextActor, str]]:
 
 def problems(cluster: ModelCluster) -> list[str]:
     assigner = cluster.assigner
-    return problems_of(assigner.world, assigner.unplaceable(), assigner.config, cluster.now, 20)
+    work = look(assigner.world.active.values(), assigner.unplaceable())
+    return problems_of(assigner.world, work, assigner.unplaceable(), assigner.config, cluster.now, 20)
 
 
 def altering() -> ModelCluster:

@@ -22,6 +22,7 @@ from regions.diagnose.health import (
     judge_figures,
     unserved,
 )
+from regions.diagnose.live.work_in_progress import look
 from regions.messages import MasterStatus, Unserved
 from regions.records.model import RegionState, TableIntent
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
@@ -174,21 +175,21 @@ def test_unserved_names_the_oldest_and_leaves_out_what_is_disabled() -> None:
     """N5: what should be open and is not. A disabled table's closed regions refuse no client by mistake."""
     cluster = _waiting(RegionState.OPENING)
     world, seen_ms = cluster.assigner.world, next(iter(cluster.assigner.world.active.values())).seen_ms
-    assert unserved(world, seen_ms + 700) == Unserved(1, 0, "r1-0", "OPENING", 700)
+    assert unserved(look(world.active.values(), ()), seen_ms + 700) == Unserved(1, 0, "r1-0", "OPENING", 700)
     cluster.set_intent(TableIntent.DISABLED)
-    assert unserved(world, seen_ms) == Unserved()
+    assert unserved(look(world.active.values(), ()), seen_ms) == Unserved()
 
 
 def test_unserved_names_the_one_that_fails_to_open_most_often() -> None:
     """Its transition is written again with each try, so the age of its state says nothing."""
     cluster = _waiting(RegionState.OFFLINE, attempt=5, last_error="no room", since_ms=40_000)
-    found = unserved(cluster.assigner.world, 40_700)
+    found = unserved(look(cluster.assigner.world.active.values(), ()), 40_700)
     assert (found.attempts, found.age_ms, found.error) == (5, 700, "no room")
 
 
 def test_unserved_counts_parked_replicas_apart() -> None:
     cluster = _waiting(RegionState.OFFLINE, parked=True)
-    assert unserved(cluster.assigner.world, 0) == Unserved(1, 1)
+    assert unserved(look(cluster.assigner.world.active.values(), ()), 0) == Unserved(1, 1)
 
 
 def test_an_open_region_is_served_while_it_moves_away() -> None:
@@ -196,7 +197,7 @@ def test_an_open_region_is_served_while_it_moves_away() -> None:
     cluster = ModelCluster(AssignerConfig(bulk_min=1000))
     cluster.put(region(on=at("a")))
     cluster.start(server("a"), server("b"))
-    assert unserved(cluster.assigner.world, 0) == Unserved()
+    assert unserved(look(cluster.assigner.world.active.values(), ()), 0) == Unserved()
     cluster.silent = {"a", "b"}
     cluster.handle(ev.MoveRequested("r1-0", "b"))
-    assert unserved(cluster.assigner.world, 0) == Unserved()
+    assert unserved(look(cluster.assigner.world.active.values(), ()), 0) == Unserved()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regions.cluster.state import ClusterState
-from regions.liveness.reports import CHECKS_MAX, PATIENCE_MS, SPARE_SIZES, Reports, Ruling, Suspect, ruling
+from regions.liveness.reports import CHECKS_MAX, PATIENCE_MS, RECHECK_MS, SPARE_SIZES, Reports, Ruling, Suspect, ruling
 from regions.liveness.roster import DROPPED_MS, KNOWN_BEATS, SILENT_MS, Roster
 from regions.messages.heartbeat import OPEN, Heartbeat, Measure, ReplicaReport, Report, ServerFigures
 from regions.records.model import (
@@ -168,3 +168,16 @@ def test_only_changes_of_what_is_served_unsettle_a_servers_reports() -> None:
     assert holding.reported_ms == 30
     told.take(A, Report([], ["t.0-0"]), 40)
     assert holding.reported_ms == 40
+
+
+def test_a_look_costs_what_is_due_and_not_what_is_known() -> None:
+    """In a bulk assignment all regions may be suspects for some seconds. Edit that fails: `due` walks all suspects."""
+    told = reports()
+    for at_ms in (0, 1_000):
+        many = [ReplicaReport(f"u{at_ms}.{number}", "u", 0, OPEN) for number in range(100)]
+        told.take(A, Report(many, begins=at_ms == 0, ends=True), at_ms)
+    [*first] = told.due(PATIENCE_MS)
+    assert {one.table_id for one in first} == {"u"}
+    assert len(first) == 100
+    assert len(told._times) == 200, "the others were not touched, and the first have their next time"
+    assert {one.due_ms for one in told.due(1_000 + PATIENCE_MS)} == {1_000 + PATIENCE_MS + RECHECK_MS}

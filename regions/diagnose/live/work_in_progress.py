@@ -1,0 +1,111 @@
+"""One look at all replicas with work, for the answers that need them: problems, what is not served, metrics. Pure.
+
+There may be a million of them, so the look is one loop without calls per replica, it keeps only what the answers name,
+and the module is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from regions.cluster.entities import Replica, Table
+from regions.records.model import RegionState, TableIntent, TableState, TabletState
+
+#: Replicas that a list names at most. The others are only counted.
+NAMED_MAX: Final = 1_000
+
+
+class LateTable:
+    """A table with regions that have never been open, and what it waits for."""
+
+    __slots__ = ("since_ms", "table", "waiting")
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        #: Since when the table has waited, as far as this master has observed; 0 if unknown.
+        self.since_ms = 0
+        #: The first NAMED_MAX replicas that it waits for.
+        self.waiting: list[Replica] = []
+
+
+class WorkInProgress:
+    """What `look` has found among the replicas that it was given."""
+
+    __slots__ = ("closing", "creating", "named", "parked", "states", "trying", "waiting")
+
+    def __init__(self) -> None:
+        #: Transitions by state.
+        self.states: dict[RegionState, int] = dict.fromkeys(RegionState, 0)
+        #: Replicas that should be open and are not, and how many of them are parked.
+        self.waiting = 0
+        self.parked = 0
+        #: Of these, the one with the most failed opens, and then the oldest, that is not parked.
+        self.trying: Replica | None = None
+        #: The first NAMED_MAX parked replicas, and the first that are closing or ordered to close.
+        self.named: list[Replica] = []
+        self.closing: list[Replica] = []
+        #: Tables with regions that have never been open, by id.
+        self.creating: dict[str, LateTable] = {}
+
+
+def look(active: Iterable[Replica], unplaceable: Iterable[Replica]) -> WorkInProgress:
+    """Look at the replicas with a transition or an order, and at those without an eligible server."""
+    found = WorkInProgress()
+    _look_at_active(active, found)
+    for replica in unplaceable:
+        if replica.region.record.state is TabletState.PREPARING and replica.region.wants_open:
+            _is_created(replica, found)
+    return found
+
+
+def _look_at_active(active: Iterable[Replica], found: WorkInProgress) -> None:
+    states = found.states
+    trying: Replica | None = None
+    attempts, since_ms = -1, 0
+    for replica in active:
+        transition = replica.transition
+        if transition is None:
+            order = replica.order
+            if order is not None and order.first_sent_ms and len(found.closing) < NAMED_MAX:
+                found.closing.append(replica)
+            continue
+        state = transition.state
+        states[state] += 1
+        parked = transition.parked
+        if parked:
+            if len(found.named) < NAMED_MAX:
+                found.named.append(replica)
+        elif state is RegionState.CLOSING and len(found.closing) < NAMED_MAX:
+            found.closing.append(replica)
+        region = replica.region
+        record = region.table.record
+        if record.intent != TableIntent.ENABLED or region.record.unassigned:
+            continue
+        if record.state is not TableState.RUNNING and record.state is not TableState.ALTERING:
+            continue
+        if replica.open_on is None:
+            found.waiting += 1
+            if parked:
+                found.parked += 1
+            else:
+                began_ms = transition.since_ms or replica.seen_ms
+                attempt = transition.attempt
+                if attempt > attempts or (attempt == attempts and began_ms < since_ms):
+                    trying, attempts, since_ms = replica, attempt, began_ms
+        if region.record.state is TabletState.PREPARING:
+            _is_created(replica, found)
+    found.trying = trying
+
+
+def _is_created(replica: Replica, found: WorkInProgress) -> None:
+    region = replica.region
+    table_id = region.record.table_id
+    late = found.creating.get(table_id)
+    if late is None:
+        late = found.creating[table_id] = LateTable(region.table)
+    began_ms = region.creating_since_ms or replica.seen_ms
+    if began_ms and (began_ms < late.since_ms or not late.since_ms):
+        late.since_ms = began_ms
+    if len(late.waiting) < NAMED_MAX:
+        late.waiting.append(replica)
