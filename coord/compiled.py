@@ -30,6 +30,7 @@ _STAMP: Final = "compiled.stamp"
 
 #: Folder -> modules. Their classes are compiled as well: no dataclasses, no msgspec.Struct.
 _MODULES: Final = {
+    "coord/client": "ops watches",
     "coord/peers": "accepting dialing framing stream",
     "coord/raft": "bounds core follower leadership log membership messages output progress quorum reads",
     "coord/server": "node node_settings submission",
@@ -45,8 +46,12 @@ _MODULES: Final = {
     "coord/wire": "client_conn codec jute opcodes values",
     "regions/assign": "assigner decisions moves order_followup orders outbox placement replacement selection servers"
     " transition_writes",
-    "regions/cluster": "causes deadlines entities state work",
-    "regions/transitions": "hazards next_action trail",
+    "regions/cluster": "causes deadlines entities mirror state work",
+    "regions/diagnose": "invariants",
+    "regions/diagnose/live": "work_in_progress",
+    "regions/liveness": "reports",
+    "regions/records": "replica_key",
+    "regions/transitions": "hazards next_action observed steps trail",
     "regionserver/kv": "rows",
     "regionserver/tablets": "commands writers",
     "regionserver/tablets/host": "beats envelope group log_memory reads requests turn",

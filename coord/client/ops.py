@@ -2,63 +2,111 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from coord.digests import digest_of
 from coord.errors import BadArguments, MultiFailed, OperationError, error_for
 from coord.wire import records as r
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class _Op:
+    """An operation on a path. Operations are values: equal if all parts are equal, and never changed."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def _parts(self) -> tuple[object, ...]:
+        return (self.path,)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, _Op) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._parts()))})"
+
+
+class Create(_Op):
     """Create a znode. The result is its path."""
 
-    path: str
-    data: bytes = b""
-    ephemeral: bool = False
-    sequence: bool = False
-    container: bool = False
-    ttl_ms: int | None = None
-    acl: list[r.Acl] | None = None
+    __slots__ = ("acl", "container", "data", "ephemeral", "sequence", "ttl_ms")
+
+    def __init__(
+        self,
+        path: str,
+        data: bytes = b"",
+        ephemeral: bool = False,
+        sequence: bool = False,
+        container: bool = False,
+        ttl_ms: int | None = None,
+        acl: list[r.Acl] | None = None,
+    ) -> None:
+        super().__init__(path)
+        self.data = data
+        self.ephemeral = ephemeral
+        self.sequence = sequence
+        self.container = container
+        self.ttl_ms = ttl_ms
+        self.acl = acl
+
+    def _parts(self) -> tuple[object, ...]:
+        return self.path, self.data, self.ephemeral, self.sequence, self.container, self.ttl_ms, self.acl
 
 
-@dataclass(frozen=True, slots=True)
-class SetData:
+class SetData(_Op):
     """Replace a znode's data. The result is its Stat."""
 
-    path: str
-    data: bytes
-    version: int = r.ANY_VERSION
+    __slots__ = ("data", "version")
+
+    def __init__(self, path: str, data: bytes, version: int = r.ANY_VERSION) -> None:
+        super().__init__(path)
+        self.data = data
+        self.version = version
+
+    def _parts(self) -> tuple[object, ...]:
+        return self.path, self.data, self.version
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(_Op):
     """Delete a znode. The result is None."""
 
-    path: str
-    version: int = r.ANY_VERSION
+    __slots__ = ("version",)
+
+    def __init__(self, path: str, version: int = r.ANY_VERSION) -> None:
+        super().__init__(path)
+        self.version = version
+
+    def _parts(self) -> tuple[object, ...]:
+        return self.path, self.version
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(_Op):
     """Fail the multi unless the znode exists with this version. The result is None."""
 
-    path: str
-    version: int
+    __slots__ = ("version",)
+
+    def __init__(self, path: str, version: int) -> None:
+        super().__init__(path)
+        self.version = version
+
+    def _parts(self) -> tuple[object, ...]:
+        return self.path, self.version
 
 
-@dataclass(frozen=True, slots=True)
-class GetData:
+class GetData(_Op):
     """Read a znode. The result is (data, Stat) or an OperationError."""
 
-    path: str
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GetChildren:
+class GetChildren(_Op):
     """List a znode's children. The result is a list of names or an OperationError."""
 
-    path: str
+    __slots__ = ()
 
 
 WriteOp = Create | SetData | Delete | Check
@@ -94,19 +142,44 @@ def create_request(
     return r.CreateRequest(r.OP_CREATE2 if with_stat else r.OP_CREATE, path, op.data, acl, flags)
 
 
-def write_op(op: WriteOp, path: bytes, default_acl: list[r.Acl] = r.OPEN_ACL) -> r.MultiOp:
-    """Return the wire form of one part of a multi on `path` (chroot included); `default_acl` as in `create_request`."""
-    if isinstance(op, Create):
-        create = create_request(op, path, default_acl)
-        return r.MultiOp(create.opcode, path, create=create)
-    if isinstance(op, SetData):
-        return r.MultiOp(r.OP_SET_DATA, path, op.data, op.version)
-    return r.MultiOp(r.OP_DELETE if isinstance(op, Delete) else r.OP_CHECK, path, None, op.version)
+def multi_body(operations: Sequence[WriteOp], chroot: bytes, default_acl: list[r.Acl]) -> tuple[list[str], bytes]:
+    """Return the paths of a multi and its body. Raise BadArguments for a relative path and as `create_request`."""
+    paths: list[str] = []
+    parts: list[r.MultiOp] = []
+    for op in operations:
+        path = op.path
+        full = full_path(path, chroot)
+        paths.append(path)
+        if isinstance(op, Create):
+            create = create_request(op, full, default_acl)
+            parts.append(r.MultiOp(create.opcode, full, create=create))
+        elif isinstance(op, SetData):
+            parts.append(r.MultiOp(r.OP_SET_DATA, full, op.data, op.version))
+        elif isinstance(op, Delete):
+            parts.append(r.MultiOp(r.OP_DELETE, full, None, op.version))
+        else:
+            parts.append(r.MultiOp(r.OP_CHECK, full, None, op.version))
+    return paths, r.encode_multi(parts)
 
 
-def read_op(op: ReadOp, path: bytes) -> r.MultiOp:
-    """Return the wire form of one part of a multi-read on `path` (chroot included)."""
-    return r.MultiOp(r.OP_GET_DATA if isinstance(op, GetData) else r.OP_GET_CHILDREN, path)
+def read_body(operations: Sequence[ReadOp], chroot: bytes) -> tuple[list[str], bytes]:
+    """Return the paths of a multi-read and its body. Raise BadArguments for a relative path."""
+    paths = [op.path for op in operations]
+    parts = [
+        r.MultiOp(r.OP_GET_DATA if isinstance(op, GetData) else r.OP_GET_CHILDREN, full_path(op.path, chroot))
+        for op in operations
+    ]
+    return paths, r.encode_multi(parts)
+
+
+def full_path(path: str, chroot: bytes) -> bytes:
+    """Return the server's form of a path: with chroot, as bytes. Raise BadArguments for a relative path: after a
+    chroot, `x` would name a sibling of the chroot."""
+    if not path.startswith("/"):
+        raise BadArguments(path, "a path begins with /")
+    if chroot:
+        return chroot if path == "/" else chroot + path.encode()
+    return path.encode()
 
 
 def write_results(paths: list[str], chroot_length: int, data: bytes, at: int, end: int) -> list[WriteResult]:

@@ -72,13 +72,6 @@ def _none_if_missing(reason: Failure) -> None:
     reason.trap(NoNode)  # type: ignore[no-untyped-call]
 
 
-def _check_paths(paths: list[str]) -> None:
-    """Raise BadArguments for a relative path: after a chroot, `x` would name a sibling of the chroot."""
-    for path in paths:
-        if path[:1] != "/":
-            raise BadArguments(path, "a path begins with /")
-
-
 class Requests:
     """Base of ZkClient: every request of a connected session."""
 
@@ -184,10 +177,8 @@ class Requests:
 
         Fails with MultiFailed(index, error, errors) when the server rejects an operation.
         """
-        paths = [op.path for op in operations]
         try:
-            _check_paths(paths)
-            body = r.encode_multi([ops.write_op(op, self._full(op.path), self.default_acl) for op in operations])
+            paths, body = ops.multi_body(operations, self._chroot, self.default_acl)
         except BadArguments as refusal:
             return fail(refusal)
         decode = partial(ops.write_results, paths, self._chroot_length)
@@ -199,17 +190,12 @@ class Requests:
         The server answers some megabytes at a time; what is left is asked for again. So a large answer shows several
         states of the tree, the later parts a later one.
         """
-        try:
-            _check_paths([op.path for op in operations])
-        except BadArguments as refusal:
-            return fail(refusal)
         return self._read_part(operations, [])
 
     def _read_part(self, operations: list[ops.ReadOp], found: list[ops.ReadResult]) -> Deferred[list[ops.ReadResult]]:
         """Read `operations`, whose results follow those in `found`."""
-        paths = [op.path for op in operations]
         try:
-            body = r.encode_multi([ops.read_op(op, self._full(op.path)) for op in operations])
+            paths, body = ops.read_body(operations, self._chroot)
         except BadArguments as refusal:
             return fail(refusal)
 

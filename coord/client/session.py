@@ -368,7 +368,7 @@ class ZkClient(Requests):
         def notify(_: object) -> None:
             still = set(self._watches.persistent())
             for path, callback in filter(still.__contains__, notified):
-                self._call(callback, EVENT_GAP, path, connection.last_zxid)
+                self._call(callback, EVENT_GAP, self._shown(path), connection.last_zxid)
 
         requests = [
             connection.ask(r.OP_SET_WATCHES2, r.encode_set_watches(sets, second=True), None, "") for sets in batches
@@ -412,13 +412,16 @@ class ZkClient(Requests):
 
     def event_received(self, event: r.WatcherEvent, zxid: int) -> None:
         """Run the callbacks of a fired watch."""
-        for callback in self._watches.fire(event.event_type, event.path):
-            self._call(callback, event.event_type, event.path, zxid)
+        event_type = event.event_type
+        callbacks = self._watches.fire(event_type, event.path)
+        path = self._shown(event.path) if callbacks else ""
+        for callback in callbacks:
+            self._call(callback, event_type, path, zxid)
 
-    def _call(self, callback: WatchCallback, event_type: int, path: bytes, zxid: int) -> None:
+    def _call(self, callback: WatchCallback, event_type: int, path: str, zxid: int) -> None:
         """Run a watch callback; log an exception in it and go on with the other callbacks."""
         try:
-            running = callback(event_type, self._shown(path), zxid)
+            running = callback(event_type, path, zxid)
         except Exception:  # any error is the callback's: log it and protect the other callbacks
             self._callback_failed(Failure())  # type: ignore[no-untyped-call]
             return

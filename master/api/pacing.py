@@ -11,8 +11,8 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-#: An answer is given again for this many times as long as it took: walks take at most a tenth of the master's time.
-REPEATED_FOR: Final = 9
+#: An answer is given again for this many times as long as it took: walks take at most a fortieth of the master's time.
+REPEATED_FOR: Final = 39
 #: A walk that took less is never spared: answers about small clusters are always new.
 SPARED_MS: Final = 10
 

@@ -218,7 +218,9 @@ class FiguresMaker:
         status = master.api.status(REPEATED_FOR)
         if status.unserved is None and world is not None:
             subject = (world, not world.active)
-            found = self._unserved.get(subject, lambda: unserved(look(world.active.values(), ()), master.now_ms()), REPEATED_FOR)
+            found = self._unserved.get(
+                subject, lambda: unserved(look(world.active.values(), ()), master.now_ms()), REPEATED_FOR
+            )
             status = msgspec.structs.replace(status, unserved=found)
         store, masters = self._store(), self._masters()
         servers = self._servers(world, now_ms)

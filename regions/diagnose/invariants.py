@@ -57,6 +57,8 @@ RAISED_MAX: Final = 10_000
 
 _STARTED: Final = (RegionState.OPENING, RegionState.OPENED)
 _CLOSE: Final = (RegionState.CLOSING, RegionState.CLOSED)
+#: States that a server has written.
+_SERVERS: Final = _STARTED + _CLOSE
 
 
 class Rule(enum.StrEnum):
@@ -83,9 +85,12 @@ class Rule(enum.StrEnum):
 class Audit:
     """The audit of one cluster. Methods that take an observation return the alarms that it raises, usually none."""
 
-    def __init__(self, *, still_ms: int = STILL_MS, table_grace_ms: int = TABLE_GRACE_MS) -> None:
+    def __init__(
+        self, *, still_ms: int = STILL_MS, table_grace_ms: int = TABLE_GRACE_MS, slices_max: int = SLICES_MAX
+    ) -> None:
         self._still_ms = still_ms
         self._table_grace_ms = table_grace_ms
+        self._slices_max = slices_max
         self._history = History(wipe_allowed=True)
         self._known: dict[str, ObservedTransition] = {}
         #: Start codes of servers that are certainly registered, by uuid.
@@ -96,7 +101,7 @@ class Audit:
         self._is_epoch_unread = False
         #: When the latest epoch was seen for the first time.
         self.epoch_changed_ms = 0
-        self._slices: dict[str, deque[SliceStep]] = {}
+        self._slices: dict[str, deque[Change]] = {}
         self._raised: dict[str, None] = {}
         #: Contradictions of the last comparison of owners, by replica key.
         self._suspects: dict[str, tuple[Rule, str]] = {}
@@ -240,7 +245,7 @@ class Audit:
 
     def slice_of(self, key: str) -> tuple[SliceStep, ...]:
         """Return the latest observed steps of a replica, oldest first."""
-        return tuple(self._slices.get(key, ()))
+        return tuple([_slice_step(one) for one in self._slices.get(key, ())])
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
@@ -263,7 +268,7 @@ class Audit:
             same = known.czxid == observed.czxid and observed.version == known.version + len(changes)
             if same and record.destination != named:
                 yield Rule.WRONG_SERVER, f"server {record.destination} wrote {record.state.value} instead of {named}"
-        yield from self._without_responsible(record)
+        yield from _without_responsible(record)
         yield from self._wrong_epoch(record, last)
 
     def _taken(self, record: TransitionRecord, step: Change) -> Iterable[tuple[Rule, str]]:
@@ -297,16 +302,6 @@ class Audit:
             return True
         return now_ms - self._table_changed_ms.get(table_id, now_ms) < self._table_grace_ms
 
-    @staticmethod
-    def _without_responsible(record: TransitionRecord) -> Iterable[tuple[Rule, str]]:
-        state = record.state.value
-        responsible = record.destination if record.state in _STARTED else record.source
-        if record.state in (*_STARTED, *_CLOSE) and responsible is None:
-            yield Rule.NOBODY_RESPONSIBLE, f"{state} names no server"
-        waits = record.state in (RegionState.OFFLINE, RegionState.OPENING, RegionState.CLOSING)
-        if waits and record.deadline_ms <= 0 and not record.parked:
-            yield Rule.NO_DEADLINE, f"{state} has no deadline"
-
     def _wrong_epoch(self, record: TransitionRecord, step: Change) -> Iterable[tuple[Rule, str]]:
         if not self._epochs:
             return
@@ -322,27 +317,13 @@ class Audit:
     # --- alarms -------------------------------------------------------------------------------------------------------
 
     def _add_to_slice(self, change: Change) -> None:
-        record = change.record
-        server = record.source if record.state in _CLOSE else record.destination
         steps = self._slices.pop(change.key, None)
         if steps is None:
             steps = deque(maxlen=SLICE_MAX)
-            if len(self._slices) >= SLICES_MAX:
+            if len(self._slices) >= self._slices_max:
                 del self._slices[next(iter(self._slices))]
         self._slices[change.key] = steps  # keeps the dict in order of use
-        steps.append(
-            SliceStep(
-                change.at_ms,
-                change.before,
-                change.after,
-                "" if server is None else str(server),
-                record.epoch,
-                record.reason,
-                record.attempt,
-                record.last_error,
-                change.missed,
-            )
-        )
+        steps.append(change)
 
     def _raise(self, rule: Rule, key: str, occurrence: str, text: str, now_ms: int) -> list[Alarm]:
         name = f"{rule.value}|{key}|{occurrence}".encode()
@@ -353,6 +334,32 @@ class Audit:
         if len(self._raised) > RAISED_MAX:
             del self._raised[next(iter(self._raised))]
         return [Alarm(alarm_id, now_ms, rule.value, key, text, self.slice_of(key))]
+
+
+def _slice_step(change: Change) -> SliceStep:
+    record = change.record
+    server = record.source if record.state in _CLOSE else record.destination
+    return SliceStep(
+        change.at_ms,
+        change.before,
+        change.after,
+        "" if server is None else str(server),
+        record.epoch,
+        record.reason,
+        record.attempt,
+        record.last_error,
+        change.missed,
+    )
+
+
+def _without_responsible(record: TransitionRecord) -> Iterable[tuple[Rule, str]]:
+    state = record.state.value
+    responsible = record.destination if record.state in _STARTED else record.source
+    if record.state in _SERVERS and responsible is None:
+        yield Rule.NOBODY_RESPONSIBLE, f"{state} names no server"
+    waits = record.state in (RegionState.OFFLINE, RegionState.OPENING, RegionState.CLOSING)
+    if waits and record.deadline_ms <= 0 and not record.parked:
+        yield Rule.NO_DEADLINE, f"{state} has no deadline"
 
 
 def contradictions(

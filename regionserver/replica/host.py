@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from prometheus_client import Counter
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -98,6 +99,9 @@ class Host:
         self._opener = opener
         self._paths = paths
         self._metrics = metrics
+        # A look-up of a metric by its label takes longer than the count.
+        self._steps_taken = metrics.steps.labels("taken")
+        self._outcomes: dict[OrderOutcome, Counter] = {}
         self._stop = stop
         self._workers = workers(reactor, threads, self._drain, self._fatal)
         self._store: Store | None = None
@@ -264,7 +268,7 @@ class Host:
             if self._steps is not None:
                 self._steps.write(effect)
         elif isinstance(effect, OrderFinished):
-            self._metrics.outcomes.labels(effect.result.outcome.value).inc()
+            self._count_outcome(effect.result.outcome)
             for batch, at in self._batches.pop(effect.ticket, []):
                 batch.finished(at, effect.result)
         elif isinstance(effect, OpenRegion):
@@ -378,10 +382,17 @@ class Host:
 
         self._workers.submit(close_it, closed)
 
+    def _count_outcome(self, outcome: OrderOutcome) -> None:
+        counter = self._outcomes.get(outcome)
+        if counter is None:
+            counter = self._outcomes[outcome] = self._metrics.outcomes.labels(outcome.value)
+        counter.inc()
+
     # --- results from the store (regionserver.replica.step_writer.Outcomes) -------------------------------------------
+
     def step_done(self, step: WriteStep, version: int, region_version: int, zxid: int) -> None:
         """Process a committed step."""
-        self._metrics.steps.labels("taken").inc()
+        self._steps_taken.inc()
         self.replicas.step_done(step.key, step.number, version, region_version, self._clock.wall_ms(), zxid)
 
     def step_failed(self, step: WriteStep, error: str, is_refused: bool) -> None:

@@ -162,6 +162,7 @@ class StepWriter:
         if self._is_stopped:
             return
         assert len(results) == count, f"{count} operations, {len(results)} results"
+        has_points = kill_points.is_wanted()
         for step in steps:
             stat = results[at]
             version, zxid = (stat.version, stat.mzxid) if isinstance(stat, Stat) else (0, 0)
@@ -174,7 +175,7 @@ class StepWriter:
                 at += 1
             elif step.region_version >= 0:
                 at += 1
-            if kill_points.is_wanted():
+            if has_points:
                 kill_points.reached(f"wrote {step.record.state.value}")
             self._outcomes.step_done(step, version, region_version, zxid)
         assert at == count, f"{count} operations, but {at} belong to steps"

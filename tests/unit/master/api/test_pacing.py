@@ -15,7 +15,7 @@ class Clock:
         return self.now_ms
 
 
-def test_walks_take_a_tenth_of_the_time() -> None:
+def test_walks_take_a_small_part_of_the_time() -> None:
     clock = Clock()
     walks: list[int] = []
 

@@ -33,7 +33,7 @@ from regions.cluster.history import (
     unpack,
 )
 from regions.records.model import Incarnation, RegionState, TransitionRecord, WorkOrigin
-from regions.transitions.entries import HistoryEntry, SeenStep
+from regions.transitions.entries import DETAIL_MAX, HistoryEntry, SeenStep
 from regions.transitions.states import Actor, Cause
 from regions.transitions.steps import (
     entries_kept,
@@ -79,7 +79,7 @@ def test_what_is_no_segment_is_said_to_be_none(data: bytes) -> None:
 def test_the_largest_segment_fits_into_a_frame_beside_a_full_multi() -> None:
     """OC-02: ENTRIES_MAX entries with the longest errors, which do not compress, stay below SEGMENT_BYTES_MAX."""
     chance = random.Random(1)
-    error = [chance.randbytes(module.DETAIL_MAX // 2).hex() for _ in range(ENTRIES_MAX)]
+    error = [chance.randbytes(DETAIL_MAX // 2).hex() for _ in range(ENTRIES_MAX)]
     entries = [
         HistoryEntry(
             10**12 + n, f"{n:08x}.{n:04x}-0", "server", "OPENING", "OPENED", "open done", f"{n:032x}", 7, 1, "", "x", e
@@ -153,7 +153,7 @@ def test_what_was_not_written_is_put_back_in_its_place() -> None:
 def test_a_long_error_is_cut() -> None:
     closing = SeenStep(1, KEY, Actor.SERVER, None, RegionState.CLOSING, None, "", 1, "", 0, "e" * 999, "r" * 999)
     entry = entry_of(closing)
-    assert (len(entry.detail), len(entry.reason)) == (module.DETAIL_MAX, module.DETAIL_MAX)
+    assert (len(entry.detail), len(entry.reason)) == (DETAIL_MAX, DETAIL_MAX)
 
 
 # --- steps of servers, kept by the znode ---

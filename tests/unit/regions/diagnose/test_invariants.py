@@ -262,10 +262,9 @@ def test_one_look_at_the_owners_is_not_enough_for_an_alarm() -> None:
     assert audit.owners({"r-0": A}, wrong, NOW) == []
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded() -> None:
     """SLICES_MAX replicas, SLICE_MAX steps each, RAISED_MAX alarms."""
-    monkeypatch.setattr(module, "SLICES_MAX", 2)
-    audit = Audit()
+    audit = Audit(slices_max=2)
     for number in range(3):
         record = TransitionRecord(f"r{number}", "t1", 0, RegionState.OFFLINE, deadline_ms=1)
         audit.see(ObservedTransition(NOW, f"r{number}-0", record, 0, number + 1, number + 1))
