@@ -8,7 +8,8 @@ During a bulk assignment most transitions end before they are read, and only the
 The active master's auditor also compares the replicas that servers report with the store: those whose owner is in doubt
 after a report or the end of a transition every DOUBTS_S, all of them every OWNERS_S. A standby's auditor looks at the
 number of regions in each server's heartbeats instead (`master/standby/shortfall.py`). And every auditor reads a slice
-of the regions again every CACHE_S, and compares it with the copy by which its master decides or will decide.
+of the regions again every CACHE_S, compares it with the copy by which its master decides or will decide, and checks
+that the copy has every key of a table once (`regions/diagnose/live/key_space.py`).
 
 An alarm is a log line, a count in the metrics, and a znode `/alarms/<id>` with the steps that led to it. `rk audit` and
 `rk status` show the alarm until an operator acknowledges it. The auditor writes nothing else.
@@ -36,6 +37,7 @@ from regions.cluster.state import ClusterState
 from regions.diagnose.invariants import Audit, Rule
 from regions.diagnose.live.cache_check import CacheCheck
 from regions.diagnose.live.doubts import OwnerDoubts, SettledList
+from regions.diagnose.live.key_space import KeySpaceCheck
 from regions.records.alarms import Alarm
 from regions.records.model import Incarnation, RegionState, ServerRecord, TransitionRecord
 from regions.records.replica_key import parse_replica_key, replica_key
@@ -124,6 +126,7 @@ class Auditor:
         self._sync_again = False
         self._doubts = OwnerDoubts()
         self.cache = CacheCheck(layout)
+        self.key_space = KeySpaceCheck()
         self._is_reading_slice = False
         self._compared_ms = 0
         #: Servers of the replicas at rest when the current comparison began; None between comparisons.
@@ -366,9 +369,11 @@ class Auditor:
     # --- the master's copy --------------------------------------------------------------------------------------------
 
     def _check_cache(self) -> None:
-        """Read a slice of the regions again, unless the former slice is still being read."""
+        """Check a slice of the key space; read a slice of the regions again unless the former is still being read."""
         self._later("cache", CACHE_S, self._check_cache)
         copy = self._sources.copy()
+        for one in [] if copy is None else self.key_space.step(copy, self._now_ms()):
+            self._report(self.audit.key_space(one.table_id, one.version, one.text, self._now_ms()))
         if copy is None or self._is_reading_slice or self._client.state is not SessionState.CONNECTED:
             return
         self._is_reading_slice = True

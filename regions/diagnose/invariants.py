@@ -17,6 +17,7 @@ The rules, each with its requirement:
 - No transition stays unchanged for longer than `STILL_MS`.
 - Epochs rise strictly, and no master writes under an old epoch (FN-01).
 - A region is open on one server, the one that the store names (`owners`).
+- Every key of a table is in exactly one region (X11, `regions/diagnose/live/key_space.py`).
 
 An alarm is raised once. `alarm_id` is derived from the rule, the replica and the znode's version, so several auditors
 with the same observation raise the same alarm.
@@ -79,6 +80,7 @@ class Rule(enum.StrEnum):
     ELSEWHERE = "open on another server than the store says"
     ORPHAN = "open, and unknown to the store"
     DAMAGED = "its rows are damaged"
+    KEY_SPACE = "hole or overlap in the key space"
     STALE_COPY = "a master's copy differs from the store"
 
 
@@ -238,6 +240,10 @@ class Audit:
     def owner(self, key: str, rule: Rule, text: str, now_ms: int) -> list[Alarm]:
         """Raise the alarm for a replica that is not where the store says (`regions/diagnose/live/doubts.py`)."""
         return self._raise(rule, key, text, f"{key}: {text}", now_ms)
+
+    def key_space(self, table_id: str, version: int, text: str, now_ms: int) -> list[Alarm]:
+        """Raise the alarm for a table with a hole or an overlap (`regions/diagnose/live/key_space.py`)."""
+        return self._raise(Rule.KEY_SPACE, "", f"{table_id}|{version}|{text}", text, now_ms)
 
     def stale_copy(self, path: str, text: str, now_ms: int) -> list[Alarm]:
         """Raise the alarm for a znode that differs from a master's copy (`regions/diagnose/live/cache_check.py`)."""
