@@ -82,6 +82,8 @@ class FixResult(msgspec.Struct):
     preview: str
     done: bool
     detail: str = ""
+    #: With --dry-run: the step would not be done.
+    is_refused: bool = False
 
 
 class Moving(msgspec.Struct):
@@ -96,6 +98,7 @@ class Moving(msgspec.Struct):
 @click.command(epilog="Exit status: 0 no errors (warnings apart), 1 errors, or a fix failed.")
 @click.option("--fix", is_flag=True, help="Take the legal steps that would help; shows them and asks first.")
 @click.option("--yes", is_flag=True, help="Do not ask. Only with --fix.")
+@click.option("--dry-run", is_flag=True, help="With --fix: show each step as it would be taken, and take none.")
 @click.option("--deep", is_flag=True, help="Let the servers check every row, and report damaged rows.")
 @click.option(
     "--rate",
@@ -106,7 +109,7 @@ class Moving(msgspec.Struct):
 )
 @global_options
 @click.pass_obj
-def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
+def fsck(given: Globals, fix: bool, yes: bool, dry_run: bool, deep: bool, rate: float) -> int:
     """Find holes and overlaps in the key space, regions open twice or nowhere, stray transitions, and tablets that lack
     replicas or a leader.
 
@@ -119,6 +122,8 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
     """
     if yes and not fix:
         raise UsageFaultError("--yes without --fix does nothing", "rk fsck --fix --yes")
+    if dry_run and not fix:
+        raise UsageFaultError("--dry-run without --fix does nothing", "rk fsck --fix --dry-run")
     with open_cluster(given) as cluster:
         view = read_view(cluster)
         findings, tablets = check_all(view)
@@ -146,7 +151,7 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
                 click.echo(line)
         done: list[FixResult] = []
         if fix:
-            done = _fix(given, cluster, findings, ask=not yes)
+            done = _fix(given, cluster, findings, ask=not yes and not dry_run, dry_run=dry_run)
     if given.json:
         report: dict[str, object] = {
             "findings": findings,
@@ -157,7 +162,8 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
         output.print_json(report | ({"deep": read} if read is not None else {}))
     damage = [one for one in findings if not one.is_warning]
     damage_unread = read is not None and bool(read.unread)
-    return ExitStatus.REFUSED if damage or damage_unread or any(not one.done for one in done) else ExitStatus.OK
+    is_failed = any(not one.done for one in done) and not dry_run
+    return ExitStatus.REFUSED if damage or damage_unread or is_failed else ExitStatus.OK
 
 
 def members_in(view: ClusterView) -> set[str]:
@@ -334,23 +340,50 @@ def _what(fix: Fix, names: Names) -> str:
 # --- fixing -----------------------------------------------------------------------------------------------------------
 
 
-def _fix(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: bool) -> list[FixResult]:
+def _fix(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: bool, dry_run: bool) -> list[FixResult]:
     """Take each finding's legal step. A server is fenced once, however many findings require it."""
     wanted: dict[str, Finding] = {}
     for one in findings:
         if one.fix is not None:
-            wanted.setdefault(one.fix.path or replica_key(one.fix.region_id, one.fix.replica), one)
+            wanted.setdefault(_key(one), one)
     if not wanted:
         if findings and not given.json:
             click.echo("no legal step would help; nothing was changed")
         return []
     if ask:
         output.confirm(f"take {output.count(len(wanted), 'step')}?", "nothing was changed", as_json=given.json)
-    done = [_take(cluster, one) for one in wanted.values()]
+    done = [_preview(cluster, one) if dry_run else _take(cluster, one) for one in wanted.values()]
     if not given.json:
+        word = "would be done" if dry_run else "done"
         for result in done:
-            click.echo(f"{'done' if result.done else 'NOT DONE'}  {result.subject}: {result.detail or result.preview}")
+            is_right = result.done or (dry_run and not result.is_refused)
+            click.echo(f"{word if is_right else 'NOT DONE'}  {result.subject}: {result.detail or result.preview}")
     return done
+
+
+def _key(finding: Finding) -> str:
+    """Return what a step is about: a step is taken once, however many findings ask for it."""
+    fix = finding.fix
+    assert fix is not None, finding.subject
+    return finding.subject if fix.kind is FixKind.HOLE else fix.path or replica_key(fix.region_id, fix.replica)
+
+
+def _preview(cluster: Cluster, finding: Finding) -> FixResult:
+    """Return what a step would do. The master says which region would close a hole."""
+    fix = finding.fix
+    assert fix is not None, finding.subject
+    result = FixResult(finding.subject, fix.preview, False)
+    if fix.kind is FixKind.HOLE:
+        try:
+            result.detail = _close_hole(cluster, fix, dry_run=True)
+        except CliError as error:
+            result.detail, result.is_refused = error.message, True
+    return result
+
+
+def _close_hole(cluster: Cluster, fix: Fix, *, dry_run: bool = False) -> str:
+    request = messages.CloseHole(fix.table_id, fix.start_key, fix.end_key, dry_run)
+    return cluster.ask_master(request, messages.Accepted).detail
 
 
 def _take(cluster: Cluster, finding: Finding) -> FixResult:
@@ -366,6 +399,8 @@ def _take(cluster: Cluster, finding: Finding) -> FixResult:
                 fix.server, f"rk fsck: {finding.problem}, {finding.subject}", start_code=fix.start_code
             )
             result.detail = cluster.ask_master(fence, messages.Accepted).detail
+        elif fix.kind is FixKind.HOLE:
+            result.detail = _close_hole(cluster, fix)
         elif fix.kind is FixKind.NAME:
             _enter_name(cluster, fix)
         elif fix.kind is FixKind.ACCESS:

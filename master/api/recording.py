@@ -49,6 +49,8 @@ def words_of(request: msgspec.Struct) -> str:
             return _words_of_ddl(request)
         case ms.MoveRegion():
             return f"move region {request.region_id} to {request.destination or 'another server'}"
+        case ms.CloseHole():
+            return f"close the hole from {request.start_key!r} to {request.end_key!r} in table {request.table}"
         case ms.SplitRegion():
             return f"split region {request.region_id}{f' at {request.at!r}' if request.at else ''}"
         case ms.MergeRegions():

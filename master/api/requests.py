@@ -22,6 +22,7 @@ from master.api.pacing import REPEATED_FOR, Paced
 from master.api.reads import NO_REPLICAS, READS, SizeSums, count_replicas
 from master.api.recording import recorded
 from master.api.resharding import requests as resharding
+from master.api.resharding.holes import close_hole
 from master.api.staleness import age_of, by_active_master, by_mirror, stamped
 from master.assignment import fencing
 from master.catalog import store
@@ -125,6 +126,8 @@ class MasterApi:
                 return await self._change_grant(active_master, request, who)
             case ms.MoveRegion():
                 return await self._move(active_master, request)
+            case ms.CloseHole():
+                return await close_hole(active_master, request)
             case ms.SplitRegion():
                 return await resharding.split(active_master, request, self._master.now_ms())
             case ms.MergeRegions():

@@ -59,6 +59,7 @@ WHO: Final[Mapping[type, Who]] = {
     ms.UndeleteTable: Who.ACTIVE,
     ms.AlterTable: Who.ACTIVE,
     ms.MoveRegion: Who.ACTIVE,
+    ms.CloseHole: Who.ACTIVE,
     ms.SplitRegion: Who.ACTIVE,
     ms.MergeRegions: Who.ACTIVE,
     ms.RetryRegion: Who.ACTIVE,

@@ -84,6 +84,7 @@ NEEDS: Final[Mapping[str, Need]] = {
     "AlterTable": _RUN_TABLE,
     "ChangeGrant": _RUN_TABLE,
     "MoveRegion": _RUN_REGION,
+    "CloseHole": _RUN_TABLE,
     "SplitRegion": _RUN_REGION,
     "MergeRegions": _RUN_REGION,
     "RetryRegion": _RUN_REGION,

@@ -4,7 +4,7 @@
 only steps in progress. The caller reads twice and keeps the findings that both views have (`confirmed`).
 
 A finding may have a `Fix`: a step that the transition table allows, or a request to the active master that causes only
-such steps. No other fix is proposed. A finding without a legal fix, such as a hole in the key space, has none.
+such steps. No other fix is proposed. A finding without a legal fix, such as an overlap in the key space, has none.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from regions.assign.resharding.holes import Hole
 from regions.messages import HostedReplica
 from regions.messages.heartbeat import OPEN
 from regions.messages.tablets import OwnReplica
@@ -111,6 +112,7 @@ class FixKind(enum.StrEnum):
     PUT_DOWN = "put down"  #: set an orphan's znode of a dead server to OFFLINE, by a legal step of a master
     NAME = "name"  #: create a table's name again if it is free; fenced, with a check of the table
     ACCESS = "access"  #: give a znode the access list of the cluster's credential
+    HOLE = "hole"  #: request the master to write the record of a lost region again, or an empty region
     FENCE = "fence"  #: request the master to fence a server: it closes everything, registers again, gets regions again
 
 
@@ -130,8 +132,11 @@ class Fix(msgspec.Struct, frozen=True, omit_defaults=True):
     cause: str = ""
     #: Start code of the server.
     start_code: int = 0
-    #: The table whose name is created again.
+    #: The table whose name is created again, or that has the hole.
     table_id: str = ""
+    #: Bounds of the hole.
+    start_key: str = ""
+    end_key: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -227,7 +232,8 @@ def _key_space(view: ClusterView) -> Iterable[Finding]:
         there = [one for one in view.regions.get(table.table_id, []) if not one.is_replaced]
         regions = sorted(there, key=lambda one: (one.start_key, one.region_id))
         if not regions:
-            yield make_finding(Problem.HOLE, table.name, f"table {table.name} has no regions")
+            text = f"table {table.name} has no regions"
+            yield make_finding(Problem.HOLE, table.name, text, _fix_of_hole(view, table, "", ""))
             continue
         reached = ""
         ended = False
@@ -238,14 +244,26 @@ def _key_space(view: ClusterView) -> Iterable[Finding]:
                 yield make_finding(Problem.OVERLAP, region.region_id, f"{text} already: its keys are in two regions")
             elif start > reached:
                 text = f"no region of {table.name} holds the keys from {reached!r} to {start!r}"
-                yield make_finding(Problem.HOLE, f"{table.name}:{reached}", text)
+                fix = _fix_of_hole(view, table, reached, start)
+                yield make_finding(Problem.HOLE, f"{table.name}:{reached}", text, fix)
             if region.end_key == "":
                 ended = True
             elif not ended:
                 reached = max(reached, region.end_key)
         if not ended:
             text = f"no region of {table.name} holds the keys from {reached!r} on"
-            yield make_finding(Problem.HOLE, f"{table.name}:{reached}", text)
+            yield make_finding(Problem.HOLE, f"{table.name}:{reached}", text, _fix_of_hole(view, table, reached, ""))
+
+
+def _fix_of_hole(view: ClusterView, table: TableRecord, start: str, end: str) -> Fix | None:
+    """Return the request that closes a hole; None if a record that cannot be read may hold the keys."""
+    folder = Layout(view.root).table_regions(table.table_id)
+    is_unread = any(path.startswith(f"{folder}/") for path, _ in view.unreadable)
+    if table.is_tablet or is_unread or not view.has_master:
+        return None
+    words = Hole(start, end).words
+    preview = f"close the hole of table {table.name}, {words}: the master writes the lost region again, or an empty one"
+    return Fix(FixKind.HOLE, preview, table_id=table.table_id, start_key=start, end_key=end)
 
 
 # --- owners -----------------------------------------------------------------------------------------------------------

@@ -135,6 +135,7 @@ from regions.messages.server import ServerStatus as ServerStatus
 from regions.messages.server import SplitKey as SplitKey
 from regions.messages.server import TabletClosing as TabletClosing
 from regions.messages.server import TabletOpening as TabletOpening
+from regions.messages.tables import CloseHole as CloseHole
 from regions.messages.tables import DescribeRegion as DescribeRegion
 from regions.messages.tables import DescribeTable as DescribeTable
 from regions.messages.tables import ListTables as ListTables

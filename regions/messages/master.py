@@ -42,6 +42,7 @@ from regions.messages.explain import (
 from regions.messages.heartbeat import Heartbeat, HeartbeatReply
 from regions.messages.plans import AbortPlan, AddPlanMoves, Balance, BalanceReport, BeginPlan, PlanReport
 from regions.messages.tables import (
+    CloseHole,
     DescribeRegion,
     DescribeTable,
     ListTables,
@@ -91,6 +92,7 @@ MasterRequest = (
     | NoteForcedConfig
     | RetireServer
     | MoveRegion
+    | CloseHole
     | SplitRegion
     | MergeRegions
     | RetryRegion

@@ -158,6 +158,18 @@ class MergeRegions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     dry_run: bool = False
 
 
+class CloseHole(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Close a hole in the key space of a table with shared storage. Reply: Accepted.
+
+    The bounds are those of placed keys; "" is no bound. `dry_run`: only say what would be written.
+    """
+
+    table: str
+    start_key: str = ""
+    end_key: str = ""
+    dry_run: bool = False
+
+
 class Resharded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Reply to SplitRegion and MergeRegions: the former regions, and those that replace them, by key."""
 

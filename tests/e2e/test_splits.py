@@ -216,3 +216,44 @@ def _ask(cluster: Cluster, request: ms.SplitRegion | ms.MergeRegions) -> None:
     master = cluster.wait_active()
     with contextlib.suppress(RpcError, OSError):
         cluster.ask(master, request, ms.Resharded)
+
+
+def test_a_hole_is_closed_by_fsck(cluster: Cluster, client: RegionClient) -> None:
+    """The lost record of a region is written again while the master knows it, with its rows; else an empty region."""
+    merge_all(cluster)
+    nothing_under_way(cluster)
+    [region] = regions_of(cluster)
+    said(cluster, "region", "split", region.region_id, "--at", "m")
+    nothing_under_way(cluster)
+    high = regions_of(cluster)[1]
+    path = cluster.layout.region(high.table_id, high.region_id)
+    client.put(TABLE, "x-hole", b"1")
+    cluster.zk.delete(path)
+    found = finished(rk("fsck", "--store", cluster.hosts), SLOW_S)
+    assert found.returncode == 1
+    assert f"no region of {TABLE} holds the keys from 'm' on" in found.stdout
+    shown = finished(rk("fsck", "--fix", "--dry-run", "--store", cluster.hosts), SLOW_S).stdout
+    assert f"would be done  {TABLE}:m: the record of {high.region_id} is written again" in shown
+    assert cluster.zk.exists(path) is None
+    finished(rk("fsck", "--fix", "--yes", "--store", cluster.hosts), SLOW_S)
+    assert client.get(TABLE, "x-hole") == b"1"
+    assert said(cluster, "fsck") == "nothing is wrong\n"
+
+    for one in cluster.masters:
+        one.kill()
+    cluster.zk.delete(path)
+    for one in cluster.masters:
+        one.start()
+    cluster.wait_active()
+    cluster.wait_servers(3)
+    fixed = finished(rk("fsck", "--fix", "--yes", "--store", cluster.hosts), SLOW_S)
+    assert "the empty region" in fixed.stdout, fixed.stdout
+    eventually(lambda: said_status(cluster) == 0, SLOW_S, "nothing is wrong any more")
+    assert client.get(TABLE, "x-hole", timeout_s=SLOW_S) is None
+    client.put(TABLE, "x-hole", b"2", timeout_s=SLOW_S)
+    assert len(regions_of(cluster)) == 2
+
+
+def said_status(cluster: Cluster) -> int:
+    """Return the exit status of rk fsck."""
+    return finished(rk("fsck", "--store", cluster.hosts), SLOW_S).returncode
