@@ -90,6 +90,8 @@ class Line(msgspec.Struct, frozen=True):
     missed: int
     #: Not observed itself: the only legal step between the states before and after.
     inferred: bool = False
+    #: Parked: no master tries to open it before an operator asks.
+    parked: bool = False
     event: str = "transition"
 
 
@@ -335,6 +337,7 @@ class Follower:
             server=names.of(server),
             actor=actor.value if actor is not None and not change.missed else "",
             inferred=change.inferred,
+            parked=record.parked,
             why=record.reason,
             attempt=record.attempt,
             epoch=record.epoch,

@@ -49,7 +49,8 @@ _THREADS: Final = 64
 _FOR_NAMES: Final = Bound(max_ms=60_000)
 _SILENT: Final = "accepts connections and does not answer"
 DOWN: Final = "refuses connections"
-_STYLES: Final = {HealthVerdict.HEALTHY: "green", HealthVerdict.DEGRADED: "yellow", HealthVerdict.UNAVAILABLE: "red"}
+#: Styles of the verdicts on a terminal.
+STYLES: Final = {HealthVerdict.HEALTHY: "green", HealthVerdict.DEGRADED: "yellow", HealthVerdict.UNAVAILABLE: "red"}
 
 
 class HealthReport(msgspec.Struct):
@@ -95,9 +96,9 @@ def health(given: Globals, timeout_s: float) -> int:
 
 def show_verdict(verdict: Health, names: Names, console: Console) -> None:
     """Print the verdict, and one line for each reason."""
-    console.print(Text(verdict.verdict.upper(), style=f"bold {_STYLES[verdict.verdict]}"))
+    console.print(Text(verdict.verdict.upper(), style=f"bold {STYLES[verdict.verdict]}"))
     for one in verdict.reasons:
-        console.print(Text(f"  {names.in_sentence(one.text)}", style=_STYLES[one.verdict]), soft_wrap=True)
+        console.print(Text(f"  {names.in_sentence(one.text)}", style=STYLES[one.verdict]), soft_wrap=True)
 
 
 def show(verdict: Health, found: Findings, names: Names, console: Console) -> None:
@@ -105,8 +106,8 @@ def show(verdict: Health, found: Findings, names: Names, console: Console) -> No
     show_verdict(verdict, names, console)
     parts = []
     if found.store is not None:
-        parts.append(_answering(found.store, "store node"))
-    parts += [_answering(found.masters, "master"), _answering(found.servers, "region server")]
+        parts.append(answering(found.store, "store node"))
+    parts += [answering(found.masters, "master"), answering(found.servers, "region server")]
     console.print(f"answered: {', '.join(parts)}", soft_wrap=True)
     figures = found.figures
     if figures is not None:
@@ -115,7 +116,8 @@ def show(verdict: Health, found: Findings, names: Names, console: Console) -> No
         console.print(f"{output.count(figures.tables, 'table')}, {output.count(figures.regions, 'region')}{of_tablets}")
 
 
-def _answering(found: Sequence[StoreFinding | MasterFinding | ServerFinding], what: str) -> str:
+def answering(found: Sequence[StoreFinding | MasterFinding | ServerFinding], what: str) -> str:
+    """Return how many of these processes answer, such as `2 of 3 store nodes`."""
     return f"{sum(one.answers for one in found)} of {output.count(len(found), what)}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final, NamedTuple
 
 import click
@@ -22,9 +22,13 @@ from cli.common.lookup import table_of
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.diagnose.follow import Follower, Line, MembershipChange, describe
-from cli.diagnose.live import Board
+from cli.diagnose.health import Gathered
+from cli.diagnose.live.board import Board
+from cli.diagnose.live.controls import Controls
+from cli.diagnose.live.terminal import Poll, keys
 from cli.shell import complete
 from coord.client.session import SessionState
+from regions.diagnose.health import judge
 from regions.records.model import RegionState
 from regions.transitions.observed import NONE, Change
 
@@ -57,7 +61,9 @@ _STYLES = {
     type=click.Choice([*(state.value for state in RegionState), DONE], case_sensitive=False),
     help="Only steps to this state; may be repeated.",
 )
-@click.option("--live", is_flag=True, help="Full screen: regions in transition by age, servers, rates.")
+@click.option(
+    "--live", is_flag=True, help="Full screen: health, regions in transition, servers; keys sort, filter and pause."
+)
 @click.option("--count", type=click.IntRange(1), help="Stop after this number of transitions.")
 @global_options
 @click.pass_obj
@@ -88,7 +94,7 @@ def watch(
     follower = Follower(reactor, hosts, root, access=access, wipe_allowed=True)
     wanted = Wanted(table_name, server_name, tuple(NONE if one == DONE else one for one in states))
     shown = Watch(follower, names, as_json=given.json, wanted=wanted, count=count, live=live)
-    shown.run(reactor)
+    shown.run(reactor, Poll(given, reactor, shown.take_health) if live else None)
 
 
 def _table(cluster: Cluster, name: str) -> str:
@@ -127,7 +133,10 @@ class Watch:
         self._names = names
         self._as_json = as_json
         self._wanted = wanted
-        self._board = Board(names, follower.clock.now_ms()) if live else None
+        self._controls = Controls()
+        self._board = Board(names, follower.clock.now_ms(), self._controls) if live else None
+        #: Content and time of a paused screen.
+        self._frozen: tuple[Board, int] | None = None
         self._screen: Live | None = None
         self._left = count
         self._waiting: deque[Change | MembershipChange] = deque()
@@ -140,18 +149,23 @@ class Watch:
         follower.on_change = self._add
         follower.on_membership = self._add
 
-    def run(self, reactor: Any) -> None:
-        """Run until Ctrl-C, until the count is reached, or until the store is lost for good. Raise CliError."""
+    def run(self, reactor: Any, poll: Poll | None = None) -> None:
+        """Run until Ctrl-C, until the count is reached, or until the store is lost for good. Raise CliError.
+
+        `poll` asks for the health that the screen shows.
+        """
         self._reactor = reactor
         reactor.addSystemEventTrigger("before", "shutdown", self._end)
         reactor.callWhenRunning(
             lambda: ensureDeferred(self._follower.start()).addCallbacks(self._started, self._failed)
         )
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._leave_screen)
+            if poll is not None:
+                stack.enter_context(keys(reactor, self._press))
+                poll.start()
+                stack.callback(poll.stop)
             reactor.run()
-        finally:
-            if self._screen is not None:
-                self._screen.stop()
         if self._failure is not None:
             raise self._failure
 
@@ -174,6 +188,23 @@ class Watch:
     def _end(self) -> None:
         self._is_ending = True
 
+    def _leave_screen(self) -> None:
+        if self._screen is not None:
+            self._screen.stop()
+
+    def _press(self, typed: str) -> None:
+        """Process keys, and show at once what they change."""
+        self._controls.press(typed)
+        if self._controls.has_quit:
+            self._stop()
+        elif self._screen is not None:
+            self._draw()
+
+    def take_health(self, found: Gathered) -> None:
+        """Show what all processes have answered."""
+        if self._board is not None:
+            self._board.health(judge(found.findings), found.findings)
+
     def _begin_screen(self, board: Board) -> None:
         for server in self._follower.servers.values():
             board.server(server.uuid, self._names.of_uuid(server.uuid), is_up=True)
@@ -194,11 +225,20 @@ class Watch:
                 board.begin(line)
 
     def _refresh(self) -> None:
-        assert self._board is not None, "a screen needs a board"
-        assert self._screen is not None, "the screen has not been started"
         self._reactor.callLater(_REFRESH_S, self._refresh)
-        drawn = self._board.draw(self._follower.clock.now_ms(), self._console.height)
-        self._screen.update(drawn, refresh=True)
+        self._draw()
+
+    def _draw(self) -> None:
+        """Draw the screen: the present content, or while paused that of the begin of the pause."""
+        if self._board is None or self._screen is None:
+            return
+        now_ms = self._follower.clock.now_ms()
+        if not self._controls.is_paused:
+            self._frozen = None
+        elif self._frozen is None:
+            self._frozen = self._board.frozen(), now_ms
+        board, at_ms = self._frozen or (self._board, now_ms)
+        self._screen.update(board.draw(at_ms, self._console.height), refresh=True)
 
     def _connection(self, state: SessionState) -> None:
         """Report the loss and the return of the connection."""

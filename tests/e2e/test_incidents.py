@@ -296,7 +296,10 @@ def test_a_region_that_cannot_be_opened(up: LocalUp, tmp_path: Path) -> None:
     assert "PARKED" in parked
     assert "had this region open" in parked
     screen = live_screen(up)
-    assert "1 in transition" in screen
+    assert "1 in transition, 1 of them p" in screen
+    assert "3 of 3 store nodes, leader store-" in screen
+    assert "1 region is parked" in screen
+    assert "1 do not fit the filter" in screen
     assert f"orders {region.name}"[:9] in screen
     assert "open failed" in screen
     shutil.move(tmp_path / "kept", region)
@@ -306,7 +309,8 @@ def test_a_region_that_cannot_be_opened(up: LocalUp, tmp_path: Path) -> None:
 
 
 def live_screen(up: LocalUp) -> str:
-    """Return the first screen of `rk watch --live` in a terminal of 80 columns that has a region in transition."""
+    """Return what `rk watch --live` shows in a terminal of 80 columns: with a region in transition and the verdict,
+    then with a filter that hides the region. Keys end it."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
@@ -316,10 +320,13 @@ def live_screen(up: LocalUp) -> str:
     seen = ""
     end_s = time.monotonic() + PATIENCE_S
     try:
-        while "open failed" not in seen and time.monotonic() < end_s:
-            if select.select([ours], [], [], 0.1)[0]:
-                with contextlib.suppress(OSError):
-                    seen += os.read(ours, 65536).decode(errors="replace")
+        for awaited, keys in (("open failed", b"/no such region\r"), ("do not fit the filter", b"q")):
+            while not (awaited in seen and "UNAVAILABLE" in seen) and time.monotonic() < end_s:
+                if select.select([ours], [], [], 0.1)[0]:
+                    with contextlib.suppress(OSError):
+                        seen += os.read(ours, 65536).decode(errors="replace")
+            os.write(ours, keys)
+        assert process.wait(PATIENCE_S) == 0, "q ends it"
     finally:
         process.kill()
         process.wait()

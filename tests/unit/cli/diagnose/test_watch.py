@@ -42,7 +42,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[watch.Wanted]:
 
     def watching(follower: Any, names: Any, **options: Any) -> Any:
         wanted.append(options["wanted"])
-        return SimpleNamespace(run=lambda reactor: None)
+        return SimpleNamespace(run=lambda reactor, poll: None)
 
     monkeypatch.setattr(watch, "open_cluster", opened)
     monkeypatch.setattr(watch, "Follower", lambda *given, **options: None)

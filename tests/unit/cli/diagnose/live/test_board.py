@@ -8,8 +8,10 @@ from rich.text import Text
 
 from cli.common.names import Names
 from cli.diagnose.follow import Line, MembershipChange
-from cli.diagnose.live import Board
+from cli.diagnose.live.board import Board
+from cli.diagnose.live.controls import Controls
 from cli.diagnose.watch import Wanted
+from regions.diagnose.health import Findings, Health, HealthVerdict, MasterFinding, Reason, StoreFinding
 
 NOW = 1_000_000_000
 
@@ -84,7 +86,7 @@ def test_a_screen_that_is_too_small_says_what_it_leaves_out() -> None:
     for number in range(50):
         screen.step(line("OFFLINE", region=f"t.{number}", at_ms=NOW - number), Text("x"))
     text = drawn(screen, height=24)
-    assert "younger ones" in text
+    assert "… and 42 more" in text
     assert len(text.splitlines()) <= 24
 
 
@@ -98,6 +100,57 @@ def test_masters_and_servers_come_and_go() -> None:
     assert "active master: master-1" in text
     assert "server-1 (gone)" in text
     assert "** server-1 is gone" in text
+
+
+def test_the_header_has_verdict_store_servers_and_the_heaviest_problems() -> None:
+    """B1: the screen of an incident shows what else is wrong. Tried: without the slice of reasons the table is pushed
+    out of a small screen."""
+    screen = board()
+    nodes = [StoreFinding("store-1", "h:1", True, "leader"), StoreFinding("store-2", "h:2", False, trouble="silent")]
+    findings = Findings(nodes, [MasterFinding("master-1", "h:3", True, "active")], [], None)
+    reasons = [Reason(HealthVerdict.DEGRADED, f"problem {number}") for number in range(9)]
+    screen.health(Health(HealthVerdict.DEGRADED, reasons), findings)
+    screen.begin(line("OPENING", at_ms=NOW - 600_000))
+    text = drawn(screen, height=24, width=80)
+    assert "DEGRADED   1 of 2 store nodes, leader store-1   1 of 1 master" in text
+    assert "problem 2" in text
+    assert "and 6 problems more: rk health" in text
+    assert "600.0 s" in text
+    assert len(text.splitlines()) <= 24
+
+
+def test_a_parked_region_is_counted_and_named_so() -> None:
+    screen = board()
+    screen.begin(replace(line("OFFLINE"), parked=True))
+    text = drawn(screen)
+    assert "1 in transition, 1 of them parked" in text
+    assert "PARKED 1" in text
+
+
+def test_a_filter_hides_regions_and_says_how_many() -> None:
+    controls = Controls()
+    screen = Board(Names([], None), NOW - 20_000, controls)
+    screen.step(line("OPENING", region="t.1", server="server-1"), Text("a"))
+    screen.step(line("OPENING", region="t.2", server="server-2"), Text("b"))
+    controls.press("/server-2\r")
+    text = drawn(screen)
+    assert "t.2" in text
+    assert "orders t.1" not in text
+    assert "1 do not fit the filter" in text
+    assert "2 in transition" in text, "the header counts all"
+
+
+def test_a_paused_picture_does_not_change() -> None:
+    """Tried: without the copies in `frozen` the later step is in it."""
+    screen = board()
+    screen.step(line("OPENING", region="t.1"), Text("a"))
+    picture = screen.frozen()
+    before = drawn(picture)
+    screen.step(line("OPENING", region="t.2"), Text("later"))
+    screen.step(line("", region="t.1"), Text("later"))
+    screen.server("s2", "server-2", is_up=True)
+    assert drawn(picture) == before
+    assert drawn(screen) != before
 
 
 def test_filters_by_table_server_and_state() -> None:

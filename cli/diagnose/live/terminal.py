@@ -1,0 +1,95 @@
+"""The edges of `rk watch --live`: keys from the terminal, and the health of all processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from cli.common.errors import CliError
+from cli.common.options import Globals
+from cli.diagnose.health import TIMEOUT_S, Gathered, find
+
+#: Pause between two rounds of questions.
+_PAUSE_S: Final = 2.0
+_KEYS_MAX: Final = 256
+
+
+@contextlib.contextmanager
+def keys(reactor: Any, press: Callable[[str], None]) -> Iterator[None]:
+    """Call `press` with what the operator types, without Enter and echo. Do nothing if the input is no terminal."""
+    descriptor = sys.stdin.fileno()
+    if not os.isatty(descriptor):
+        yield
+        return
+    before = termios.tcgetattr(descriptor)
+    reader = _Keyboard(reactor, descriptor, press)
+    tty.setcbreak(descriptor)
+    reactor.addReader(reader)
+    try:
+        yield
+    finally:
+        reactor.removeReader(reader)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+class _Keyboard:
+    """The terminal's input as a reader of Twisted's reactor."""
+
+    def __init__(self, reactor: Any, descriptor: int, press: Callable[[str], None]) -> None:
+        self._reactor = reactor
+        self._descriptor = descriptor
+        self._press = press
+
+    def fileno(self) -> int:
+        """Return the descriptor that the reactor watches."""
+        return self._descriptor
+
+    def logPrefix(self) -> str:
+        """Return the name of this reader in the reactor's log."""
+        return "keys"
+
+    def doRead(self) -> None:
+        """Read what was typed."""
+        try:
+            found = os.read(self._descriptor, _KEYS_MAX)
+        except OSError:  # the terminal has gone, and SIGHUP follows
+            found = b""
+        if found:
+            self._press(found.decode(errors="ignore"))
+        else:
+            self._reactor.removeReader(self)
+
+    def connectionLost(self, _reason: object) -> None:
+        """Do nothing: the terminal is not ours to close."""
+
+
+class Poll:
+    """Asks every process for its health on a thread of its own, and hands the answers to the reactor."""
+
+    def __init__(self, given: Globals, reactor: Any, take: Callable[[Gathered], None]) -> None:
+        self._given = given
+        self._reactor = reactor
+        self._take = take
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more. A round that has begun ends by itself."""
+        self._is_over.set()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            with contextlib.suppress(CliError):
+                found = find(self._given, TIMEOUT_S)
+                self._reactor.callFromThread(self._take, found)
+            self._is_over.wait(_PAUSE_S)
