@@ -124,3 +124,30 @@ def test_a_revoked_certificate_loses_the_stores_port(cluster: LocalUp, tmp_path:
         sock.settimeout(5)
         assert sock.recv(4096) == b""
     assert not is_served(where, context.now())
+
+
+def peers_of_the_first_node(cluster: LocalUp) -> list[int]:
+    """Return the numbers of the nodes that node 1 has links with."""
+    certs = cluster.data_dir / "certs"
+    own = CallerContext(certs / "ca.crt", certs / "user.admin.crt", certs / "user.admin.key", verify_host=True).now()
+    where = json.loads((cluster.data_dir / "cluster.json").read_text())["coord"][0]["admin"]
+    with urllib.request.urlopen(f"https://{where}/status", timeout=30, context=own) as answer:
+        return list(json.load(answer)["peers_connected"])
+
+
+def test_a_revoked_certificate_loses_the_stores_peers(cluster: LocalUp) -> None:
+    """The node is out, the others serve; with a new certificate the node is back without a restart.
+
+    Fails without `PeerLinks.close_revoked`, and if `PeerGuard` reads its files only once.
+    """
+    data = ("--data-dir", str(cluster.data_dir))
+    certs = cluster.data_dir / "certs"
+    eventually(lambda: peers_of_the_first_node(cluster) == [2, 3], what="links with both peers")
+    (facts,) = json.loads(run_rk("--json", "certs", "show", str(certs / "store-3" / "node.3.crt")).stdout)
+    assert run_rk("certs", "revoke", "--serial", facts["serial"], *data).returncode == 0
+    eventually(lambda: peers_of_the_first_node(cluster) == [2], what="the end of the links with node 3")
+    assert run_rk("put", "packages", "k", "without node 3", *data).returncode == 0
+    issue = ("certs", "issue", "--daemon", "node:3", "--host", "127.0.0.1", "--to", str(certs / "store-3"))
+    assert run_rk(*issue, *data).returncode == 0
+    eventually(lambda: peers_of_the_first_node(cluster) == [2, 3], what="links with both peers")
+    eventually(lambda: run_rk("health", *data).returncode == 0, what="a healthy cluster")
