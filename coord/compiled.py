@@ -51,6 +51,7 @@ _MODULES: Final = {
     "regions/diagnose/live": "work_in_progress",
     "regions/liveness": "reports",
     "regions/records": "replica_key",
+    "regions/page": "model rows",
     "regions/transitions": "hazards next_action observed steps trail",
     "regionserver/kv": "rows",
     "regionserver/tablets": "commands writers",

@@ -29,6 +29,8 @@ DELTA_ROWS_MAX: Final = 2_000
 #: Rows in one part for a new listener: about 100 kB.
 PART_ROWS_MAX: Final = 2_000
 
+_GONE: Final = RowState.GONE.value
+
 
 class PageModel:
     """See the module docstring."""
@@ -70,11 +72,6 @@ class PageModel:
     def is_wasteful(self) -> bool:
         """True if most rows are gone: a new generation would be smaller."""
         return len(self._state) > PART_ROWS_MAX and len(self._numbers) * 2 < len(self._state)
-
-    @property
-    def counts(self) -> dict[RowState, int]:
-        """Number of rows by state."""
-        return {state: self._state.count(state.value) for state in RowState}
 
     def keys(self) -> Iterator[str]:
         """Return the keys of the live rows."""
@@ -129,7 +126,7 @@ class PageModel:
         """Remove a row. Unknown keys are ignored."""
         number = self._numbers.pop(key, None)
         if number is not None:
-            self._set(number, RowState.GONE.value, -1, 0)
+            self._set(number, _GONE, -1, 0)
 
     def keep_tablets(self, listed: set[str]) -> None:
         """Drop the rows of tablets that are not listed any more. A tablet's key is its region id."""

@@ -6,7 +6,6 @@
     told                               nobody was told anything before
     take [MOST]                        the next delta
     part AT [MOST]                     rows for a new listener
-    counts                             rows by state
 
 Rows are of table `t`, and begin at their key.
 """
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 from regions.page.model import DELTA_ROWS_MAX, PageModel
 from regions.page.parts import PagePart
-from regions.page.rows import PageRow, RowState
+from regions.page.rows import RowState
 
 
 class PageBench:
@@ -30,7 +29,7 @@ class PageBench:
         match words[0]:
             case "put":
                 server = words[3] if len(words) > 3 else ""
-                row = PageRow(RowState[words[2].upper()].value, server, int(words[4]) if len(words) > 4 else 0)
+                row = RowState[words[2].upper()].value, server, int(words[4]) if len(words) > 4 else 0
                 self._model.put(words[1], "t", words[1], row)
                 return [f"row {self._model.number_of(words[1])}"]
             case "drop":
@@ -47,8 +46,6 @@ class PageBench:
                 return self._take(int(words[1]) if len(words) > 1 else DELTA_ROWS_MAX)
             case "part":
                 return _rows(self._model.part(int(words[1]), int(words[2]) if len(words) > 2 else 0))
-            case "counts":
-                return [f"{state.name} {number}" for state, number in self._model.counts.items() if number]
         return [f"{self._model.live} live of {len(self._model)}"]
 
     def _take(self, most: int) -> list[str]:
