@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from coord.metrics.spans import LONG_BOUNDS_S, SpansByName
+from regions.records.model import RegionState
 from regions.transitions.entries import SeenStep
 
 #: Cause of transitions that had begun before this master became active.
@@ -30,10 +31,16 @@ class TransitionTimes:
         #: By the cause of the first step: how long the whole transition took.
         self.causes = SpansByName(LONG_BOUNDS_S)
         self._begun: dict[str, _Begun] = {}
+        #: Number of steps so far, and of those to OPENED.
+        self.steps = 0
+        self.opened = 0
 
     def step(self, step: SeenStep) -> None:
         """Count the state and the transition that a step has ended."""
         key, at_ms = step.key, step.at_ms
+        self.steps += 1
+        if step.after is RegionState.OPENED:
+            self.opened += 1
         if step.before is None:
             if step.after is not None:
                 self._begun[key] = _Begun("" if step.cause is None else step.cause.value, at_ms, at_ms)
@@ -54,6 +61,11 @@ class TransitionTimes:
         """Return the time of the first step of a replica's transition that this master has seen."""
         known = self._begun.get(key)
         return None if known is None else known.since_ms
+
+    def began_ms(self, key: str) -> int:
+        """Return the time at which a replica's transition began, or 0 if this master has not seen that."""
+        known = self._begun.get(key)
+        return 0 if known is None or known.cause == EARLIER else known.since_ms
 
     def new_tenure(self) -> None:
         """Forget what has begun: another master may have taken the next steps."""

@@ -3,8 +3,9 @@
     site.py        requests below `/` and `/ui/`: files, data, the stream; what is refused
     feed.py        follows the master's cluster state and sends the changes to all listeners, in bounded turns
     listeners.py   one browser on the stream, and its bounds
-    figures.py     what is sent each second: verdict, counts, servers, transitions
+    figures.py     what is sent each second: verdict, counts, servers
     views.py       what is read when a page is opened: one region, tables, plans, runs, drills, alarms
+    transitions.py what is in transition, in the order and by the pages that a browser asks for
     store_nodes.py what the store's nodes say of themselves
     assets/        HTML, CSS and JavaScript modules, served as they are
 

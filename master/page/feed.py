@@ -14,13 +14,13 @@ again. All listeners then get a new snapshot.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import takewhile
 from typing import Any, Final, Protocol
 
 import msgspec
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
+from master.assignment.transition_times import TransitionTimes
 from master.heartbeats import HeartbeatReceiver
 from master.page.listeners import LISTENERS_MAX, PageListener, event
 from master.process import MasterProcess
@@ -31,7 +31,6 @@ from regions.page.curves import SERIES, Curves
 from regions.page.model import PageModel
 from regions.page.replay import PageReplay
 from regions.page.rows import row_of_tablet
-from regions.records.model import RegionState
 from regions.transitions.entries import SeenStep
 
 log = Logger()
@@ -41,10 +40,10 @@ SLICE: Final = 2_000
 #: Pause between two slices of a snapshot or of another walk over all rows.
 PAUSE_S: Final = 0.005
 #: Shortest and longest time between two deltas. Between them it is PAUSED_FOR times as long as the last one took: the
-#: page takes about a hundredth of the master's time, and regions that pass several states meanwhile are sent once.
+#: page takes about a two-hundredth of the master's time, and regions that pass several states meanwhile are sent once.
 DELTA_S: Final = 0.1
 DELTA_MAX_S: Final = 2.0
-PAUSED_FOR: Final = 100
+PAUSED_FOR: Final = 200
 #: Period of curves and figures; figures that take long are made more seldom.
 FIGURES_S: Final = 1.0
 FIGURES_MAX_S: Final = 3.0
@@ -64,6 +63,7 @@ class PageSource(MasterProcess, Protocol):
     """What the feed reads of the master."""
 
     heartbeats: HeartbeatReceiver
+    transition_times: TransitionTimes
 
 
 class Following:
@@ -136,7 +136,8 @@ class Feed:
         self._spent_s = 0.0
         self._figures_due_s = 0.0
         self._measures_due_s = 0.0
-        self._counted_step: SeenStep | None = None
+        #: The numbers of steps, and of those that opened a replica, when they were last counted.
+        self._counted = (0, 0)
         self._stopped = False
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -397,14 +398,9 @@ class Feed:
 
     def _count_steps(self) -> tuple[int, int]:
         """Return how many steps this master has seen since the last call, and how many of them opened a replica."""
-        active = self._master.active_master
-        if active is None or not active.assigner.history:
-            return 0, 0
-        former, self._counted_step = self._counted_step, active.assigner.history[-1]
-        if former is None:
-            return 0, 0  # the steps before this process became active
-        fresh = list(takewhile(lambda one: one is not former, reversed(active.assigner.history)))
-        return len(fresh), sum(1 for one in fresh if one.after is RegionState.OPENED)
+        times, former = self._master.transition_times, self._counted
+        self._counted = times.steps, times.opened
+        return times.steps - former[0], times.opened - former[1]
 
     def _look_at_tablets(self, following: Following) -> None:
         active, world = self._master.active_master, following.world

@@ -1,13 +1,12 @@
-"""What the page's listeners are sent each second: the verdict, counts, servers, masters, transitions, store nodes.
+"""What the page's listeners are sent each second: the verdict, counts, servers, masters, store nodes.
 
 The verdict is that of `rk health`: the same function (`regions.diagnose.health.judge`) on what this master knows.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from heapq import nsmallest
-from itertools import islice
 from typing import Final, Protocol
 
 import msgspec
@@ -16,9 +15,8 @@ from master.api.pacing import Paced
 from master.heartbeats import HeartbeatReceiver
 from master.process import MasterProcess
 from regions.assign.placement import bar_end_text
-from regions.cluster.entities import Replica, Server
+from regions.cluster.entities import Server
 from regions.cluster.state import ClusterState
-from regions.diagnose.explain import explain
 from regions.diagnose.health import Findings, MasterFinding, ServerFinding, StoreFinding, judge, unserved
 from regions.diagnose.live.work_in_progress import look
 from regions.liveness.roster import SILENT_MS, RosterEntry
@@ -28,12 +26,8 @@ from regions.messages.staleness import AsOf
 from regions.page.curves import SERIES, Curves
 from regions.records.kinds import KV
 
-#: Transitions that are listed, the oldest first. The counts have all of them.
-TRANSITIONS_MAX: Final = 50
-#: Regions in transition among which the oldest are looked for: those that this master has known for longest.
-LOOKED_AT_MAX: Final = 1_000
-#: Of the master's time, the page takes at most a hundredth for walks over all regions in transition.
-REPEATED_FOR: Final = 99
+#: Of the master's time, the page takes at most a two-hundredth for each walk over all regions in transition.
+REPEATED_FOR: Final = 199
 #: Servers and tables that are listed.
 LISTED_MAX: Final = 1_000
 
@@ -91,28 +85,6 @@ class MasterFigure(msgspec.Struct, omit_defaults=True):
     page: str = ""
 
 
-class TransitionFigure(msgspec.Struct, omit_defaults=True):
-    """A replica in transition. Times are those of this master's clock, `now_ms` of the figures."""
-
-    key: str
-    table: str
-    state: str
-    #: When the transition began, or its present state if the begin is not known (`began_at_least`).
-    began_ms: int
-    began_at_least: bool
-    since_ms: int
-    deadline_ms: int = 0
-    at_deadline: str = ""
-    attempt: int = 0
-    attempts_max: int = 0
-    server: str = ""
-    actor: str = ""
-    step: str = ""
-    headline: str = ""
-    error: str = ""
-    parked: bool = False
-
-
 class TableFigure(msgspec.Struct, omit_defaults=True):
     """A table with its counts."""
 
@@ -147,7 +119,6 @@ class PageFigures(msgspec.Struct, omit_defaults=True):
     servers: list[ServerFigure]
     masters: list[MasterFigure]
     tables: list[TableFigure]
-    transitions: list[TransitionFigure]
     #: Numbers of what is not listed.
     not_listed: dict[str, int]
     store: list[StoreNodeFigure]
@@ -169,34 +140,6 @@ class StoreNodeFigure(msgspec.Struct, omit_defaults=True):
     values: dict[str, str] = {}
 
 
-class Began:
-    """When transitions began, as far as this master has seen it. Fed with the steps in memory."""
-
-    def __init__(self) -> None:
-        self._times: dict[str, int] = {}
-        self._latest: object = None
-
-    def update(self, master: MasterProcess, world: ClusterState) -> None:
-        """Read the steps since the last call, and now and then forget transitions that have ended."""
-        active = master.active_master
-        if active is None:
-            self._times.clear()
-            return
-        for step in reversed(active.assigner.history):
-            if step is self._latest:
-                break
-            if step.before is None and step.key in world.active:
-                self._times[step.key] = max(step.at_ms, self._times.get(step.key, 0))
-        if active.assigner.history:
-            self._latest = active.assigner.history[-1]
-        if len(self._times) > 2 * len(world.active) + LOOKED_AT_MAX:
-            self._times = {key: at_ms for key, at_ms in self._times.items() if key in world.active}
-
-    def of(self, key: str) -> int:
-        """Return the time, or 0 if it is not known."""
-        return self._times.get(key, 0)
-
-
 class FiguresMaker:
     """Makes the figures of one master. `store` returns what store nodes said, `elsewhere` other masters' contacts."""
 
@@ -209,7 +152,7 @@ class FiguresMaker:
         self._master = master
         self._store = store
         self._elsewhere = elsewhere
-        self._began = Began()
+        self._going: Paced[Counter[str]] = Paced(master.now_ms)
         self._unserved: Paced[Unserved] = Paced(master.now_ms)
 
     def make(self, world: ClusterState | None, curves: Curves) -> PageFigures:
@@ -225,7 +168,6 @@ class FiguresMaker:
         store, masters = self._store(), self._masters()
         servers = self._servers(world, now_ms)
         verdict = judge(_findings(store, masters, servers, status if world is not None else None))
-        transitions, more = self._transitions(world, now_ms)
         tables = [] if world is None else self._tables(world)
         as_of = self._as_of(now_ms)
         return PageFigures(
@@ -243,11 +185,9 @@ class FiguresMaker:
             servers=servers[:LISTED_MAX],
             masters=masters,
             tables=tables[:LISTED_MAX],
-            transitions=transitions,
             not_listed={
                 "servers": max(0, len(servers) - LISTED_MAX),
                 "tables": max(0, len(tables) - LISTED_MAX),
-                "transitions": more,
             },
             store=store,
             second=curves.latest_s,
@@ -281,7 +221,8 @@ class FiguresMaker:
         roster = self._master.heartbeats.roster
         elsewhere = self._elsewhere()
         live = {} if world is None else world.servers
-        found = [self._server(one, roster.find(one.uuid), world, now_ms) for one in live.values()]
+        going = Counter[str]() if world is None else self._count_going(world)
+        found = [self._server(one, roster.find(one.uuid), world, now_ms, going[one.uuid]) for one in live.values()]
         for entry in roster.members():
             if entry.incarnation.uuid not in live and entry.record is not None and world is not None:
                 address = f"{entry.record.host}:{entry.record.port}"
@@ -293,11 +234,20 @@ class FiguresMaker:
             one.elsewhere = {address: heard[one.uuid] for address, heard in elsewhere.items() if one.uuid in heard}
         return sorted(found, key=lambda one: (one.address, one.uuid))
 
+    def _count_going(self, world: ClusterState) -> Counter[str]:
+        """Return how many replicas are about to leave each server. Only those with work are looked at."""
+
+        def walk() -> Counter[str]:
+            moving = (one.open_on for one in world.active.values() if one.transition is not None)
+            return Counter(one.uuid for one in moving if one is not None)
+
+        return self._going.get((world, not world.active), walk, REPEATED_FOR)
+
     def _server(
-        self, server: Server, entry: RosterEntry | None, world: ClusterState | None, now_ms: int
+        self, server: Server, entry: RosterEntry | None, world: ClusterState | None, now_ms: int, leaving: int
     ) -> ServerFigure:
         record = server.record
-        going = sum(1 for one in server.open.values() if one.transition is not None) if len(server.open) < 5_000 else 0
+        going = min(leaving, len(server.open))
         found = ServerFigure(
             server.uuid,
             f"{record.host}:{record.port}",
@@ -326,72 +276,7 @@ class FiguresMaker:
             if found.leaders is not None:
                 found.open += watch.open[server.uuid]
 
-    # --- transitions and tables ---------------------------------------------------------------------------------------
-
-    def _transitions(self, world: ClusterState | None, now_ms: int) -> tuple[list[TransitionFigure], int]:
-        if world is None:
-            return [], 0
-        self._began.update(self._master, world)
-        # In the order in which this master learned of them, so the oldest are among the first.
-        moving = [one for one in islice(world.active.values(), LOOKED_AT_MAX) if one.transition is not None]
-        oldest = nsmallest(TRANSITIONS_MAX, moving, key=self._begin)
-        others = sum(one.rit for one in world.names.values()) if len(world.active) > LOOKED_AT_MAX else len(moving)
-        found = [self._transition(one, world, now_ms) for one in oldest]
-        found += self._of_tablets(world)
-        return found, max(0, others - len(oldest))
-
-    def _begin(self, replica: Replica) -> int:
-        transition = replica.transition
-        return self._began.of(replica.key) or (0 if transition is None else transition.since_ms) or replica.seen_ms
-
-    def _transition(self, replica: Replica, world: ClusterState, now_ms: int) -> TransitionFigure:
-        explained = explain(replica, world, self._master.limits, now_ms)
-        transition = replica.transition
-        server = explained.server or explained.destination or explained.source
-        return TransitionFigure(
-            replica.key,
-            explained.table,
-            explained.standing,
-            self._begin(replica),
-            not self._began.of(replica.key),
-            explained.since_ms,
-            explained.deadline_ms,
-            explained.at_deadline,
-            explained.attempt,
-            explained.attempts_max,
-            "" if server is None else server.uuid,
-            explained.actor.value,
-            explained.step,
-            explained.headline,
-            explained.last_error,
-            transition is not None and transition.parked,
-        )
-
-    def _of_tablets(self, world: ClusterState) -> list[TransitionFigure]:
-        active = self._master.active_master
-        moving = [] if active is None else active.keeper.in_transition()
-        found = []
-        for seen_ms, record in sorted(moving, key=lambda one: one[0])[:TRANSITIONS_MAX]:
-            table, server = world.tables.get(record.table_id), record.destination or record.source
-            began_ms = record.since_ms or seen_ms
-            found.append(
-                TransitionFigure(
-                    record.key,
-                    "" if table is None else table.record.name,
-                    "PARKED" if record.parked else record.state.value,
-                    began_ms,
-                    True,
-                    began_ms,
-                    record.deadline_ms,
-                    attempt=record.attempt,
-                    attempts_max=self._master.limits.attempts_max,
-                    server="" if server is None else server.uuid,
-                    headline="a member of a tablet",
-                    error=record.last_error,
-                    parked=record.parked,
-                )
-            )
-        return found
+    # --- tables -------------------------------------------------------------------------------------------------------
 
     def _tables(self, world: ClusterState) -> list[TableFigure]:
         found = []

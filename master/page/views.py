@@ -17,6 +17,7 @@ from coord.errors import CoordError, NoNode
 from master.api.reads import ReadView, read, table_summary
 from master.catalog import store
 from master.page.feed import Feed, PageSource
+from master.page.transitions import TransitionList
 from regions import messages as ms
 from regions.balance.sizes import NOT_MEASURED
 from regions.cluster.history import StepLog, parse_segment, unpack
@@ -65,10 +66,12 @@ class Views:
         self._feed = feed
         self._kept: dict[str, tuple[float, object]] = {}
         self._searching = False
+        self._moving = TransitionList(reactor, master)
         self._views: dict[str, Callable[[Mapping[str, str]], Awaitable[object]]] = {
             "curves": self._curves,
             "region": self._region,
             "life": self._life,
+            "transitions": self._transitions,
             "table": self._table,
             "tablets": self._tablets,
             "plans": self._plans,
@@ -137,6 +140,12 @@ class Views:
             "regions": regions.regions[:REGIONS_PAGE],
             "next": more[0].region.start_key if more else "",
         }
+
+    async def _transitions(self, given: Mapping[str, str]) -> object:
+        """Return a page of what is in transition, from number `first` on, in the order `order`."""
+        first = given.get("first", "")
+        number = int(first) if first.isascii() and first.isdecimal() and len(first) < 10 else 0
+        return await self._moving.page(self._view().world, given.get("order", ""), number)
 
     async def _tablets(self, given: Mapping[str, str]) -> object:
         if self._master.active_master is None:

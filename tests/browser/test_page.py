@@ -205,6 +205,17 @@ def test_many_regions_and_moves(browser: Any) -> None:
         one.wait("rk.model.counts()[4] > 0 && rk.figures.counts.rit > 0")
 
 
+def test_transitions_are_listed_by_pages(browser: Any) -> None:
+    """All are counted, and the next page follows. Fails if `follow` shows a late reply to an earlier question."""
+    with synthetic("--regions", "1000") as (address, _), tab(browser, address + "#/transitions") as one:
+        one.wait("document.querySelector('main .sum').innerText.includes('shown are 1 to 50')")
+        one.page.get_by_role("button", name="on", exact=True).click()
+        one.wait("document.querySelector('main .sum').innerText.includes('shown are 51 to 100')")
+        one.page.get_by_role("button", name="region", exact=True).first.click()
+        one.wait("document.querySelector('main .sum').innerText.includes('shown are 1 to 50')")
+        assert one.read("document.querySelector('th[aria-sort]').innerText") == "region"
+
+
 def test_hostile_names_are_text(browser: Any) -> None:
     """Tables, keys and problems with markup and directions are shown, and do nothing. Fails if `el` takes markup."""
     with synthetic("--regions", "40", "--hostile") as (address, _), tab(browser, address) as one:

@@ -8,16 +8,17 @@ export async function get(view, given) {
 
 /** Read a view now and then every `period_ms`, until `end` is called. Errors go to `failed`, and the next try follows. */
 export function follow(view, given, period_ms, show, failed) {
-  let timer = 0, isOver = false;
+  let timer = 0, isOver = false, latest = 0;
   const read = async () => {
     clearTimeout(timer);
+    const mine = ++latest, isLatest = () => !isOver && mine === latest; // a reply that comes late is about something else
     try {
       const found = await get(view, given());
-      if (!isOver) show(found);
+      if (isLatest()) show(found);
     } catch (error) {
-      if (!isOver) failed(error.message);
+      if (isLatest()) failed(error.message);
     }
-    if (!isOver) timer = setTimeout(read, period_ms);
+    if (isLatest()) timer = setTimeout(read, period_ms);
   };
   read();
   return { again: read, end() { isOver = true; clearTimeout(timer); } };

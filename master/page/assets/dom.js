@@ -34,17 +34,18 @@ export function replace(node, ...children) {
   if (id) for (const one of node.querySelectorAll("[data-focus]")) if (one.dataset.focus === id) one.focus();
 }
 
-/** A table. Columns: {name, cell(row), n: numbers, sort(row), wrap}. The caption names it for screen readers. */
+/** A table. Columns: {name, cell(row), n: numbers, sort(row), wrap}. The caption names it for screen readers.
+ *  `options.isOrdered`: the rows are in order already, and a click on a heading asks for another one. */
 export function table(caption, columns, rows, options = {}) {
   const sort = options.sort || null;
   let shown = rows;
-  if (sort && sort.column !== null) {
+  if (sort && sort.column !== null && !options.isOrdered) {
     const value = columns[sort.column].sort;
     shown = [...rows].sort((a, b) => order(value(a), value(b)) * (sort.down ? -1 : 1));
   }
   const head = columns.map((one, at) => {
     const dir = sort && sort.column === at ? (sort.down ? "descending" : "ascending") : null;
-    const name = sort && one.sort
+    const name = sort && (one.sort || (options.isOrdered && one.order))
       ? el("button", { type: "button", "data-focus": "sort" + caption + at, onclick: () => { sort.down = sort.column === at ? !sort.down : Boolean(one.n); sort.column = at; options.again(); } }, one.name)
       : one.name;
     return el("th", { scope: "col", class: one.n ? "n" : null, "aria-sort": dir }, name);

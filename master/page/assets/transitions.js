@@ -1,28 +1,32 @@
 // Regions in transition, the oldest first, and the stream of steps.
-import { clock, count, duration, el, foot, replace, table, tag, visible } from "./dom.js";
+import { clock, count, duration, el, foot, number, replace, table, tag, visible } from "./dom.js";
+import { follow } from "./data.js";
 import { rename } from "./names.js";
 import { regionOf } from "./regions.js";
 
 const SHOWN = 200;
+/** Transitions on a page (master/page/transitions.py). */
+const PAGE = 50;
 
 export function transitions(main, state) {
   const list = el("div"), stream = el("div");
   let isPaused = false, wanted = "", steps = [];
   const pause = el("button", { type: "button", "aria-pressed": "false", onclick: () => { isPaused = !isPaused; pause.setAttribute("aria-pressed", String(isPaused)); if (!isPaused) { steps = state.steps; show(); } } }, "pause");
   const filter = el("input", { type: "search", placeholder: "region, server, cause", "aria-label": "Filter the steps", oninput: () => { wanted = filter.value.trim().toLowerCase(); show(); } });
-  const order = { column: null, down: false };
+  const order = { column: 3, down: true };
+  let first = 0, found = null;
   main.append(el("h1", null, "Transitions"), el("p", { class: "lead" }, "Every region that is on its way, by the age of its transition: not of its present state, and not of this page."),
     list, el("h2", null, "Steps"), el("div", { class: "bar" }, filter, pause), stream, foot("rk watch", "rk why TABLE:KEY", "rk history --follow"));
 
   const columns = [
-    { name: "region", wrap: true, sort: (one) => one.key, cell: (one) => el("a", { href: "#/region/" + encodeURIComponent(regionOf(one.key)), "data-focus": one.key }, el("code", null, one.key)) },
-    { name: "table", sort: (one) => one.table, cell: (one) => visible(one.table) },
-    { name: "state", sort: (one) => one.state, cell: (one) => tag(one.state, one.parked ? "bad" : "warn") },
-    { name: "age", n: true, sort: (one) => -one.began_ms, cell: (one) => (one.began_at_least ? "≥ " : "") + duration(state.now() - one.began_ms) },
-    { name: "in state", n: true, sort: (one) => -one.since_ms, cell: (one) => duration(state.now() - one.since_ms) },
-    { name: "deadline", n: true, sort: (one) => one.deadline_ms || 0, cell: (one) => deadline(one) },
-    { name: "attempt", n: true, sort: (one) => one.attempt || 0, cell: (one) => (one.attempt ? `${one.attempt} of ${one.attempts_max}` : "") },
-    { name: "server", sort: (one) => state.place(one.server), cell: (one) => state.place(one.server) },
+    { name: "region", wrap: true, order: "region", cell: (one) => el("a", { href: "#/region/" + encodeURIComponent(regionOf(one.key)), "data-focus": one.key }, el("code", null, one.key)) },
+    { name: "table", order: "table", cell: (one) => visible(one.table) },
+    { name: "state", order: "state", cell: (one) => tag(one.state, one.parked ? "bad" : "warn") },
+    { name: "age", n: true, order: "age", cell: (one) => (one.began_at_least ? "≥ " : "") + duration(state.now() - one.began_ms) },
+    { name: "in state", n: true, order: "in state", cell: (one) => duration(state.now() - one.since_ms) },
+    { name: "deadline", n: true, cell: (one) => deadline(one) },
+    { name: "attempt", n: true, order: "attempt", cell: (one) => (one.attempt ? `${one.attempt} of ${one.attempts_max}` : "") },
+    { name: "server", cell: (one) => state.place(one.server) },
     { name: "who must act", wide: true, cell: (one) => [one.actor ? el("b", null, one.actor) : "", one.step ? ": " + rename(visible(one.step), state) : rename(visible(one.headline || ""), state)] },
     { name: "last error", wide: true, cell: (one) => rename(visible(one.error || ""), state) },
   ];
@@ -31,10 +35,16 @@ export function transitions(main, state) {
     const left = one.deadline_ms - state.now();
     return el("span", { title: one.at_deadline || "" }, left >= 0 ? `in ${duration(left)}` : `${duration(-left)} ago`);
   }
+  const view = follow("transitions", () => ({ first, order: (order.down ? "-" : "") + columns[order.column].order }), 1000,
+    (one) => { found = one; first = one.first; draw(); }, (text) => replace(list, el("p", { class: "reasons degraded" }, text)));
+  const turn = (to) => { first = Math.max(0, to); view.again(); };
+  const step = (text, to, isOff) => el("button", { type: "button", "data-focus": "page" + text, disabled: isOff, onclick: () => turn(to) }, text);
   function draw() {
-    const found = state.figures.transitions, more = state.figures.not_listed.transitions || 0;
-    replace(list, found.length ? table("Regions in transition", columns, found, { sort: order, again: draw }) : el("p", { class: "reasons healthy" }, "No region is in transition."),
-      more ? el("p", { class: "sum" }, `and ${count(more, "younger one", "younger ones")}`) : "");
+    const { total, transitions: rows } = found, end = first + PAGE;
+    if (!total) { replace(list, el("p", { class: "reasons healthy" }, "No region is in transition.")); return; }
+    replace(list, el("p", { class: "sum" }, `${count(total, "region is", "regions are")} in transition` + (total > PAGE ? `, shown are ${number(first + 1)} to ${number(Math.min(end, total))}` : "") + (found.age_ms > 1500 ? `; the order is ${duration(found.age_ms)} old` : "")),
+      total > PAGE ? el("div", { class: "bar" }, step("first", 0, !first), step("back", first - PAGE, !first), step("on", end, end >= total), step("last", total - 1, end >= total)) : "",
+      table("Regions in transition", columns, rows, { sort: order, isOrdered: true, again: () => turn(0), empty: "all of these have ended" }));
   }
   function show() {
     const match = (one) => !wanted || [one[1], state.place(one[6]), one[5], one[3], one[4], one[8], one[10]].join(" ").toLowerCase().includes(wanted);
@@ -52,7 +62,8 @@ export function transitions(main, state) {
     ], found, { empty: state.figures && state.figures.role !== "active" ? "only the active master knows the steps" : "no step since this page was opened" }));
   }
   return {
-    figures: draw,
+    figures() { if (found) draw(); },
+    end: view.end,
     steps() { if (!isPaused) { steps = state.steps; show(); } },
   };
 }

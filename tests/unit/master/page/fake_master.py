@@ -9,6 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from master.assignment.transition_times import TransitionTimes
 from master.heartbeats import HeartbeatReceiver
 from master.page.feed import Feed
 from regions.cluster.state import ClusterState
@@ -41,6 +42,8 @@ class FakeMaster:
             keeper=keeping,
             reports=SimpleNamespace(sizes={}, loads={}),
         )
+        self.transition_times = TransitionTimes()
+        cluster.assigner.history.listener = self.transition_times.step
         self.watcher: Any = None
         self.heartbeats = HeartbeatReceiver(self, self.now_ms)  # type: ignore[arg-type]
 
