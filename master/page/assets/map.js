@@ -40,9 +40,12 @@ export class RegionMap {
     const ratio = Math.min(2, devicePixelRatio || 1);
     this.ratio = ratio;
     this.width = width;
-    this.canvas.style.height = Math.max(60, y) + "px";
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(Math.max(60, y) * ratio);
+    const wide = Math.round(width * ratio), high = Math.round(Math.max(60, y) * ratio);
+    if (this.canvas.width !== wide || this.canvas.height !== high) {
+      this.canvas.style.height = Math.max(60, y) + "px";
+      this.canvas.width = wide;
+      this.canvas.height = high;
+    }
     this.draw();
   }
 

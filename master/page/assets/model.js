@@ -30,8 +30,11 @@ export class Model {
     this.start = [];
     this.alloc(1024);
     this.changed = new Set();
+    this.byState = new Array(STATES.length).fill(0);
     this.isReordered = true;
-    this.orders = null;
+    this.orders = [];
+    this.unordered = []; // rows that `ordered` has not seen
+    this.hasGone = false; // a row that it has seen is gone
     this.hasAstral = false;
     this.version = (this.version || 0) + 1;
   }
@@ -55,16 +58,26 @@ export class Model {
       const n = one.first + i;
       if (n >= this.capacity) this.alloc(Math.max(n + 1, this.capacity * 2));
       if (n >= this.length) { this.length = n + 1; this.isReordered = true; }
+      const isNew = this.key[n] === undefined;
+      if (isNew) this.unordered.push(n);
       this.key[n] = one.key[i];
       this.start[n] = one.start[i];
-      if (/[\ud800-\udfff]/.test(one.start[i])) this.hasAstral = true;
+      if (!this.hasAstral && /[\ud800-\udfff]/.test(one.start[i])) this.orderAnew();
       this.table[n] = one.table[i];
       this.size[n] = size.length ? size[i] : -1;
       this.load[n] = load.length ? load[i] : 0;
       this.numbers.set(one.key[i], n);
+      if (isNew) this.byState[this.state[n]]++;
       this.row(n, one.state[i], one.server[i], since.length ? since[i] : 0);
     }
     this.isReordered = true;
+  }
+
+  /** Note that keys must be compared by code points from now on. */
+  orderAnew() {
+    this.hasAstral = true;
+    for (const { rows } of this.orders) for (const n of rows) this.unordered.push(n);
+    this.orders = [];
   }
 
   name(one) {
@@ -75,8 +88,9 @@ export class Model {
   row(n, state, server, since) {
     if (state === GONE) {
       if (this.numbers.get(this.key[n]) === n) this.numbers.delete(this.key[n]); // its region may have come back with another number
-      this.isReordered = true;
+      this.isReordered = this.hasGone = true;
     }
+    if (this.key[n] !== undefined) { this.byState[this.state[n]]--; this.byState[state]++; } // else its part is on its way
     this.state[n] = state;
     this.server[n] = server;
     this.since[n] = since;
@@ -92,30 +106,42 @@ export class Model {
     for (const [at, per_s] of one.loaded || []) { if (at < this.length) { this.load[at] = per_s; this.changed.add(at); } }
   }
 
-  /** Rows of each table in key order: [{table, rows}], tables in the order in which they were first seen. */
+  /** Rows of each table in key order: [{table, rows}], tables in the order in which they were first seen.
+   *  Only new rows are sorted; they are merged with those that are in order. */
   ordered() {
-    if (!this.isReordered && this.orders) return this.orders;
-    const groups = new Map();
-    for (let n = 0; n < this.length; n++) {
-      if (this.state[n] === GONE || this.key[n] === undefined) continue; // a part with the row is on its way
-      let rows = groups.get(this.table[n]);
-      if (!rows) groups.set(this.table[n], (rows = []));
+    if (!this.isReordered) return this.orders;
+    const { start, key } = this, starts = this.hasAstral ? byCodePoints : byUnits;
+    const compare = (a, b) => starts(start[a], start[b]) || byUnits(key[a], key[b]);
+    const groups = new Map(this.orders.map(({ table, rows }) => [table, this.hasGone ? rows.filter((n) => this.state[n] !== GONE) : rows]));
+    const fresh = new Map();
+    for (const n of this.unordered) {
+      if (this.state[n] === GONE) continue;
+      let rows = fresh.get(this.table[n]);
+      if (!rows) fresh.set(this.table[n], (rows = []));
       rows.push(n);
     }
-    const { start, key } = this;
-    const compare = this.hasAstral ? byCodePoints : byUnits;
-    for (const rows of groups.values()) rows.sort((a, b) => compare(start[a], start[b]) || byUnits(key[a], key[b]));
-    this.orders = [...groups].map(([table, rows]) => ({ table, rows }));
-    this.isReordered = false;
+    for (const [table, rows] of fresh) groups.set(table, merged(groups.get(table) || [], rows.sort(compare), compare));
+    this.orders = [...groups].filter(([, rows]) => rows.length).map(([table, rows]) => ({ table, rows }));
+    this.unordered = [];
+    this.isReordered = this.hasGone = false;
     return this.orders;
   }
 
   /** Number of rows by state. */
   counts() {
-    const found = new Array(STATES.length).fill(0);
-    for (let n = 0; n < this.length; n++) if (this.key[n] !== undefined) found[this.state[n]]++;
-    return found;
+    return this.byState;
   }
+}
+
+/** Two sorted lists as one. */
+function merged(a, b, compare) {
+  if (!a.length || !b.length || compare(a[a.length - 1], b[0]) < 0) return a.length ? a.concat(b) : b;
+  const found = [];
+  let i = 0, j = 0;
+  while (i < a.length && j < b.length) found.push(compare(a[i], b[j]) <= 0 ? a[i++] : b[j++]);
+  while (i < a.length) found.push(a[i++]);
+  while (j < b.length) found.push(b[j++]);
+  return found;
 }
 
 function byUnits(a, b) {

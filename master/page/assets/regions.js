@@ -38,9 +38,9 @@ export function regions(main, state) {
 
   function tell() {
     if (map.mode === "server") {
-      const counts = new Map();
-      for (let n = 0; n < model.length; n++) if (model.state[n] !== GONE) counts.set(model.server[n], (counts.get(model.server[n]) || 0) + 1);
-      const found = [...counts].sort((a, b) => a[0] - b[0]).slice(0, 60);
+      const counts = new Int32Array(model.servers.length + 1);
+      for (let n = 0; n < model.length; n++) if (model.state[n] !== GONE) counts[model.server[n] + 1]++;
+      const found = [...counts].map((regions, at) => [at - 1, regions]).filter(([, regions]) => regions).slice(0, 60);
       items(found.map(([at, regions]) => [at < 0 ? "on no server" : state.place(model.servers[at]), at < 0 ? color("--s-closed") : serverColor(at), regions]));
     } else if (map.mode === "size") {
       items([["small", color("--ramp-0")], [`large, up to ${size(map.top)}`, color("--ramp-1")], ["not measured", color("--s-unknown")]]);
@@ -118,13 +118,15 @@ export function regions(main, state) {
   resize.observe(canvas);
   const noTheme = onTheme(again);
   drawHeat();
-  let drawnAt = -1e9, late = 0;
+  let drawnAt = -1e9, late = 0, wasComplete = model.isComplete;
   return {
     rows() {
       const began = performance.now();
       // A new order of many regions is drawn twice a second, so that frames stay short.
       const isLarge = model.length > 20000 && model.isReordered && map.at && version === model.version;
-      if ((!model.isComplete || isLarge) && model.length && began - drawnAt < 500) { if (!late) late = setTimeout(() => { late = 0; this.rows(); }, 500); return; }
+      const isLast = model.isComplete && !wasComplete; // of a snapshot: shown at once
+      wasComplete = model.isComplete;
+      if (!isLast && (!model.isComplete || isLarge) && model.length && began - drawnAt < 500) { if (!late) late = setTimeout(() => { late = 0; this.rows(); }, 500); return; }
       if (version !== model.version || model.isReordered || !map.at) { if (version !== model.version) { map.cursor = -1; select(null); } version = model.version; again(); } else map.update(model.changed, state.now());
       tell();
       state.drawnAt = drawnAt = performance.now();
