@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import http.client
 import importlib.util
 import logging
@@ -350,6 +351,28 @@ def four_letter(address: str, word: str, timeout_s: float = PROBE_S, access: Sto
         while chunk := connection.recv(65536):
             chunks.append(chunk)
     return b"".join(chunks).decode(errors="replace")
+
+
+def expiring_of(address: str, name: str, access: StoreAccess, timeout_s: float = PROBE_S) -> list[str]:
+    """Return a sentence if the certificate that the store node `name` shows soon expires.
+
+    Return nothing without TLS, and if the node does not answer.
+    """
+    if access.tls_paths() is None:
+        return []
+    with (
+        contextlib.suppress(OSError, ConfigError),
+        connect(split_address(address), access, timeout_s) as connection,
+    ):
+        shown = connection.getpeercert(True) if isinstance(connection, ssl.SSLSocket) else None
+        if shown is not None:
+            # Loads a library that other commands do not need.
+            from coord.security.certificate_facts import expiring, facts_of
+
+            (facts,) = facts_of(ssl.DER_cert_to_PEM_cert(shown).encode())
+            what = f"the certificate of {facts.principal or name}"
+            return expiring([(what, facts.expires)], datetime.datetime.now(datetime.UTC))
+    return []
 
 
 @contextlib.contextmanager

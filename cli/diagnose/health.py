@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import four_letter, open_store, silence_of, store_access
+from cli.common.access import expiring_of, four_letter, open_store, silence_of, store_access
 from cli.common.connect import Cluster, knows_masters_alone, root_of, split_address, store_errors, store_hosts
 from cli.common.errors import UnreachableError
 from cli.common.local import Daemon, LocalCluster, read_cluster
@@ -193,7 +193,8 @@ class _Rounds:
         answer = four_letter(address, "srvr", self._each_s, self._access)
         fields = dict(line.partition(": ")[::2] for line in answer.splitlines())
         if "Mode" in fields:
-            return StoreFinding(name, address, True, fields["Mode"].strip())
+            ending = expiring_of(address, name, self._access, self._each_s)
+            return StoreFinding(name, address, True, fields["Mode"].strip(), expiring=ending)
         if answer:
             return StoreFinding(name, address, True, trouble="answers that it does not serve")
         return StoreFinding(name, address, False, trouble=silence_of(address, self._each_s))

@@ -58,6 +58,8 @@ class StoreFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str = ""
     #: What was wrong: "refuses connections", "accepts connections and does not answer", …
     trouble: str = ""
+    #: Sentences about its certificate, if that soon expires.
+    expiring: list[str] = []
 
 
 class MasterFinding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -118,7 +120,8 @@ def judge(found: Findings) -> Health:
     reasons = [*_of_store(found.store), *_of_masters(found.masters), *_of_servers(found.servers)]
     reasons += _of_figures(found.figures)
     # One sentence about the authority, which several processes show.
-    shown = [*(one.expiring for one in found.masters), *(one.expiring for one in found.servers)]
+    shown = [one.expiring for one in found.store or []]
+    shown += [*(one.expiring for one in found.masters), *(one.expiring for one in found.servers)]
     sentences = dict.fromkeys(text for one in shown for text in one)
     reasons += [Reason(HealthVerdict.DEGRADED, text) for text in sentences]
     return _verdict(reasons)

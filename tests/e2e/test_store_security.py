@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import ssl
 import struct
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.sasl import SaslClient
 from coord.wire.values import ConnectRequest
+from tests.e2e.clusters import run_rk
 from tests.e2e.test_store_cluster import Cluster
 from tests.support.certificates import Authority
 from tests.support.helpers import PATIENCE_S, eventually, free_ports
@@ -120,6 +123,26 @@ def test_a_client_that_selects_gets_its_answers_at_once(tmp_path: Path, authorit
         finally:
             found.stop()
             found.close()
+
+
+def test_certificates_of_options_are_watched(tmp_path: Path, authority: Authority) -> None:
+    """Those of this test live for two days: `rk health` says so of what the node shows, and /health of all its files.
+
+    Fails if `judge` leaves store nodes out, and if `admin_site` watches no files.
+    """
+    port, admin = free_ports(2)
+    folder = authority.folder
+    with running(tmp_path, *tls_options(authority, port), "--admin-address", f"127.0.0.1:{admin}"):
+        with client(f"127.0.0.1:{port}", **secure(authority)):
+            pass
+        tls = ("ca", authority.cert), ("cert", folder / "client.pem"), ("key", folder / "client.key")
+        options = [word for name, path in tls for word in (f"--store-tls-{name}", str(path))]
+        asked = run_rk("health", "--store", f"127.0.0.1:{port}", *options, "--store-tls-host-check", "no")
+        assert f"the certificate of 127.0.0.1:{port} expires in 1 days" in asked.stdout
+        with urllib.request.urlopen(f"http://127.0.0.1:{admin}/health", timeout=30) as page:
+            degraded = "\n".join(json.load(page)["degraded"])
+    for what in ("certificate", "authority"):
+        assert f"the {what} at the port for clients expires in 1 days" in degraded
 
 
 @pytest.mark.parametrize("kind", ["none", "foreign"])

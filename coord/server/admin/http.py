@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry
 
 from coord.compiled import form
+from coord.errors import ConfigError
 from coord.http import AdminHttp
 from coord.metrics.spans import Spans
 from coord.metrics.turns import TurnTimes
+from coord.security import process
 from coord.server.admin.backup import PATH as BACKUP_PATH
 from coord.server.admin.backup import Backups
 from coord.server.admin.commands import command_pages
@@ -19,6 +23,32 @@ from coord.server.admin.readiness import Readiness
 from coord.server.config.settings import StoreSettings
 from coord.server.node import Node
 from coord.server.peers.link import PeerLinks
+from coord.tls.reloading import TlsContexts
+
+
+def watched_files(settings: StoreSettings) -> dict[str, TlsContexts]:
+    """Return the files of TLS options of clients' and peers' ports by port. `AdminHttp` watches those of --certs-dir.
+
+    Raise ConfigError.
+    """
+    named = {"clients": settings.tls, "peers": settings.peer_tls}
+    own = process.tls_files()
+    return {port: TlsContexts(files) for port, files in named.items() if files is not None and files != own}
+
+
+def expiring_files(watched: Mapping[str, TlsContexts], now: datetime.datetime) -> list[str]:
+    """Return a sentence for each certificate that soon expires. Unusable files are not judged."""
+    if not watched:
+        return []
+    from coord.security.certificate_facts import expiring, facts_of  # loads a library that plain ports do not need
+
+    found = []
+    for port, files in watched.items():
+        with contextlib.suppress(ConfigError):
+            for what, pem in files.certificates().items():
+                name = "certificate" if what == "own" else what
+                found.append((f"the {name} at the port for {port}", facts_of(pem)[0].expires))
+    return expiring(found, now)
 
 
 def admin_site(
@@ -34,10 +64,14 @@ def admin_site(
     """Return the admin pages of one node. `log_syncs` and `turns` are counted by the log's writer and the reactor."""
     registry = CollectorRegistry()
     StoreMetrics(node, words, log_syncs, turns, registry)
+    watched = watched_files(settings)
 
     def health() -> tuple[bool, Mapping[str, object]]:
         why = str(node.failure) if node.failure is not None else node.trouble()
-        return node.failure is None, {"problem": why}
+        return node.failure is None, {
+            "problem": why,
+            "degraded": expiring_files(watched, datetime.datetime.now(datetime.UTC)),
+        }
 
     def ready() -> tuple[bool, Mapping[str, object]]:
         why = readiness.why_not()
