@@ -12,14 +12,45 @@ import csv
 import gzip
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+
+import click
 
 from cli.common.errors import UsageFaultError
 from regions.records.partitioning import RegionSpec, split_ranges
 from regions.records.rows.codec import TypedTable
 from regions.records.rows.words import parse_bound, parse_value
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def _bytes(context: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Return the bytes of a size such as 500MB (powers of 1000). Raise BadParameter."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)B?", value.upper())
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no size: write a number of bytes, such as 500MB", context, param)
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def size_limits(command: _F) -> _F:
+    """Add the options of sizes at which regions are split and merged."""
+    above = click.option(
+        "--split-above",
+        callback=_bytes,
+        metavar="SIZE",
+        help="Split regions larger than this, such as 500MB; 0: never.",
+    )
+    below = click.option(
+        "--merge-below", callback=_bytes, metavar="SIZE", help="Merge neighbors smaller than this; 0: never."
+    )
+    return above(below(command))
+
 
 #: Rounds of evening out; a few dozen are enough for real inputs.
 _PASSES_MAX: Final = 200

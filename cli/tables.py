@@ -20,10 +20,11 @@ from cli.common.staleness import print_age, print_json, stale_options
 from cli.common.views.lists import Key, Listing, listed
 from cli.replicas import alter_replicas, check_alone
 from cli.shell import complete
-from cli.splits import usage_faults, where_to_cut
+from cli.splits import size_limits, usage_faults, where_to_cut
 from cli.tablets.display import UNKNOWN, tablets_table
 from cli.tablets.reading import tablets_of
 from regions import messages
+from regions.assign.resharding.automatic import limits_words
 from regions.messages.staleness import Bound
 from regions.records.kinds import KV, check_kind, one_copy
 from regions.records.members import Storage
@@ -86,6 +87,7 @@ _KIND_HELP: Final = "Kind of service that opens its regions, such as kv/1.  [def
 @click.option("--allow-under-replicated", is_flag=True, help="Begin with a majority of the replicas.")
 @click.option("--group", default="", help="Servers of this group only.")
 @click.option("--kind", default="", metavar="NAME/VERSION", help=_KIND_HELP)
+@size_limits
 @click.option("--system", is_flag=True, help="Its regions are assigned before those of other tables.")
 @_wait
 @_no_wait
@@ -110,6 +112,8 @@ def create(
     allow_under_replicated: bool,
     group: str,
     kind: str,
+    split_above: int | None,
+    merge_below: int | None,
     system: bool,
     wait_s: float,
     no_wait: bool,
@@ -152,6 +156,8 @@ def create(
         wait_ms=0 if no_wait else int(wait_s * 1000),
         columns=specs,
         hash_buckets=hash_buckets,
+        split_above=split_above or 0,
+        merge_below=merge_below or 0,
         request_id=request_id or new_request_id(),
     )
     made = ask(given, message, message.wait_ms)
@@ -243,6 +249,7 @@ def undelete(given: Globals, name: str, new_name: str, wait_s: float, no_wait: b
 @click.option("--schema", help="The new text of a table that was created without columns.")
 @click.option("--kind", default="", metavar="NAME/VERSION", help="The kind of a table that an earlier version made.")
 @click.option("--replicas", type=click.IntRange(1), help="Copies that each tablet is to have: 1, 3, 5 or 7.")
+@size_limits
 @click.option("--dry-run", is_flag=True, help="With --replicas: only show what would be changed.")
 @_wait
 @_no_wait
@@ -258,6 +265,8 @@ def alter(
     schema: str | None,
     kind: str,
     replicas: int | None,
+    split_above: int | None,
+    merge_below: int | None,
     dry_run: bool,
     wait_s: float,
     no_wait: bool,
@@ -283,15 +292,17 @@ def alter(
         steps += [AddColumn(parse_column(text)) for text in added]
         if kind:
             check_kind(kind)
-    if not steps and schema is None and not kind:
+    if not steps and schema is None and not kind and split_above is None and merge_below is None:
         raise UsageFaultError(
             "nothing to alter",
-            "Give --add-column, --drop-column, --rename-column, --schema or --kind; `rk table rename` renames.",
+            "Give --add-column, --drop-column, --rename-column, --schema, --kind, --split-above or --merge-below;"
+            " `rk table rename` renames.",
         )
     wait_ms = 0 if no_wait else int(wait_s * 1000)
     request = messages.AlterTable(
-        name, schema=schema, steps=steps, wait_ms=wait_ms, request_id=request_id or new_request_id(), kind=kind
-    )
+        name, schema=schema, steps=steps, wait_ms=wait_ms, request_id=request_id or new_request_id(), kind=kind,
+        split_above=split_above, merge_below=merge_below,
+    )  # fmt: skip
     _change(
         given, request, wait_ms, "table {0.table.name} has schema version {0.table.schema_version}, {0.table.state}"
     )
@@ -459,6 +470,8 @@ def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> li
         lines.append(f"rows: {rows}, {size}{'' if counts.measured else ', estimated until servers have reported'}")
     note = one_copy(record.kind, record.replication, record.storage)
     lines += [f"copies: {note}"] if note else []
+    limits = limits_words(record)
+    lines += [f"sizes: {limits}"] if limits else []
     if record.state is TableState.ALTERING:
         before = f"version {record.fully_applied_version}" if record.fully_applied_schema is not None else "none"
         follow = ""

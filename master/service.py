@@ -35,6 +35,7 @@ from coord.security.principal import MASTER, Principal
 from master.access.checking import MasterChecks
 from master.active import ActiveMaster
 from master.api.requests import MasterApi
+from master.api.resharding.automatic import AutomaticResharding
 from master.api.roles import is_for_standby
 from master.assignment.transition_times import TransitionTimes
 from master.catalog import store
@@ -391,6 +392,7 @@ class MasterService:
         self.active_master.has_heard = self.heartbeats.has_heard
         self._active_since_ms = now()
         self.active_master.start(self._history)
+        AutomaticResharding(self._reactor, self.active_master, now).start()
         self.tenures += 1
         self.transition_times.new_tenure()
         self.active_master.assigner.history.listener = self.transition_times.step

@@ -38,6 +38,7 @@ from master.catalog.lookup import find_table, summary
 from master.catalog.servers_for import kind_for, missing_group, storage_of, tablet_hosts
 from master.context import ActiveContext
 from regions import messages as ms
+from regions.assign.resharding.automatic import objection_to_settings
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.entities import Server, Table
@@ -457,6 +458,8 @@ def plan_create(request: ddl.CreateTable) -> tuple[Schema | str, list[RegionSpec
         if request.restored_schema is not None:
             columns.check_restored(request.restored_schema)
             schema = request.restored_schema
+        if why := _objection_to_limits(request.split_above, request.merge_below, request.replication, request.storage):
+            raise ValueError(why)
         if request.schema_version < 0:
             raise ValueError(f"a schema version is not negative, unlike {request.schema_version}")
     except ValueError as error:
@@ -487,6 +490,8 @@ def new_table(
         created_ms=now_ms,
         hash_buckets=request.hash_buckets,
         kind=kind,
+        split_above=request.split_above,
+        merge_below=request.merge_below,
     )
     width = max(4, len(f"{len(specs) - 1:x}"))
     regions = [
@@ -525,6 +530,7 @@ def alter(former: TableRecord, request: ddl.AlterTable) -> TableRecord:
             raise ValueError("its schema is a text without columns: replace the text with --schema")
         schema = columns.evolve(schema, request.steps)
     name, replication = request.name or former.name, request.replicas or former.replication
+    former = _with_limits(former, request)
     if (name, schema) == (former.name, former.schema):
         return msgspec.structs.replace(former, kind=kind, replication=replication)
     is_first = former.fully_applied_schema is None
@@ -539,6 +545,23 @@ def alter(former: TableRecord, request: ddl.AlterTable) -> TableRecord:
         fully_applied_schema=former.schema if is_first else former.fully_applied_schema,
         fully_applied_version=former.schema_version if is_first else former.fully_applied_version,
     )
+
+
+def _with_limits(former: TableRecord, request: ddl.AlterTable) -> TableRecord:
+    """Return the record with the request's limits of sizes. Raise ValueError."""
+    split_above = former.split_above if request.split_above is None else request.split_above
+    merge_below = former.merge_below if request.merge_below is None else request.merge_below
+    if (split_above, merge_below) == (former.split_above, former.merge_below):
+        return former
+    if why := _objection_to_limits(split_above, merge_below, former.replication, former.storage):
+        raise ValueError(why)
+    return msgspec.structs.replace(former, split_above=split_above, merge_below=merge_below)
+
+
+def _objection_to_limits(split_above: int, merge_below: int, replication: int, storage: str) -> str:
+    if (split_above or merge_below) and (replication > 1 or storage == Storage.TABLET):
+        return "--split-above and --merge-below are for tables with shared storage and one replica"
+    return objection_to_settings(split_above, merge_below)
 
 
 def alter_finished(former: TableRecord) -> TableRecord:

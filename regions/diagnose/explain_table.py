@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from regions.assign.catalog.schema_rollout import RolloutState, rollout_state
+from regions.assign.resharding.automatic import limits_words, pause_of
 from regions.cluster.entities import Replica, Table
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
@@ -58,13 +59,17 @@ def explain_table(
         waiting=sorted(holdups, key=lambda one: (-one.replicas, one.text)),
         not_looked_at=max(0, len(late) - EXAMINED_MAX),
         way_out=_ways_out(table, holdups),
-        notes=_notes(table.record),
+        notes=_notes(table.record, world),
     )
 
 
-def _notes(record: TableRecord) -> list[str]:
+def _notes(record: TableRecord, world: ClusterState) -> list[str]:
     note = one_copy(record.kind, record.replication, record.storage)
-    return [note] if note else []
+    notes = [note] if note else []
+    if record.split_above or record.merge_below:
+        pause = pause_of(world)
+        notes.append(f"{limits_words(record)}{f'; not now: {pause}' if pause else ''}")
+    return notes
 
 
 def _state_of(table: Table, unfinished: list[Replica], world: ClusterState) -> str:

@@ -52,6 +52,9 @@ class CreateTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     #: schema's version, because stored rows may name both.
     restored_schema: Schema | None = None
     schema_version: int = 0
+    #: Bytes above which a region is split, and below which two neighbors are merged; 0: only by operators.
+    split_above: int = 0
+    merge_below: int = 0
 
 
 class SetTableIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -98,6 +101,9 @@ class AlterTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     kind: str = ""
     #: Number of voters that each tablet of the table is to have (TC-20); 0: as before. The schema version stays.
     replicas: int = 0
+    #: As in CreateTable; None: as before. They do not change the schema version.
+    split_above: int | None = None
+    merge_below: int | None = None
     #: Only check the request; the reply is what it would write.
     dry_run: bool = False
 

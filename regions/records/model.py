@@ -238,6 +238,9 @@ class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str = ""
     #: Where its rows are stored. Records of builds without tablets lack the field: their rows are shared.
     storage: Storage = Storage.SHARED
+    #: Bytes above which a region is split, and below which two neighbors are merged; 0: only by operators.
+    split_above: int = 0
+    merge_below: int = 0
     #: Fields written by a newer build that this build does not know, as JSON. They stay in the znode when this build
     #: rewrites the record (`regions/records/znodes.py`); no znode has a field named `newer`.
     newer: str = ""

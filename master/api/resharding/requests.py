@@ -30,7 +30,9 @@ from regions.records.znodes import encode
 BY_OPERATOR = "asked for by an operator"
 
 
-async def split(active_master: ActiveMaster, request: ms.SplitRegion, now_ms: int) -> ms.Resharded:
+async def split(
+    active_master: ActiveMaster, request: ms.SplitRegion, now_ms: int, reason: str = BY_OPERATOR
+) -> ms.Resharded:
     """Split a region. Raise RpcError if that is not possible."""
     joined = await _joined(active_master, (request.region_id,), request)
     if joined is not None:
@@ -39,10 +41,12 @@ async def split(active_master: ActiveMaster, request: ms.SplitRegion, now_ms: in
     await _check(active_master, [region])
     key = request.at or await _middle(active_master, region)
     _refuse(objections.objection_to_key(region, key))
-    return await _accept(active_master, [region], split_at(region.record, key), request, now_ms)
+    return await _accept(active_master, [region], split_at(region.record, key), request, now_ms, reason)
 
 
-async def merge(active_master: ActiveMaster, request: ms.MergeRegions, now_ms: int) -> ms.Resharded:
+async def merge(
+    active_master: ActiveMaster, request: ms.MergeRegions, now_ms: int, reason: str = BY_OPERATOR
+) -> ms.Resharded:
     """Merge two neighbors, named in any order. Raise RpcError if that is not possible."""
     world = active_master.assigner.world
     for ids in ((request.region_id, request.other), (request.other, request.region_id)):
@@ -53,7 +57,7 @@ async def merge(active_master: ActiveMaster, request: ms.MergeRegions, now_ms: i
     left, right = sorted(pair, key=lambda one: one.record.start_key)
     await _check(active_master, [left, right])
     _refuse(objections.objection_to_pair(left, right))
-    return await _accept(active_master, [left, right], (merged(left.record, right.record),), request, now_ms)
+    return await _accept(active_master, [left, right], (merged(left.record, right.record),), request, now_ms, reason)
 
 
 async def _check(active_master: ActiveMaster, regions: list[Region]) -> None:
@@ -106,12 +110,13 @@ async def _accept(
     daughters: tuple[RegionRecord, ...],
     request: ms.SplitRegion | ms.MergeRegions,
     now_ms: int,
+    reason: str,
 ) -> ms.Resharded:
     """Write the work, and wait for its end if the request says so."""
     table = parents[0].table
     ids = tuple(one.record.region_id for one in parents)
     record = ReshardingRecord(
-        table.record.table_id, ids, daughters, reason=BY_OPERATOR, epoch=active_master.fence.epoch, since_ms=now_ms,
+        table.record.table_id, ids, daughters, reason=reason, epoch=active_master.fence.epoch, since_ms=now_ms,
         origin=acting(),
     )  # fmt: skip
     if request.dry_run:
