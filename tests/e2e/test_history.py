@@ -231,8 +231,15 @@ def test_the_past_is_read_back_as_it_was(tmp_path: Path) -> None:
         assert [one["server"] for one in owners if not one["is_gap"]] == [names[uuid] for uuid in held]
         assert all(one["to_ms"] <= two["from_ms"] for one, two in itertools.pairwise(owners))
         lines = run_rk("history", region_id, "--owner", "--store", cluster.hosts).stdout.splitlines()
-        assert len(lines) == len(owners)
+        assert len([line for line in lines if "  nobody to " not in line]) == len(owners)
         assert lines[-1].endswith(f"{names[held[-1]]} until now")
+        closed = run_rk("region", "unassign", region_id, "--store", cluster.hosts)
+        assert closed.returncode == 0, closed.stderr
+        ended, nobody = run_rk("history", region_id, "--owner", "--store", cluster.hosts).stdout.splitlines()[-2:]
+        assert f"  {names[held[-1]]} to " in ended
+        assert nobody.endswith("  nobody until now")
+        then = next(one for one in asked("state", "--at", "0s")["regions"] if one["region"] == region_id)
+        assert (then["standing"], then["open_on"]) == ("CLOSED", "")
 
 
 @pytest.mark.parametrize("option", ["--no-mirror", "--mirror"])

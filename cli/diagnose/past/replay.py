@@ -113,9 +113,9 @@ def show_owners(found: list[OwnerLine], region_id: str) -> None:
 
 
 def owner_lines(found: list[OwnerLine]) -> list[str]:
-    """Return the intervals for people: from, to, server, and how it ended."""
+    """Return the intervals for people: from, to, server, and how it ended; between them the times without a server."""
     texts = []
-    for one in found:
+    for at, one in enumerate(found):
         number = f"#{one.replica} " if one.replica else ""
         begin = output.moment(one.from_ms) if one.from_ms else "before the history begins   "
         if one.is_gap:
@@ -124,4 +124,17 @@ def owner_lines(found: list[OwnerLine]) -> list[str]:
         end = f"to {output.moment(one.to_ms)}" if one.to_ms else "until now"
         ended = f", then the history has a {GAP}" if one.ended == GAP else f", {one.ended}" if one.ended else ""
         texts.append(f"{number}{begin}  {one.server} {end}{ended}")
+        if one.to_ms and one.ended != GAP:
+            later = next((two for two in found[at + 1 :] if two.replica == one.replica), None)
+            texts += _nobody(number, one.to_ms, None if later is None else later.from_ms)
     return texts
+
+
+def _nobody(number: str, from_ms: int, to_ms: int | None) -> list[str]:
+    """Return the line for a time during which no server held a replica, if it has a length; `to_ms` None: until now."""
+    if to_ms is None:
+        return [f"{number}{output.moment(from_ms)}  nobody until now"]
+    if to_ms <= from_ms:
+        return []
+    took = output.seconds((to_ms - from_ms) / 1000)
+    return [f"{number}{output.moment(from_ms)}  nobody to {output.moment(to_ms)}, for {took}"]

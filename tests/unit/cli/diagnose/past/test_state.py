@@ -10,7 +10,7 @@ import pytest
 from cli.common.errors import UsageFaultError
 from cli.common.names import Names
 from cli.diagnose.history import HistoryView
-from cli.diagnose.past.replay import owner_lines, owners, range_of, replay
+from cli.diagnose.past.replay import OwnerLine, owner_lines, owners, range_of, replay
 from cli.diagnose.past.state import describe, point_of, state_of
 from regions.cluster.history import (
     EPOCH_BEGINS,
@@ -59,6 +59,7 @@ EVERY = """\
 """
 OWNERS = """\
 2026-11-23 21:05:43.012+0100  h:5 to 2026-11-23 21:05:43.020+0100, server death
+2026-11-23 21:05:43.020+0100  nobody until now
 """
 
 
@@ -97,6 +98,35 @@ def test_a_point_before_the_history_is_said_to_be_unknown() -> None:
 def test_who_has_held_a_region() -> None:
     past = view()
     assert "\n".join(owner_lines(owners(past.entries, "t.0", past.names))) + "\n" == OWNERS
+
+
+def test_times_without_a_server_are_lines_between_the_owners() -> None:
+    """A region that was closed for half an hour must not look as if one server had followed the other.
+
+    Tried: without `_nobody` the second line is missing.
+    """
+
+    def owner(
+        replica: int, server: str, from_ms: int, to_ms: int, *, is_gap: bool = False, ended: str = ""
+    ) -> OwnerLine:
+        return OwnerLine("t.0", replica, server, from_ms, to_ms, ended, is_gap)
+
+    found = [
+        owner(0, "server-1", NOW_MS, NOW_MS + 1_000, ended="close done"),
+        owner(1, "server-9", NOW_MS, 0),
+        owner(0, "server-2", NOW_MS + 3_500, NOW_MS + 4_000, ended="gap"),
+        owner(0, "", NOW_MS + 4_000, NOW_MS + 4_000, is_gap=True),
+        owner(0, "server-3", NOW_MS + 5_000, 0),
+    ]
+    words = [line.partition("+0100  ")[2] for line in owner_lines(found)]
+    assert words == [
+        "server-1 to 2026-11-23 21:05:44.000+0100, close done",
+        "nobody to 2026-11-23 21:05:46.500+0100, for 2.50 s",
+        "server-9 until now",
+        "server-2 to 2026-11-23 21:05:47.000+0100, then the history has a gap",
+        "gap: steps were not recorded, so another server may have held it",
+        "server-3 until now",
+    ]
 
 
 def test_a_replay_has_the_steps_between_two_points_and_both_states() -> None:
