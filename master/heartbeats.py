@@ -18,7 +18,7 @@ from master.active import ActiveMaster
 from master.process import MasterProcess
 from regions.diagnose.live.doubts import doubtful
 from regions.liveness.roster import SILENT_MS, Roster
-from regions.messages import BUSY, WRONG_CLUSTER, WRONG_MASTER, Contact, Contacts
+from regions.messages import BUSY, FORBIDDEN, WRONG_CLUSTER, WRONG_MASTER, Contact, Contacts
 from regions.messages.heartbeat import Heartbeat, HeartbeatReply, Report
 from regions.records.model import Incarnation
 
@@ -35,7 +35,7 @@ class HeartbeatReceiver:
         self._master = master
         self._now_ms = now_ms
         self.roster = Roster()
-        #: Heartbeats rejected because they were of another cluster, or for another master.
+        #: Heartbeats rejected because they were of another cluster, for another master, or by another identity.
         self.refused = 0
         #: Receives the replicas whose owner is in doubt after a report.
         self.doubted: Callable[[list[str]], None] = lambda _: None
@@ -45,7 +45,8 @@ class HeartbeatReceiver:
     def answer(self, beat: Heartbeat) -> HeartbeatReply:
         """Accept a heartbeat and return the reply.
 
-        Raise RpcError: WRONG_CLUSTER, WRONG_MASTER, or BUSY until this master has read the cluster id from the store.
+        Raise RpcError: WRONG_CLUSTER, WRONG_MASTER, FORBIDDEN for the server of another identity, or BUSY until this
+        master has read the cluster id from the store.
         """
         master = self._master
         if not master.cluster_id:
@@ -59,9 +60,13 @@ class HeartbeatReceiver:
         if beat.recipient not in ("", master.uuid):
             self.refused += 1
             raise RpcError(WRONG_MASTER, f"this is master {master.uuid}")
-        now_ms = self._now_ms()
+        now_ms, sender = self._now_ms(), master.caller_principal()
+        objection = self.roster.objection(beat.server, sender, now_ms)
+        if objection:
+            self.refused += 1
+            raise RpcError(FORBIDDEN, objection)
         crowded = self.roster.crowded
-        member = self.roster.accept(beat, now_ms)
+        member = self.roster.accept(beat, now_ms, sender)
         if now_ms >= self._forget_ms or crowded != self.roster.crowded:
             self._forget(now_ms)
         leads = master.active_master if master.role == "active" else None

@@ -115,7 +115,9 @@ HEARTBEATS: Final = (
         lambda h: h.roster.crowded,
     ),
     HeartbeatFigure(
-        _counter("heartbeats_refused", "Heartbeats rejected: of another cluster, or for another master."),
+        _counter(
+            "heartbeats_refused", "Heartbeats rejected: of another cluster, for another master, or by another identity."
+        ),
         lambda h: h.refused,
     ),
 )

@@ -9,6 +9,9 @@ Anybody who may send heartbeats can invent servers, so the roster is bounded. A 
 heartbeats; if the roster is full, the servers that are not known give way first, then those that are silent. A known
 server that still sends heartbeats never does.
 
+A server's heartbeats are bound to the identity that proved the first one: other servers' certificates are worth nothing
+for them. A new start may prove another identity once the former start is silent.
+
 Heartbeats may arrive late, twice or out of order. The roster ignores a heartbeat of an earlier start of the server, or
 with a sequence number that is not above the last one.
 """
@@ -19,6 +22,7 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
+from coord.security.principal import NOBODY, Principal
 from regions.messages.heartbeat import Heartbeat, ServerFigures
 from regions.records.model import Incarnation, ServerRecord
 
@@ -37,10 +41,12 @@ MEMBERS_MAX: Final = 10_000
 class RosterEntry:
     """One start of one server that has sent heartbeats to this master."""
 
-    __slots__ = ("beats", "figures", "incarnation", "received_ms", "record", "sequence")
+    __slots__ = ("beats", "figures", "incarnation", "received_ms", "record", "sender", "sequence")
 
-    def __init__(self, incarnation: Incarnation) -> None:
+    def __init__(self, incarnation: Incarnation, sender: Principal) -> None:
         self.incarnation = incarnation
+        #: Proved identity of the first heartbeat's sender, NOBODY on an open cluster.
+        self.sender = sender
         #: The server's registration, None until the server has sent it (HB-05).
         self.record: ServerRecord | None = None
         self.sequence = 0
@@ -73,7 +79,16 @@ class Roster:
         """Return all entries, sorted by uuid."""
         return [self._members[uuid] for uuid in sorted(self._members)]
 
-    def accept(self, beat: Heartbeat, now_ms: int) -> RosterEntry | None:
+    def objection(self, server: Incarnation, sender: Principal, now_ms: int) -> str:
+        """Return why this sender may not send heartbeats of `server`, "" if it may."""
+        member = self._members.get(server.uuid)
+        if member is None or member.sender == sender:
+            return ""
+        if member.incarnation != server and now_ms - member.received_ms > SILENT_MS:
+            return ""
+        return f"{member.sender} sends the heartbeats of server {server.uuid}, and {sender} may not"
+
+    def accept(self, beat: Heartbeat, now_ms: int, sender: Principal = NOBODY) -> RosterEntry | None:
         """Accept a heartbeat and return the server's entry.
 
         None: the heartbeat must be ignored, because it is stale, or of a new server while the roster is full.
@@ -87,7 +102,7 @@ class Roster:
             if member is None and len(self._members) >= MEMBERS_MAX and not self._make_room(now_ms):
                 self.crowded += 1
                 return None
-            member = self._members[server.uuid] = RosterEntry(server)
+            member = self._members[server.uuid] = RosterEntry(server, sender)
         if beat.sequence <= member.sequence:
             self.stale += 1
             return None

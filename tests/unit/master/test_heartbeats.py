@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from coord.rpc.wire import RpcError
+from coord.security.principal import NOBODY, Principal
 from master.heartbeats import HeartbeatReceiver
 from regions import messages as ms
 from regions.liveness.reports import PATIENCE_MS
@@ -54,6 +55,9 @@ class Standby:
 
     uuid, start_code, role, cluster_id, active_master = "m", 3, "standby", "c", None
     election: Any = Elected()
+
+    def caller_principal(self) -> Principal:
+        return NOBODY
 
 
 class Master(Bench):
@@ -342,3 +346,29 @@ def test_invented_servers_leave_nothing_behind(master: Master) -> None:
     master.beat()
     assert [one.server for one in master.ear.contacts().contacts] == [S1]
     assert list(master.active_master.reports.lists()) == [S1]
+
+
+def test_a_server_sends_no_heartbeats_of_another_one(master: Master) -> None:
+    """Its certificate is that of a server, but not of this one. A new start may prove another identity, for instance a
+    certificate instead of a key, once the former one is silent.
+
+    Fails if `answer` does not ask `Roster.objection`.
+    """
+    own, other = Principal("server", "server-1"), Principal("server", "server-2")
+    senders = [own]
+    master.caller_principal = lambda: senders[-1]  # type: ignore[method-assign]
+    master.beat()
+    senders.append(other)
+    for server in (S1, Incarnation(S1.uuid, S1.start_code + 1)):
+        with pytest.raises(
+            RpcError, match="server:server-1 sends the heartbeats of server s1, and server:server-2 may"
+        ):
+            master.beat(server=server)
+    assert master.ear.refused == 2
+    master.wait(SILENT_MS + 1_000)
+    with pytest.raises(RpcError):
+        master.beat()
+    master.beat(server=Incarnation(S1.uuid, S1.start_code + 1))
+    member = master.ear.roster.find(S1.uuid)
+    assert member is not None
+    assert member.sender == other
