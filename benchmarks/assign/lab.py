@@ -111,7 +111,7 @@ class Daemon:
     def serve_admin(self, port: int) -> None:
         """Have the process serve its admin pages once it is started."""
         self.admin = (self.address[0], port)
-        self._command += ["--admin-address", f"{self.address[0]}:{port}"]
+        self.command += ["--admin-address", f"{self.address[0]}:{port}"]
 
     @property
     def pid(self) -> int:
