@@ -9,14 +9,14 @@ const SHOWN = 200;
 const PAGE = 50;
 
 export function transitions(main, state) {
-  const list = el("div"), stream = el("div");
+  const list = el("div"), sum = el("p", { class: "sum" }), pager = el("div"), stream = el("div");
   let isPaused = false, wanted = "", steps = [];
   const pause = el("button", { type: "button", "aria-pressed": "false", onclick: () => { isPaused = !isPaused; pause.setAttribute("aria-pressed", String(isPaused)); if (!isPaused) { steps = state.steps; show(); } } }, "pause");
   const filter = el("input", { type: "search", placeholder: "region, server, cause", "aria-label": "Filter the steps", oninput: () => { wanted = filter.value.trim().toLowerCase(); show(); } });
   const order = { column: 3, down: true };
   let first = 0, found = null;
   main.append(el("h1", null, "Transitions"), el("p", { class: "lead" }, "Every region that is on its way, by the age of its transition: not of its present state, and not of this page."),
-    list, el("h2", null, "Steps"), el("div", { class: "bar" }, filter, pause), stream, foot("rk watch", "rk why TABLE:KEY", "rk history --follow"));
+    sum, pager, list, el("h2", null, "Steps"), el("div", { class: "bar" }, filter, pause), stream, foot("rk watch", "rk why TABLE:KEY", "rk history --follow"));
 
   const columns = [
     { name: "region", wrap: true, order: "region", cell: (one) => el("a", { href: "#/region/" + encodeURIComponent(regionOf(one.key)), "data-focus": one.key }, el("code", null, one.key)) },
@@ -38,13 +38,14 @@ export function transitions(main, state) {
   const view = follow("transitions", () => ({ first, order: (order.down ? "-" : "") + columns[order.column].order }), 1000,
     (one) => { found = one; first = one.first; draw(); }, (text) => replace(list, el("p", { class: "reasons degraded" }, text)));
   const turn = (to) => { first = Math.max(0, to); view.again(); };
-  const step = (text, to, isOff) => el("button", { type: "button", "data-focus": "page" + text, disabled: isOff, onclick: () => turn(to) }, text);
+  const step = (text, by, isOff) => el("button", { type: "button", "data-focus": "page" + text, disabled: isOff, onclick: () => turn(by ? Math.min(first + by, 999999999) : 0) }, text);
   function draw() {
     const { total, transitions: rows } = found, end = first + PAGE;
+    replace(sum, !total ? "" : `${count(total, "region is", "regions are")} in transition` + (total > PAGE ? `, shown are ${number(first + 1)} to ${number(Math.min(end, total))}` : "") + (found.age_ms > 1500 ? `; the order is ${duration(found.age_ms)} old` : ""));
+    // Apart from the table, whose ages are drawn anew each second: a button that is replaced meanwhile loses its click.
+    replace(pager, total > PAGE ? el("div", { class: "bar" }, step("first", 0, !first), step("back", -PAGE, !first), step("on", PAGE, end >= total), step("last", 1e9, end >= total)) : "");
     if (!total) { replace(list, el("p", { class: "reasons healthy" }, "No region is in transition.")); return; }
-    replace(list, el("p", { class: "sum" }, `${count(total, "region is", "regions are")} in transition` + (total > PAGE ? `, shown are ${number(first + 1)} to ${number(Math.min(end, total))}` : "") + (found.age_ms > 1500 ? `; the order is ${duration(found.age_ms)} old` : "")),
-      total > PAGE ? el("div", { class: "bar" }, step("first", 0, !first), step("back", first - PAGE, !first), step("on", end, end >= total), step("last", total - 1, end >= total)) : "",
-      table("Regions in transition", columns, rows, { sort: order, isOrdered: true, again: () => turn(0), empty: "all of these have ended" }));
+    replace(list, table("Regions in transition", columns, rows, { sort: order, isOrdered: true, again: () => turn(0), empty: "all of these have ended" }));
   }
   function show() {
     const match = (one) => !wanted || [one[1], state.place(one[6]), one[5], one[3], one[4], one[8], one[10]].join(" ").toLowerCase().includes(wanted);
