@@ -46,6 +46,9 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
     help="A host name under which the admin port is reached, beside addresses and --address. May be repeated.",
 )
 @click.option(
+    "--admin-hide-keys", is_flag=True, help="On the live page, show names in place of the keys of regions and rows."
+)
+@click.option(
     "--purge-after",
     default="1h",
     show_default=True,
@@ -120,6 +123,7 @@ def run(
     address: tuple[str, int],
     admin_address: tuple[str, int] | None,
     admin_names: tuple[str, ...],
+    admin_hide_keys: bool,
     root: str,
     session_timeout_ms: int,
     insecure: bool,
@@ -158,6 +162,7 @@ def run(
             admin_host=admin_address[0] if admin_address else "",
             admin_port=admin_address[1] if admin_address else 0,
             admin_names=admin_names,
+            admin_hide_keys=admin_hide_keys,
             root=root,
             session_timeout_ms=session_timeout_ms,
             min_servers=min_servers,

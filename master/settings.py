@@ -73,6 +73,8 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: int = 0
     #: Host names under which browsers and scrapers reach the admin port, beside addresses and `host`.
     admin_names: tuple[str, ...] = ()
+    #: Show names in place of the keys of regions and rows on the live page.
+    admin_hide_keys: bool = False
     root: str = DEFAULT_ROOT
     session_timeout_ms: int = 3_000
     #: A cluster startup assigns no region before this many region servers have registered (RT-03).

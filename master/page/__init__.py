@@ -2,6 +2,7 @@
 
     site.py        requests below `/` and `/ui/`: files, data, the stream; what is refused
     feed.py        follows the master's cluster state and sends the changes to all listeners, in bounded turns
+    hiding.py      names in place of keys, with --admin-hide-keys
     listeners.py   one browser on the stream, and its bounds
     figures.py     what is sent each second: verdict, counts, servers
     views.py       what is read when a page is opened: one region, tables, plans, runs, drills, alarms

@@ -22,6 +22,7 @@ from twisted.logger import Logger
 
 from master.assignment.transition_times import TransitionTimes
 from master.heartbeats import HeartbeatReceiver
+from master.page.hiding import KeyHider
 from master.page.listeners import LISTENERS_MAX, PageListener, event
 from master.process import MasterProcess
 from regions.cluster.state import ClusterState
@@ -118,9 +119,12 @@ class Following:
 
 
 class Feed:
-    """See the module docstring. `figures` returns what is sent each second."""
+    """See the module docstring. `figures` returns what is sent each second; with a `hider` no key is sent."""
 
-    def __init__(self, reactor: Any, master: PageSource, figures: Callable[[Feed], object]) -> None:
+    def __init__(
+        self, reactor: Any, master: PageSource, figures: Callable[[Feed], object], hider: KeyHider | None = None
+    ) -> None:
+        self._hider = hider
         self._reactor = reactor
         self._master = master
         self._figures = figures
@@ -269,10 +273,13 @@ class Feed:
         model = following.model
         if listener.sent is None:
             listener.sent = 0
-            listener.send(event("begin", b"{}", following.replay.latest_id))
+            begin = _encoder.encode({"keys_hidden": self._hider is not None})
+            listener.send(event("begin", begin, following.replay.latest_id))
         at = (listener.sent, *listener.named)
         if at not in parts and (listener.sent < len(model) or listener.named < (len(model.tables), len(model.servers))):
             part = model.named_part(*at)
+            if self._hider is not None:
+                part = self._hider.part(part)
             parts[at] = event("part", _encoder.encode(part)), len(part.key)
         if at in parts:
             listener.send(parts[at][0])
@@ -281,7 +288,7 @@ class Feed:
         listener.is_complete = following.is_loaded and listener.sent >= len(model)
         if listener.is_complete:
             listener.send(event("end", b"{}"))
-            listener.send(event("steps", _encoder.encode(self._steps(following, is_new=True))))
+            listener.send(event("steps", self._encoded(self._steps(following, is_new=True))))
 
     def _send_changes(self, following: Following) -> bool:
         """Look at what has changed, if that is due, then send it. Return True if there is more to do now."""
@@ -304,11 +311,13 @@ class Feed:
         """Send all listeners the changes that were looked at, and the latest steps."""
         delta, message = following.model.take(), b""
         if delta is not None:
+            if self._hider is not None:
+                delta = self._hider.delta(delta)
             message = event("delta", _encoder.encode(delta), following.replay.next_id())
             following.replay.add(message)
         steps = self._steps(following)
         if steps:
-            message += event("steps", _encoder.encode(steps))
+            message += event("steps", self._encoded(steps))
         for listener in list(self.listeners) if message else ():
             if listener.sent is not None:
                 listener.send(message)
@@ -356,7 +365,10 @@ class Feed:
             self._work("measures", self._look_at_measures(following))
 
     def _make_figures(self) -> None:
-        self._latest_figures = event("figures", _encoder.encode(self._figures(self)))
+        self._latest_figures = event("figures", self._encoded(self._figures(self)))
+
+    def _encoded(self, value: object) -> bytes:
+        return _encoder.encode(value if self._hider is None else self._hider.value(value))
 
     def _sample(self, late_ms: float) -> None:
         """Add a value to each curve."""

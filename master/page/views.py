@@ -17,6 +17,7 @@ from coord.errors import CoordError, NoNode
 from master.api.reads import ReadView, read, table_summary
 from master.catalog import store
 from master.page.feed import Feed, PageSource
+from master.page.hiding import KeyHider
 from master.page.transitions import TransitionList
 from regions import messages as ms
 from regions.balance.sizes import NOT_MEASURED
@@ -59,7 +60,10 @@ class ViewSource(PageSource, Protocol):
 class Views:
     """Reads views by name; see the module docstring."""
 
-    def __init__(self, reactor: Any, master: ViewSource, layout: Layout, feed: Feed) -> None:
+    def __init__(
+        self, reactor: Any, master: ViewSource, layout: Layout, feed: Feed, hider: KeyHider | None = None
+    ) -> None:
+        self._hider = hider
         self._reactor = reactor
         self._master = master
         self._layout = layout
@@ -86,7 +90,8 @@ class Views:
         found = self._views.get(view)
         if found is None:
             raise NotFound(f"There is no view {view[:40]!r}.")
-        return await found(given)
+        answer = await found(given)
+        return answer if self._hider is None else self._hider.value(answer)
 
     # --- from memory --------------------------------------------------------------------------------------------------
 
@@ -126,19 +131,25 @@ class Views:
         }
 
     async def _table(self, given: Mapping[str, str]) -> object:
-        """Return a table with a page of its regions, from the start key `from` on."""
-        view, name = self._view(), given.get("name", "")
+        """Return a table with a page of its regions, from `from` on, which is the `next` of an earlier page."""
+        view, name, start = self._view(), given.get("name", ""), given.get("from", "")
+        if self._hider is not None:  # then the browser knows a region's id, not its key
+            first = view.world.regions.get(start)
+            start = "" if first is None else first.record.start_key
         table = view.world.names.get(name)
         if table is None:
             raise NotFound(f"There is no table {name[:80]!r}.")
-        regions = read(view, ms.DescribeTable(name, start_key=given.get("from", ""), limit=REGIONS_PAGE + 1))
+        regions = read(
+            view,
+            ms.DescribeTable(name, start_key=start, limit=REGIONS_PAGE + 1),
+        )
         assert isinstance(regions, ms.Regions), "DescribeTable is answered with regions"
         more = regions.regions[REGIONS_PAGE:]
         return {
             "summary": table_summary(table, view, view.totals().of_tables(view)[table.record.table_id]),
             "explained": read(view, ms.ExplainTable(name)),
             "regions": regions.regions[:REGIONS_PAGE],
-            "next": more[0].region.start_key if more else "",
+            "next": "" if not more else more[0].region.start_key if self._hider is None else more[0].region.region_id,
         }
 
     async def _transitions(self, given: Mapping[str, str]) -> object:

@@ -1,6 +1,6 @@
 """The real page of a made-up master, without a store: many regions, or hostile names. Prints its address.
 
-    python -m tests.browser.synthetic --regions 100000 [--hostile]
+    python -m tests.browser.synthetic --regions 100000 [--hostile] [--hide-keys]
 
 Twenty times a second some regions move.
 """
@@ -19,6 +19,7 @@ from twisted.internet import reactor
 from coord.http import AdminHttp
 from master.page.feed import Feed
 from master.page.figures import FiguresMaker
+from master.page.hiding import KeyHider
 from master.page.site import PageSite
 from master.page.views import Views
 from regions.cluster.history import StepLog
@@ -84,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--regions", type=int, default=1_000)
     parser.add_argument("--hostile", action="store_true")
+    parser.add_argument("--hide-keys", action="store_true")
     given = parser.parse_args()
     world = world_of(given.regions, hostile=given.hostile)
     loop: Any = reactor
@@ -94,13 +96,14 @@ def main() -> None:
     master.api = SimpleNamespace(status=lambda _repeated_for: status_of(master, world))
     feed: Any = None
     maker = FiguresMaker(master, list, dict)
-    feed = Feed(loop, master, lambda one: maker.make(one.world(), one.curves))
+    hider = KeyHider(b"a secret") if given.hide_keys else None
+    feed = Feed(loop, master, lambda one: maker.make(one.world(), one.curves), hider)
     admin = AdminHttp(
         registry=CollectorRegistry(),
         health=lambda: (True, {}),
         ready=lambda: (True, {}),
         status=dict,
-        front=PageSite(feed, Views(loop, master, Layout("/rk"), feed)),
+        front=PageSite(feed, Views(loop, master, Layout("/rk"), feed, hider)),
         names=set(),
     )
     keys = itertools.cycle(list(world.replicas))

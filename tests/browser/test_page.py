@@ -229,6 +229,16 @@ def test_hostile_names_are_text(browser: Any) -> None:
         assert one.read("window.hurt === undefined && document.querySelectorAll('main img').length === 0")
 
 
+def test_hidden_keys_reach_no_browser(browser: Any) -> None:
+    """The map and a table show names. Fails if `Views.read` does not hide."""
+    with synthetic("--regions", "40", "--hide-keys") as (address, _), tab(browser, address + "#/regions") as one:
+        assert one.read("rk.model.start.slice(0, 20).filter((key) => /^key-[0-9a-f]{10}$/.test(key)).length") == 19
+        one.wait("document.querySelector('#told').innerText.includes('keys are hidden')")
+        one.show("tables/orders")
+        one.wait("document.querySelector('main').innerText.includes('key-')")
+        assert "key-0000" not in one.page.content()
+
+
 def screenshots(folder: Path) -> None:
     """Write one small picture of each view of a made-up cluster: `python -m tests.browser.test_page FOLDER`."""
     from playwright.sync_api import sync_playwright  # an extra

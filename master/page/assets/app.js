@@ -112,7 +112,7 @@ function header() {
     const age = figures.role === "active" ? "" : figures.stale_ms < 0 ? ", which still reads the cluster" : `, ${duration(figures.stale_ms)} old`;
     const since = figures.role === "active" && figures.active_since_ms ? `, for ${duration(state.now() - figures.active_since_ms)}` : "";
     const active = figures.masters.find((one) => one.role === "active");
-    replace(told, `told by ${figures.role === "active" ? "active master" : figures.role === "standby" ? "standby master" : "a master that is becoming active,"} ${figures.address}${age}${since}${figures.epoch ? `, epoch ${figures.epoch}` : ""}`,
+    replace(told, `told by ${figures.role === "active" ? "active master" : figures.role === "standby" ? "standby master" : "a master that is becoming active,"} ${figures.address}${age}${since}${figures.epoch ? `, epoch ${figures.epoch}` : ""}${state.model.keysHidden ? "; keys are hidden" : ""}`,
       figures.role !== "active" && active && active.page ? [" · ", el("a", { href: `http://${active.page}/${location.hash}`, "data-focus": "active" }, "the active one")] : "");
   }
 }
@@ -139,7 +139,7 @@ function listen() {
     header();
     if (stream.readyState === EventSource.CLOSED) setTimeout(() => { stream.close(); listen(); }, 2000);
   };
-  on("begin", () => { state.model.reset(); state.steps = []; soon(); });
+  on("begin", (one) => { state.model.reset(one.keys_hidden); state.steps = []; soon(); });
   on("part", (one) => { state.model.part(one); soon(); });
   on("end", () => { state.model.isComplete = true; soon(); performance.mark("rk-complete"); });
   on("delta", (one) => { state.model.delta(one); soon(); if (shown && shown.delta) shown.delta(one); });

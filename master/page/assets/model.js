@@ -20,7 +20,9 @@ export class Model {
     this.reset();
   }
 
-  reset() {
+  /** `keysHidden`: the starts of rows are names without an order (`--admin-hide-keys`). */
+  reset(keysHidden = false) {
+    this.keysHidden = keysHidden;
     this.tables = [];
     this.servers = [];
     this.length = 0;
@@ -106,12 +108,13 @@ export class Model {
     for (const [at, per_s] of one.loaded || []) { if (at < this.length) { this.load[at] = per_s; this.changed.add(at); } }
   }
 
-  /** Rows of each table in key order: [{table, rows}], tables in the order in which they were first seen.
+  /** Rows of each table in key order, that of region ids if keys are hidden: [{table, rows}], tables in the order in which they were first seen.
    *  Only new rows are sorted; they are merged with those that are in order. */
   ordered() {
     if (!this.isReordered) return this.orders;
     const { start, key } = this, starts = this.hasAstral ? byCodePoints : byUnits;
-    const compare = (a, b) => starts(start[a], start[b]) || byUnits(key[a], key[b]);
+    const byKey = (a, b) => byUnits(key[a], key[b]);
+    const compare = this.keysHidden ? byKey : (a, b) => starts(start[a], start[b]) || byKey(a, b);
     const groups = new Map(this.orders.map(({ table, rows }) => [table, this.hasGone ? rows.filter((n) => this.state[n] !== GONE) : rows]));
     const fresh = new Map();
     for (const n of this.unordered) {

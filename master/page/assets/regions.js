@@ -104,6 +104,7 @@ export function regions(main, state) {
     const wanted = find.value.trim();
     if (model.numbers.has(wanted)) { open(model.numbers.get(wanted)); return; }
     for (const [name, n] of model.numbers) if (wanted && name.startsWith(wanted)) { open(n); return; }
+    if (model.keysHidden) { sum.textContent = wanted ? "Keys are hidden: find a region by its id." : ""; return; }
     const cut = wanted.indexOf(":"), name = cut < 0 ? wanted : wanted.slice(0, cut), where = cut < 0 ? "" : wanted.slice(cut + 1);
     for (const { table, rows } of model.ordered()) {
       if (state.tableName(model.tables[table]) !== name) continue;
