@@ -6,20 +6,28 @@ counts as 0. A transition whose first step another master has taken counts from 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from coord.metrics.spans import LONG_BOUNDS_S, SpansByName
 from regions.records.model import RegionState
 from regions.transitions.entries import SeenStep
+from regions.transitions.states import Cause
 
 #: Cause of transitions that had begun before this master became active.
 EARLIER: Final = "before this master"
+#: Values of states and causes. A dict lookup is faster than the `value` property.
+_VALUES: Final[dict[object, str]] = {None: "", **{one: one.value for kind in (RegionState, Cause) for one in kind}}
 
 
-class _Begun(NamedTuple):
-    cause: str
-    since_ms: int
-    state_since_ms: int
+class _Begun:
+    """A transition that has begun: the cause and time of its first step, and the time of its latest step."""
+
+    __slots__ = ("cause", "since_ms", "state_since_ms")
+
+    def __init__(self, cause: str, since_ms: int) -> None:
+        self.cause = cause
+        self.since_ms = since_ms
+        self.state_since_ms = since_ms
 
 
 class TransitionTimes:
@@ -37,25 +45,25 @@ class TransitionTimes:
 
     def step(self, step: SeenStep) -> None:
         """Count the state and the transition that a step has ended."""
-        key, at_ms = step.key, step.at_ms
+        key, at_ms, before = step.key, step.at_ms, step.before
         self.steps += 1
         if step.after is RegionState.OPENED:
             self.opened += 1
-        if step.before is None:
+        if before is None:
             if step.after is not None:
-                self._begun[key] = _Begun("" if step.cause is None else step.cause.value, at_ms, at_ms)
+                self._begun[key] = _Begun(_VALUES[step.cause], at_ms)
             return
         known = self._begun.get(key)
         if known is not None:
-            self.states.add(step.before.value, _seconds(at_ms - known.state_since_ms))
+            self.states.add(_VALUES[before], _seconds(at_ms - known.state_since_ms))
         if step.after is None:
-            self._begun.pop(key, None)
             if known is not None:
+                del self._begun[key]
                 self.causes.add(known.cause, _seconds(at_ms - known.since_ms))
         elif known is None:
-            self._begun[key] = _Begun(EARLIER, at_ms, at_ms)
+            self._begun[key] = _Begun(EARLIER, at_ms)
         else:
-            self._begun[key] = known._replace(state_since_ms=at_ms)
+            known.state_since_ms = at_ms
 
     def since_ms(self, key: str) -> int | None:
         """Return the time of the first step of a replica's transition that this master has seen."""

@@ -144,8 +144,11 @@ class StepLog(deque[SeenStep]):
 
     def extend(self, steps: Iterable[SeenStep], /) -> None:
         """Add steps."""
-        for step in steps:
-            self.append(step)
+        added = list(steps)
+        super().extend(added)
+        if self.listener is not None:
+            for step in added:
+                self.listener(step)
 
     def take_unsaved(self, most: int = ENTRIES_MAX) -> list[HistoryEntry]:
         """Remove and return up to `most` of the oldest unsaved entries."""
