@@ -97,7 +97,10 @@ class OwnerDoubts:
                 if now_ms - doubt.since_ms < DOUBT_MAX_MS:
                     self._doubts[key] = doubt
                 continue
-            held = {server: [key] if key in keys else [] for server, (keys, _) in settled.items()}
+            owners = [server for server, one in settled.items() if key in one.keys]
+            if owners == [home]:
+                continue  # served where the store says: most replicas
+            held = {server: [key] if server in owners else [] for server in settled}
             found = dict(contradictions({key: home}, held))
             before, doubt.found = doubt.found, found.get(key)
             if doubt.found is None:
