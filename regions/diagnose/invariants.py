@@ -94,6 +94,7 @@ class Audit:
         self._table_grace_ms = table_grace_ms
         self._slices_max = slices_max
         self._history = History(wipe_allowed=True)
+        #: In the order of their latest steps.
         self._known: dict[str, ObservedTransition] = {}
         #: Start codes of servers that are certainly registered, by uuid.
         self._alive: dict[str, int] = {}
@@ -167,20 +168,21 @@ class Audit:
         self._history.changes.clear()
         if not changes:
             return []
+        self._known.pop(observed.key, None)
         if observed.exists:
-            self._known[observed.key] = observed
-        else:
-            self._known.pop(observed.key, None)
+            self._known[observed.key] = observed  # now the last one, see `tick`
         for change in changes:
             self.steps += 1 + change.missed
             self._add_to_slice(change)
+        found = [(Rule.ILLEGAL_STEP, breach) for breach in breaches]
+        if not found:
+            found = [(rule, f"{observed.key}: {text}") for rule, text in self._broken(observed, known, changes)]
+        if not found:
+            return []
         occurrence = f"{observed.czxid}:{observed.version}:{observed.exists}"
         alarms: list[Alarm] = []
-        for breach in breaches:
-            alarms += self._raise(Rule.ILLEGAL_STEP, observed.key, occurrence, breach, observed.at_ms)
-        if not breaches:
-            for rule, text in self._broken(observed, known, changes):
-                alarms += self._raise(rule, observed.key, occurrence, f"{observed.key}: {text}", observed.at_ms)
+        for rule, text in found:
+            alarms += self._raise(rule, observed.key, occurrence, text, observed.at_ms)
         return alarms
 
     @property
@@ -193,12 +195,18 @@ class Audit:
         self._alive.clear()
 
     def tick(self, now_ms: int) -> list[Alarm]:
-        """Check for transitions without progress. Called every few seconds."""
+        """Check for transitions without progress. Called every few seconds.
+
+        The transitions are in the order of their latest steps, so the first one with a recent step ends the check.
+        A step in the future was seen before the clock was set back.
+        """
         alarms: list[Alarm] = []
         for observed in self._known.values():
             record = observed.record
             still_ms = now_ms - observed.at_ms
-            if still_ms > self._still_ms and not record.parked and not self._waits_for_its_server(record):
+            if 0 <= still_ms <= self._still_ms:
+                break
+            if still_ms > 0 and not record.parked and not self._waits_for_its_server(record):
                 text = f"{observed.key}: {record.state.value} for {still_ms // 1000} s without a step (rk why)"
                 occurrence = f"{observed.czxid}:{observed.version}"
                 alarms += self._raise(Rule.STANDS_STILL, observed.key, occurrence, text, now_ms)

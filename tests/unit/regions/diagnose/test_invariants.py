@@ -222,6 +222,27 @@ def test_a_transition_that_stands_still_is_an_alarm_at_the_bound_and_not_before(
     assert parked.audit.tick(parked.now + 5_000) == []
 
 
+def test_a_transition_with_a_recent_step_hides_no_other_that_stands_still() -> None:
+    """RT-11: the check ends at the first recent step, so `see` must put a transition behind those it has overtaken.
+
+    Fails if `see` leaves it in its place. A step from before the clock was set back must not end the check: fails if
+    `tick` takes a time in the future for a recent one.
+    """
+    watched = Watched(still_ms=1_000)
+    watched.write("CLOSING")
+    other = TransitionRecord("t1.0002", "t1", 0, RegionState.CLOSING, source=B, epoch=3, deadline_ms=1)
+    watched.audit.see(ObservedTransition(watched.now, "t1.0002-0", other, 0, watched.zxid + 1, watched.zxid + 1))
+    watched.now += 900
+    watched.write("CLOSED")
+    assert [one.key for one in watched.audit.tick(watched.now + 200)] == ["t1.0002-0"]
+    set_back = Watched(still_ms=1_000)
+    set_back.now += 50_000
+    set_back.write("CLOSING")
+    set_back.now -= 50_000
+    set_back.audit.see(ObservedTransition(set_back.now, "t1.0002-0", other, 0, set_back.zxid + 1, set_back.zxid + 1))
+    assert [one.key for one in set_back.audit.tick(set_back.now + 2_000)] == ["t1.0002-0"]
+
+
 @pytest.mark.parametrize(
     ("stored", "lists", "expected"),
     [
