@@ -209,7 +209,7 @@ def test_transitions_are_listed_by_pages(browser: Any) -> None:
     """All are counted, and the next page follows. Fails if `follow` shows a late reply to an earlier question."""
     with synthetic("--regions", "1000") as (address, _), tab(browser, address + "#/transitions") as one:
         one.wait("document.querySelector('main .sum').innerText.includes('shown are 1 to 50')")
-        one.page.get_by_role("button", name="on", exact=True).click()
+        one.page.get_by_role("button", name="next →", exact=True).click()
         one.wait("document.querySelector('main .sum').innerText.includes('shown are 51 to 100')")
         one.page.get_by_role("button", name="region", exact=True).first.click()
         one.wait("document.querySelector('main .sum').innerText.includes('shown are 1 to 50')")

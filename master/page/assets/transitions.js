@@ -14,7 +14,7 @@ export function transitions(main, state) {
   const pause = el("button", { type: "button", "aria-pressed": "false", onclick: () => { isPaused = !isPaused; pause.setAttribute("aria-pressed", String(isPaused)); if (!isPaused) { steps = state.steps; show(); } } }, "pause");
   const filter = el("input", { type: "search", placeholder: "region, server, cause", "aria-label": "Filter the steps", oninput: () => { wanted = filter.value.trim().toLowerCase(); show(); } });
   const order = { column: 3, down: true };
-  let first = 0, found = null;
+  let first = 0, found = null, now = 0; // one time for all rows of a drawing
   main.append(el("h1", null, "Transitions"), el("p", { class: "lead" }, "Every region that is on its way, by the age of its transition: not of its present state, and not of this page."),
     sum, pager, list, el("h2", null, "Steps"), el("div", { class: "bar" }, filter, pause), stream, foot("rk watch", "rk why TABLE:KEY", "rk history --follow"));
 
@@ -22,8 +22,8 @@ export function transitions(main, state) {
     { name: "region", wrap: true, order: "region", cell: (one) => el("a", { href: "#/region/" + encodeURIComponent(regionOf(one.key)), "data-focus": one.key }, el("code", null, one.key)) },
     { name: "table", order: "table", cell: (one) => visible(one.table) },
     { name: "state", order: "state", cell: (one) => tag(one.state, one.parked ? "bad" : "warn") },
-    { name: "age", n: true, order: "age", cell: (one) => (one.began_at_least ? "≥ " : "") + duration(state.now() - one.began_ms) },
-    { name: "in state", n: true, order: "in state", cell: (one) => duration(state.now() - one.since_ms) },
+    { name: "age", n: true, order: "age", cell: (one) => (one.began_at_least ? "≥ " : "") + duration(now - one.began_ms) },
+    { name: "in state", n: true, order: "in state", cell: (one) => duration(now - one.since_ms) },
     { name: "deadline", n: true, cell: (one) => deadline(one) },
     { name: "attempt", n: true, order: "attempt", cell: (one) => (one.attempt ? `${one.attempt} of ${one.attempts_max}` : "") },
     { name: "server", cell: (one) => state.place(one.server) },
@@ -32,7 +32,7 @@ export function transitions(main, state) {
   ];
   function deadline(one) {
     if (!one.deadline_ms) return "";
-    const left = one.deadline_ms - state.now();
+    const left = one.deadline_ms - now;
     return el("span", { title: one.at_deadline || "" }, left >= 0 ? `in ${duration(left)}` : `${duration(-left)} ago`);
   }
   const view = follow("transitions", () => ({ first, order: (order.down ? "-" : "") + columns[order.column].order }), 1000,
@@ -41,9 +41,10 @@ export function transitions(main, state) {
   const step = (text, by, isOff) => el("button", { type: "button", "data-focus": "page" + text, disabled: isOff, onclick: () => turn(by ? Math.min(first + by, 999999999) : 0) }, text);
   function draw() {
     const { total, transitions: rows } = found, end = first + PAGE;
+    now = state.now();
     replace(sum, !total ? "" : `${count(total, "region is", "regions are")} in transition` + (total > PAGE ? `, shown are ${number(first + 1)} to ${number(Math.min(end, total))}` : "") + (found.age_ms > 1500 ? `; the order is ${duration(found.age_ms)} old` : ""));
     // Apart from the table, whose ages are drawn anew each second: a button that is replaced meanwhile loses its click.
-    replace(pager, total > PAGE ? el("div", { class: "bar" }, step("first", 0, !first), step("back", -PAGE, !first), step("on", PAGE, end >= total), step("last", 1e9, end >= total)) : "");
+    replace(pager, total > PAGE ? el("div", { class: "bar" }, step("first", 0, !first), step("← previous", -PAGE, !first), step("next →", PAGE, end >= total), step("last", 1e9, end >= total)) : "");
     if (!total) { replace(list, el("p", { class: "reasons healthy" }, "No region is in transition.")); return; }
     replace(list, table("Regions in transition", columns, rows, { sort: order, isOrdered: true, again: () => turn(0), empty: "all of these have ended" }));
   }
