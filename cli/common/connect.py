@@ -438,17 +438,20 @@ def _way_out(code: str, message: msgspec.Struct) -> str:
 
 
 @contextlib.contextmanager
-def _start_again_hint(given: Globals, hosts: str, local: LocalCluster | None) -> Iterator[None]:
+def start_again_hint(given: Globals, hosts: str, local: LocalCluster | None) -> Iterator[None]:
     """Replace the error by a hint to start the local cluster if its store is the one that does not answer."""
     try:
         yield
     except UnreachableError as error:
         if local is not None and local.store == hosts and not local.supervisor_pid:
-            where = "" if given.data_dir is None else f" --data-dir {given.data_dir}"
-            raise UnreachableError(
-                f"the cluster in {given.data_path} is not running", f"Start it: rk up{where}"
-            ) from error
+            raise not_running(given) from error
         raise
+
+
+def not_running(given: Globals) -> UnreachableError:
+    """Return the error for a local cluster that was stopped: how to start it."""
+    where = "" if given.data_dir is None else f" --data-dir {given.data_dir}"
+    return UnreachableError(f"the cluster in {given.data_path} is not running", f"Start it: rk up{where}")
 
 
 def knows_masters_alone(given: Globals) -> bool:
@@ -490,7 +493,7 @@ def open_cluster(
     hosts = store_hosts(given)
     local = read_cluster(given.data_path)
     access, root = store_access(given), root_of(given)
-    local_hint = _start_again_hint(given, hosts, local)
+    local_hint = start_again_hint(given, hosts, local)
     local = local if local and local.store == hosts else None
     opened = open_store(hosts, timeout_s, access, Names([], local).by_address())
     with store_errors(hosts), local_hint, opened as client:

@@ -21,7 +21,7 @@ from kazoo.exceptions import KazooException, UnimplementedError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from cli.common.access import open_store
-from cli.common.connect import rights_of, store_errors, store_hosts
+from cli.common.connect import rights_of, start_again_hint, store_errors, store_hosts
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.local import read_cluster
 from cli.common.names import Names
@@ -156,11 +156,13 @@ class MemberRequests:
         self.hosts = store_hosts(given)
         access = rights_of(given)
         self._is_known = bool(access.auth or access.sasl)
+        self._given = given
         self._context = open_store(self.hosts, access=access, names=_names(given))
         self._client: KazooClient
 
     def __enter__(self) -> MemberRequests:
-        self._client = self._context.__enter__()
+        with start_again_hint(self._given, self.hosts, read_cluster(self._given.data_path)):
+            self._client = self._context.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from cli.common import output
-from cli.common.connect import Cluster, open_cluster
+from cli.common.connect import Cluster, not_running, open_cluster
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import MASTER, SERVER, STORE, Daemon, LocalCluster, require_cluster
 from cli.common.options import Globals, global_options
@@ -39,6 +39,8 @@ def add(given: Globals, kind: str, count: int, rack: str) -> None:
     """
     for _ in range(count):
         local = require_cluster(given.data_path)
+        if not local.supervisor_pid:
+            raise not_running(given)
         if kind == STORE:
             _add_node(given, local)
         else:

@@ -1,0 +1,37 @@
+"""What commands print about a local cluster that was stopped: one sentence, and how to start it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from cli.common.errors import ExitStatus
+from cli.common.local import design, write_cluster
+from cli.common.options import Globals
+from cli.main import run
+from cli.up.shape import shape_of
+from tests.support.helpers import free_ports
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "table list", "get t k", "why t:k", "fsck", "history", "watch", "coord list", "coord ls /", "up add server",
+        "up add store",
+    ],
+)  # fmt: skip
+def test_every_command_says_that_it_is_not_running(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tried: without start_again_hint in MemberRequests `coord list` asks whether the cluster is up; without the look
+    at supervisor_pid `up add` names options of drills."""
+    local = design(shape_of(Globals(), None, 1, 1, 1, None, None, "greedy"), tmp_path)
+    [port] = free_ports(1)
+    local.coord[0].address = local.store = f"127.0.0.1:{port}"
+    write_cluster(local, tmp_path)
+    assert run([*shlex.split(command), "--data-dir", str(tmp_path)]) == ExitStatus.UNREACHABLE
+    assert capsys.readouterr().err == (
+        f"rk: the cluster in {tmp_path} is not running\n    Start it: rk up --data-dir {tmp_path}\n"
+    )
