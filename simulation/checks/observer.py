@@ -19,7 +19,7 @@ import msgspec
 from coord.errors import OK
 from coord.tree.machine import CommandOutcome, StateMachine
 from coord.wire.opcodes import OP_CREATE_SESSION
-from regions.records.acts.resharding import ReshardingRecord
+from regions.records.acts.resharding import ReshardingRecord, ReshardingState
 from regions.records.model import (
     BarRecord,
     Incarnation,
@@ -447,6 +447,8 @@ class Observer:
         if (before, after) not in {(one.before, one.after) for one in RESHARDING_STEPS}:
             self.violated(f"X11: the resharding of {region_id} went from {before} to {after}")
         self.has_resharded = True
+        if before is ReshardingState.CLOSING and after is ReshardingState.CLEANING and old is not None:
+            self.count("merges" if old.is_merge else "splits")
 
     def _check_table(self, table_id: str, data: bytes | None, changes: list[tuple[str, str, bytes | None]]) -> None:
         """Check that a table is written together with all its regions and that they cover the key space (OC-01,

@@ -71,9 +71,11 @@ def main() -> int:
                 sys.stdout.write(f"{seeds} seeds, {simulated_s:.0f} s simulated, {failed} with violations\n")
                 sys.stdout.flush()
     asked = sum(count for what, count in counts.items() if what.startswith("ddl "))
+    resharded = f", {counts['splits']} splits and {counts['merges']} merges" if counts["splits"] else ""
     ddl = f", {asked} operations on tables" if asked else ""
     sys.stdout.write(
-        f"{seeds} seeds, {simulated_s:.0f} s simulated, {counts['tenures']} elections{ddl}, {failed} with violations\n"
+        f"{seeds} seeds, {simulated_s:.0f} s simulated, {counts['tenures']} elections{ddl}{resharded},"
+        f" {failed} with violations\n"
     )
     return 1 if failed else 0
 
