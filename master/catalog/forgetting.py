@@ -8,6 +8,10 @@ every table that ever existed.
 1. Delete the records of the table's regions, batch by batch.
 2. In one multi, add the id to `/forgotten/<xx>`, and delete the regions' directory and the table's record.
 
+The records of regions that were split, merged or replaced are deleted after the same time, when no split or merge
+needs them any more. An id is not used again without them: it is derived from the ids of parents, each of which is split
+or merged once (`regions/assign/resharding/daughters.py`).
+
 Each step depends only on records and may be repeated, so the next active master continues where this one stopped.
 """
 
@@ -19,20 +23,26 @@ from typing import Final
 from twisted.logger import Logger
 
 from coord.client.ops import Create, Delete, SetData, WriteOp
+from coord.client.requests import gather
 from coord.errors import MultiFailed
 from master.catalog import store
 from master.catalog.locks import Lock, LockTable, Rank
 from master.context import ActiveContext
 from master.leadership.fence import Fence, in_batches
+from regions.cluster.entities import Table
 from regions.records.forgotten import ForgottenTables, overdue
 from regions.records.model import TableRecord
-from regions.records.znodes import decode_forgotten, decode_table, encode
+from regions.records.znodes import decode_forgotten, decode_region, decode_table, encode
 from regions.transitions.purging import is_forgettable
 
 log = Logger()
 
 #: Limit of the deleted tables whose records are kept, whatever their age: beyond it, those that were purged first go.
 DELETED_KEPT_MAX: Final = 1_000
+#: Limit of the replaced regions whose records are kept, whatever their age.
+REPLACED_KEPT_MAX: Final = 10_000
+#: Tables whose regions are counted at once.
+COUNTED_AT_ONCE: Final = 500
 #: Tables that are forgotten in one round.
 ROUND_MAX: Final = 200
 
@@ -60,6 +70,45 @@ class Forgetting:
             forgotten += await self._forget(table_id)
         if forgotten:
             log.info("removed the records of {count} deleted tables; their ids are kept", count=forgotten)
+
+    async def forget_replaced(self) -> None:
+        """Delete the records of regions that were replaced long ago, the oldest first. May be repeated."""
+        fence = self._active_master.fence
+        versions: dict[str, int] = {}
+        aged: list[tuple[int, str]] = []
+        for table in await self._with_replaced():
+            directory = fence.layout.table_regions(table.record.table_id)
+            paths = await store.list_all(fence.client, [directory])
+            former = [one for one in paths if one.rpartition("/")[2] not in table.regions]
+            for path, data, stat in await store.read_all(fence.client, former):
+                for record, version in store.decoded([(path, data, stat)], decode_region):
+                    if record.is_replaced and not self._is_needed(record.region_id):
+                        versions[path] = version
+                        aged.append((stat.mtime, path))
+        gone = overdue(aged, self._now_ms() - self._retention_ms, REPLACED_KEPT_MAX)
+        for batch in in_batches([Delete(path, versions[path]) for path in gone]):
+            await fence.write(batch)
+        if gone:
+            log.info("removed the records of {count} regions that were split, merged or replaced", count=len(gone))
+
+    def _is_needed(self, region_id: str) -> bool:
+        works = self._active_master.assigner.reshardings.records()
+        return any(region_id in work.parents for work in works)
+
+    async def _with_replaced(self) -> list[Table]:
+        """Return the tables that have more regions in the store than are in use."""
+        client, layout = self._active_master.fence.client, self._active_master.fence.layout
+        known = list(self._active_master.world.tables.values())
+        found: list[Table] = []
+        for at in range(0, len(known), COUNTED_AT_ONCE):
+            part = known[at : at + COUNTED_AT_ONCE]
+            stats = await gather(client.exists(layout.table_regions(one.record.table_id)) for one in part)
+            found += [
+                one
+                for one, stat in zip(part, stats, strict=True)
+                if stat is not None and stat.num_children > len(one.regions)
+            ]
+        return found
 
     async def _forget(self, table_id: str) -> bool:
         """Replace a table's records by its id. Return False if a record has changed meanwhile."""

@@ -161,6 +161,7 @@ class Janitor:
         """Delete what is older than it need be. May be repeated."""
         await self._prune_requests()
         await self._forgetting.run()
+        await self._forgetting.forget_replaced()
 
     async def _prune_requests(self) -> None:
         """Delete request results that are too old or too many, the oldest first. May be repeated."""

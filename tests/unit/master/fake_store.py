@@ -84,7 +84,11 @@ class FakeStore:
             if watch is not None:
                 self.watches.append((path, watch))
             found = self.nodes.get(path)
-            return None if found is None else stat_of(found[1], found[2])
+            if found is None:
+                return None
+            stat = stat_of(found[1], found[2])
+            stat.num_children = len(self._children(path))
+            return stat
 
         return self._later(act)
 

@@ -11,7 +11,9 @@ from master.catalog import forgetting
 from master.catalog.janitor import PRUNE_EVERY_MS
 from master.settings import MasterSettings
 from regions import messages as ms
+from regions.records.acts.resharding import ReshardingRecord, ReshardingState
 from regions.records.forgotten import ForgottenTables
+from regions.records.model import RegionRecord, TabletState
 from regions.records.znodes import decode_forgotten, encode
 from tests.unit.master.active_fixture import LAYOUT
 from tests.unit.master.catalog.test_purging import HOUR_S, Purger
@@ -108,3 +110,26 @@ def test_a_new_table_never_gets_a_forgotten_id(bench: Purger) -> None:
     bench.store.put(LAYOUT.forgotten_ids("deadbeef"), encode(ForgottenTables({"deadbeef": 1})))
     made = bench.ask(ms.CreateTable("again", request_id="c-9"))
     assert made.tables[0].table.table_id == "01020304"
+
+
+def test_records_of_replaced_regions_are_removed_when_nothing_needs_them(bench: Purger) -> None:
+    """Those in use stay, and a parent whose files a split still has to remove.
+
+    Taking away the look at the work under way removes `t.9` as well.
+    """
+    master = bench.active_master
+    assert master is not None
+    for name, state in (("t.7", TabletState.REPLACED), ("t.8", TabletState.RUNNING), ("t.9", TabletState.REPLACED)):
+        bench.store.put(LAYOUT.region("t", name), encode(RegionRecord("t", name, "x", "y", state=state)))
+    work = ReshardingRecord("t", ("t.9",), (), state=ReshardingState.CLEANING)
+    master.assigner.reshardings.records = lambda: [work]  # type: ignore[method-assign]
+    directory = LAYOUT.table_regions("t")
+    pruned(bench)
+    assert LAYOUT.region("t", "t.7") in bench.store.nodes
+    bench.go_on(KEPT_S)
+    pruned(bench)
+    assert sorted(one.rpartition("/")[2] for one in bench.store.nodes if one.startswith(f"{directory}/")) == [
+        "t.0",
+        "t.8",
+        "t.9",
+    ]
