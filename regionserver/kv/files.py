@@ -52,7 +52,7 @@ from coord import kill_points
 from coord.rpc.wire import RpcError
 from regions.messages.heartbeat import Measure
 from regions.records.model import RegionRecord
-from regionserver.kv.heirs import Heirs, inherit, remove_heirs
+from regionserver.kv.heirs import Heirs, copy_rows, inherit, remove_heirs
 from regionserver.kv.held import HeldRows
 from regionserver.kv.layout import (
     MAP_BYTES,
@@ -65,7 +65,7 @@ from regionserver.kv.layout import (
 )
 from regionserver.kv.messages import DAMAGED, REGION_FULL, STORAGE, RowsPoint
 from regionserver.kv.pages import Damaged, check_tree, check_whole
-from regionserver.kv.rows import is_whole, seal, seal_all, shown
+from regionserver.kv.rows import seal, seal_all
 from regionserver.kv.snapshot import DAMAGE, RowSnapshot
 from regionserver.opener import RegionError
 from regionserver.request_gate import FENCED, NOT_SERVING
@@ -85,8 +85,6 @@ _MARKER_TEXT: Final = (
 MIGRATED_BYTES_MAX: Final = 64 * 1024 * 1024
 #: Environments kept open per server: three descriptors each.
 ENVIRONMENTS_MAX: Final = 512
-#: Rows per transaction when a file is copied.
-COPY_ROWS: Final = 10_000
 #: Time limit of a close for requests in progress.
 CLOSE_WITHIN_S: Final = 30.0
 #: Puts (value) and deletes (None), in order.
@@ -272,7 +270,7 @@ class RegionFile:
                 # Without LMDB's locks: the old owner may have been stopped while it held them.
                 with contextlib.closing(open_file(f"{folder}/{former}", room, foreign=True)) as source:
                     try:
-                        _copy_rows(source, target, progress, is_checked=self.is_checked)
+                        copy_rows(source, target, progress, is_checked=self.is_checked)
                     except DAMAGE as error:
                         raise Damaged(f"{folder}/{former} is damaged: {error}") from error
             target.sync(True)
@@ -515,22 +513,6 @@ def _size_of(env: Any) -> Measure:
     found = env.stat()
     pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
     return Measure(found["entries"], pages * found["psize"])
-
-
-def _copy_rows(source: Any, target: Any, progress: Callable[[], None], *, is_checked: bool) -> None:
-    """Copy all rows; check existing checksums and add missing ones. Raise Damaged."""
-    with source.begin() as reading, reading.cursor() as cursor:
-        rows = iter(cursor)
-        while batch := list(itertools.islice(rows, COPY_ROWS)):
-            if not is_checked:
-                batch = seal_all(batch)
-            else:
-                for key, stored in batch:
-                    if not is_whole(key, stored):
-                        raise Damaged(f"row {shown(key)} is damaged: its checksum does not match")
-            with target.begin(write=True) as writing, writing.cursor() as into:
-                into.putmulti(batch, append=True)
-            progress()
 
 
 def _place_marker(folder: str) -> None:

@@ -20,6 +20,7 @@ A row keeps its checksum, which is checked when it is copied.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +38,7 @@ from regionserver.errors import RegionError
 from regionserver.kv.layout import ROWS_FILE, is_marked, newest_file, open_file, remove_file, room_for
 from regionserver.kv.messages import RowsPoint
 from regionserver.kv.pages import Damaged, check_whole
-from regionserver.kv.rows import is_whole, seal, shown
+from regionserver.kv.rows import is_whole, seal_all, shown
 from regionserver.kv.snapshot import DAMAGE
 
 log = Logger()
@@ -290,38 +291,41 @@ def _copy(region: RegionRecord, temporary: str, sources: Sequence[str], progress
             # Without LMDB's locks: the old owner may have been stopped while it held them.
             with contextlib.closing(open_file(path, room, foreign=True)) as source:
                 try:
-                    _copy_range(source, target, start, end, progress, is_checked=is_checked)
+                    copy_rows(source, target, progress, is_checked=is_checked, start=start, end=end)
                 except DAMAGE as error:
                     raise Damaged(f"{path} is damaged: {error}") from error
         target.sync(True)
 
 
-def _copy_range(
-    source: Any, target: Any, start: bytes, end: bytes, progress: Callable[[], None], *, is_checked: bool
+def copy_rows(
+    source: Any,
+    target: Any,
+    progress: Callable[[], None],
+    *,
+    is_checked: bool,
+    start: bytes = b"",
+    end: bytes = b"",
 ) -> None:
+    """Copy the rows from `start` to before `end` (b"": no bound); check existing checksums and add missing ones.
+
+    Raise Damaged for a row whose checksum does not match, lmdb.Error.
+    """
     with source.begin() as reading, reading.cursor() as cursor:
-        found = cursor.set_range(start) if start else cursor.first()
-        while found:
-            batch: Rows = []
-            while found and len(batch) < COPY_ROWS:
-                key, stored = cursor.item()
-                if end and key >= end:
-                    found = False
-                    break
-                batch.append((key, _checked(key, stored, is_checked=is_checked)))
-                found = cursor.next()
+        if not (cursor.set_range(start) if start else cursor.first()):
+            return
+        rows = iter(cursor)
+        if end:
+            rows = itertools.takewhile(lambda row: row[0] < end, rows)
+        while batch := list(itertools.islice(rows, COPY_ROWS)):
+            if not is_checked:
+                batch = seal_all(batch)
+            else:
+                for key, stored in batch:
+                    if not is_whole(key, stored):
+                        raise Damaged(f"row {shown(key)} is damaged: its checksum does not match")
             with target.begin(write=True) as writing, writing.cursor() as into:
                 into.putmulti(batch, append=True)
             progress()
-
-
-def _checked(key: bytes, stored: bytes, *, is_checked: bool) -> bytes:
-    """Return a row in its stored form with a checksum. Raise Damaged if its checksum does not match."""
-    if not is_checked:
-        return seal(key, stored)
-    if not is_whole(key, stored):
-        raise Damaged(f"row {shown(key)} is damaged: its checksum does not match")
-    return stored
 
 
 # --- reading an open parent -------------------------------------------------------------------------------------------

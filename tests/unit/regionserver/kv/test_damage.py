@@ -305,7 +305,7 @@ def test_a_file_that_cannot_be_migrated_is_served_without_checksums(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files_module, "_copy_rows", full)
+    monkeypatch.setattr(files_module, "copy_rows", full)
     file = opened(folder)
     assert rows_files(folder) == ["data-3.mdb"]
     assert values(file, "a") == [b"1"]
