@@ -103,11 +103,19 @@ def revoked_peer(engine: Engine) -> str:
     As far as this process knows. A serial number is enough for certificates that name no principal.
     """
     known = revocation.known()
-    if not known.revoked or not engine.is_established:
+    if not known.revoked:
         return ""
+    shown = shown_by_peer(engine)
+    return "" if shown is None else known.objection(shown)
+
+
+def shown_by_peer(engine: Engine) -> ShownCredential | None:
+    """Return the certificate that the peer has shown, None if it has shown none (yet)."""
+    if not engine.is_established:
+        return None
     found = next((one for uri in engine.peer_uris() if (one := principal_in(uri)) is not NOBODY), NOBODY)
     shown = shown_by(engine, found)
-    return known.objection(shown) if shown.serial else ""
+    return shown if shown.serial else None
 
 
 def misnamed(uris: Sequence[str], kind: str, name: str = "") -> str:

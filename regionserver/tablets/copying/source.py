@@ -13,6 +13,7 @@ from typing import Final
 from twisted.logger import Logger
 
 from coord.errors import CoordError, RemoteProtocolError
+from coord.security.revocation import watch
 from coord.storage.shared.log import SharedLog
 from regionserver.tablets.copying import wire
 from regionserver.tablets.copying.merge import SourceMeta
@@ -60,6 +61,12 @@ class CopySources:
         self._pace = Pace(rate_bytes)
         self._pacing = threading.Lock()
         self._channels: dict[Channel, CopySession | None] = {}
+        watch(self)
+
+    def revocations_changed(self) -> None:
+        """End the copies to servers whose certificates are revoked."""
+        for channel in self._channels:
+            channel.end_if_revoked()
 
     def serve(self, connection: CopyConnection) -> None:
         """Serve a connection that another server has dialed."""

@@ -10,15 +10,21 @@ import contextlib
 import socket
 from typing import Final
 
+from twisted.logger import Logger
+
 from coord.errors import RemoteProtocolError
 from coord.peers import framing
 from coord.peers.framing import HEAD, HELLO_BYTES_MAX, HELLO_TIMEOUT_S
 from coord.peers.stream import Address, tune
 from coord.security.principal import SERVER
+from coord.security.revocation import ShownCredential, known
+from coord.security.tls_channel import shown_by_peer
 from coord.tls.context import Engine, TlsError
 from regionserver.tablets.host.envelope import FRAME_BYTES_MAX
 from regionserver.tablets.links import hello as hellos
 from regionserver.tablets.links.own_server import OwnServer
+
+log: Final = Logger()
 
 #: A connection on which the other end sends and takes nothing for this long is closed.
 IDLE_S: Final = 60.0
@@ -39,6 +45,8 @@ class Channel:
         self._sock = sock
         self._tls = tls
         self._peer = peer
+        self._shown: ShownCredential | None = None
+        self._is_closed = False
         self._limit = HELLO_BYTES_MAX
         self._plain = bytearray()
         # A source receives short requests alone. The buffer grows with the first long frame.
@@ -47,8 +55,10 @@ class Channel:
 
     def established(self) -> None:
         """Allow long frames and long silences: both ends have accepted the hello."""
+        self._shown = None if self._tls is None else shown_by_peer(self._tls)
         self._limit = FRAME_BYTES_MAX
         self._sock.settimeout(IDLE_S)
+        self.end_if_revoked()
 
     def send(self, kind: int, *parts: bytes | memoryview) -> None:
         """Send one frame. Raise ChannelLost."""
@@ -105,6 +115,18 @@ class Channel:
         view[:] = self._plain[: len(view)]
         del self._plain[: len(view)]
 
+    def end_if_revoked(self) -> None:
+        """Abort if the peer's certificate is revoked. May be called on any thread."""
+        why = "" if self._shown is None else known().objection(self._shown)
+        if why and not self._is_closed:
+            log.warn("ending the copy with {peer}: {why}", peer=self._peer, why=why)
+            self.abort()
+
+    @property
+    def is_closed(self) -> bool:
+        """Return True after `close`."""
+        return self._is_closed
+
     def abort(self) -> None:
         """Make the thread that waits for this connection raise ChannelLost."""
         with contextlib.suppress(OSError):
@@ -112,6 +134,7 @@ class Channel:
 
     def close(self) -> None:
         """Close the connection."""
+        self._is_closed = True
         self._sock.close()
 
 

@@ -26,6 +26,7 @@ needed.
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
@@ -88,6 +89,9 @@ class TabletLinks:
         self._queue = FrameQueue()
         self._is_stopped = False
         self._looking: Any = None
+        #: Connections for copies that threads of this server have dialed.
+        self._dialed: list[Channel] = []
+        self._dialed_lock = threading.Lock()
         watch(self)
 
     def start(self, events: LinkEvents, listening: socket.socket) -> None:
@@ -121,7 +125,9 @@ class TabletLinks:
                     stream.fail("nothing has come from the server lately, although the connection stands")
 
     def revocations_changed(self) -> None:
-        """Close the links with servers whose certificates are revoked."""
+        """Close the links and the copies with servers whose certificates are revoked."""
+        for channel in self._dialed:
+            channel.end_if_revoked()
         guard = self._own.guard
         if guard is None:
             return
@@ -208,7 +214,11 @@ class TabletLinks:
 
     def dial_copy(self, server: str, address: Address) -> Channel:
         """Open a connection for a copy. Blocks; may be called on any thread. Raise ChannelLost."""
-        return dial_copy(self._own, server, address)
+        channel = dial_copy(self._own, server, address)
+        with self._dialed_lock:
+            self._dialed = [*(one for one in self._dialed if not one.is_closed), channel]
+        channel.end_if_revoked()  # the list may have changed meanwhile
+        return channel
 
     # --- hellos -------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -11,9 +12,11 @@ from coord.peers.guard import PeerGuard
 from coord.security import revocation
 from coord.security.revocation import RevocationList, Revoked
 from coord.tls.context import NEED, TlsFiles
+from regionserver.tablets.links.channel import Channel, ChannelLost
+from regionserver.tablets.links.own_server import CopyConnection
 from tests.support.certificates import Authority
 from tests.support.store_nodes import SeededRng
-from tests.unit.regionserver.tablets.links.servers import Machine, Server
+from tests.unit.regionserver.tablets.links.servers import DEADLINE_S, Machine, Server
 
 
 def certified(
@@ -128,3 +131,37 @@ def test_plain_connection_to_a_tls_port_gets_nothing(
     machine.until(lambda: any("TLS" in line for line in warnings), "a rejection")
     machine.turns()
     assert a.events == b.events == []
+
+
+@pytest.mark.parametrize("revoked", ["a", "b"])
+def test_copies_end_with_the_certificate(machine: Machine, authority: Authority, revoked: str) -> None:
+    """A revocation cuts a copy at the end that dialed and at the end that was dialed.
+
+    Fails if `TabletLinks.revocations_changed` leaves out what was dialed, or `established` notes no certificate.
+    """
+    a = certified(machine, "a", authority, "URI:regionkeeper://c/server/a,IP:127.0.0.1")
+    b = certified(machine, "b", authority, "URI:regionkeeper://c/server/b,IP:127.0.0.1")
+    served: list[CopyConnection] = []
+    a.links.serve_copies(served.append)
+    with ThreadPoolExecutor(1) as pool:
+        dialing = pool.submit(b.links.dial_copy, "a", a.address)
+        machine.until(lambda: served, "a connection for a copy")
+        (connection,) = served
+        connection.sock.settimeout(DEADLINE_S)
+        assert connection.tls is not None
+        connection.sock.sendall(connection.tls.seal([connection.answer]))
+        dialed = dialing.result(DEADLINE_S)
+        source = Channel(connection.sock, connection.tls, "server b")
+        source.established()
+        reading = pool.submit(dialed.receive)
+        revocation.learn(msgspec.json.encode(RevocationList((Revoked(f"server:{revoked}", at_s=2**33),))))
+        try:
+            source.end_if_revoked()
+            with pytest.raises(ChannelLost):
+                reading.result(DEADLINE_S)
+            with pytest.raises(ChannelLost):
+                source.receive()
+        finally:
+            revocation.learn(b"")
+            dialed.close()
+            source.close()
