@@ -131,22 +131,40 @@ class Gathered(NamedTuple):
     loads: dict[str, messages.ServerLoad]
 
 
-def find(given: Globals, timeout_s: float) -> Gathered:
-    """Ask every process of the cluster. Raise CliError for wrong options."""
+class Registered(NamedTuple):
+    """Addresses of the masters and region servers that the store has."""
+
+    masters: list[str]
+    servers: list[str]
+
+
+def find(given: Globals, timeout_s: float, registered: Registered | None = None) -> Gathered:
+    """Ask every process of the cluster. Raise CliError for wrong options.
+
+    `registered`: what the caller has read from the store, so that no second session is opened for the addresses.
+    """
     local = read_cluster(given.data_path)
     if knows_masters_alone(given):
         local, hosts = None, ""
     else:
         hosts = store_hosts(given)
         local = local if local is not None and local.store == hosts else None
-    return _Rounds(given, hosts, local, timeout_s).run()
+    return _Rounds(given, hosts, local, timeout_s, registered).run()
 
 
 class _Rounds:
     """Two rounds of questions, each to all processes at once: first those whose addresses are known, then the rest."""
 
-    def __init__(self, given: Globals, hosts: str, local: LocalCluster | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        given: Globals,
+        hosts: str,
+        local: LocalCluster | None,
+        timeout_s: float,
+        known: Registered | None = None,
+    ) -> None:
         self._given = given
+        self._known = known
         self._hosts = hosts
         self._local = local
         self._names = {one.address: one.name for one in local.daemons()} if local is not None else {}
@@ -228,19 +246,22 @@ class _Rounds:
                 return {f"{one.server.host}:{one.server.port}": one for one in answer.servers}
         return {}
 
-    def _registered(self) -> tuple[list[str], list[str]]:
+    def _registered(self) -> Registered:
         """Return the addresses of masters and servers that the store has; none if the store does not answer in time.
 
         Raise CliError if the store denies access.
         """
+        if self._known is not None:
+            return self._known
         try:
             with open_store(self._hosts, self._each_s, self._access) as client, store_errors(self._hosts):
                 cluster = Cluster(client, self._hosts, root_of(self._given), None, self._access)
-                return [f"{one.host}:{one.port}" for one in cluster.masters()], [
-                    f"{one.host}:{one.port}" for one in cluster.servers()
-                ]
+                return Registered(
+                    [f"{one.host}:{one.port}" for one in cluster.masters()],
+                    [f"{one.host}:{one.port}" for one in cluster.servers()],
+                )
         except UnreachableError:
-            return [], []
+            return Registered([], [])
 
 
 def _ask(address: str, request: msgspec.Struct, expect: type[Answer], timeout_s: float) -> Answer | str:

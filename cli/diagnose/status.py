@@ -32,7 +32,7 @@ from cli.common.staleness import print_age, stale_options
 from cli.common.waiting import limit_s, waiting
 from cli.diagnose import reach
 from cli.diagnose.audit import read_alarms
-from cli.diagnose.health import DOWN, TIMEOUT_S, Gathered, find, show_verdict
+from cli.diagnose.health import DOWN, TIMEOUT_S, Gathered, Registered, find, show_verdict
 from cli.diagnose.reach import Reach
 from cli.tables import summary
 from cli.tablets.display import UNKNOWN, health_word
@@ -166,7 +166,8 @@ def status(given: Globals, bound: Bound, check: bool) -> int:
                 gathered = find(given, limit_s(TIMEOUT_S))
             names = _fill_directly(found, gathered)
     if check:
-        found.health = judge((gathered or find(given, TIMEOUT_S)).findings)
+        registered = Registered([one.address for one in found.masters], [one.address for one in found.servers])
+        found.health = judge((gathered or find(given, TIMEOUT_S, registered)).findings)
     if given.json:
         output.print_json(found)
     else:

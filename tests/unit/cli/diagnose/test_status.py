@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cli.common.options import Globals
+from cli.diagnose import health
 from cli.diagnose.status import unnamed_nodes
+from tests.support.helpers import free_ports
 
 CONFIGURATION = b"""server.1=127.0.0.1:2888:3888:participant;127.0.0.1:2181
 server.2=127.0.0.1:2889:3889:participant;127.0.0.1:2182
@@ -31,3 +34,21 @@ def test_members_that_were_not_named_are_found(named: list[str], expected: list[
 def test_a_store_without_a_list_of_members_has_only_the_named_nodes(content: bytes) -> None:
     """ZooKeeper 3.4 has no such znode, and a single node of it no members."""
     assert unnamed_nodes(content, ["127.0.0.1:2181"]) == []
+
+
+def test_the_verdict_opens_no_second_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each session is two writes of the store. `rk status --check` has read the addresses already.
+
+    Tried: without the look at `known` in _registered the store is asked.
+    """
+
+    def refused(*_: object) -> object:
+        raise AssertionError("a second session")
+
+    monkeypatch.setattr(health, "open_store", refused)
+    store, master, server = (f"127.0.0.1:{port}" for port in free_ports(3))
+    given = Globals()
+    given.store = store
+    found = health.find(given, 0.5, health.Registered([master], [server])).findings
+    assert [one.address for one in found.masters] == [master]
+    assert [one.address for one in found.servers] == [server]
