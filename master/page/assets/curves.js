@@ -19,7 +19,7 @@ export function chart(title, series, shown = number) {
       width, height: 130, legend: { show: false }, padding: [6, 4, 0, 0],
       cursor: { y: false, drag: { x: false, y: false } },
       scales: { y: { range: (_plot, low, high) => [Math.min(0, low || 0), high > 0 ? high * 1.08 : 1] } },
-      axes: [{ ...axis(), space: 70, size: 22, values: (_plot, ticks) => ticks.map((one) => new Date(one * 1000).toLocaleTimeString("en-GB").slice(0, 5)) },
+      axes: [{ ...axis(), space: 70, size: 22, values: (_plot, ticks) => ticks.map((one) => hour(one, ticks[1] - ticks[0] < 60)) },
         { ...axis(), size: 48, space: 28, values: (_plot, ticks) => ticks.map((one) => (Number.isInteger(one) ? shown(one) : "")) }],
       series: [{}, ...series.map((one) => ({ label: one.label, stroke: color(one.color), width: 1.5, spanGaps: false, points: { show: false } }))],
       hooks: { setCursor: [(one) => label(one.cursor.idx)] },
@@ -43,6 +43,11 @@ export function chart(title, series, shown = number) {
     },
     end() { resize.disconnect(); noTheme(); if (plot) plot.destroy(); },
   };
+}
+
+/** The time of a tick; with seconds where ticks are less than a minute apart. */
+function hour(second, withSeconds) {
+  return new Date(second * 1000).toLocaleTimeString("en-GB").slice(0, withSeconds ? 8 : 5);
 }
 
 function show(value, shown) {
