@@ -29,5 +29,5 @@ class LivePage:
         others = OtherMasters(reactor, master)
         hider = KeyHider(secrets.token_bytes(16)) if settings.admin_hide_keys else None
         maker = FiguresMaker(master, nodes.look, others.look)
-        self.feed = Feed(reactor, master, lambda feed: maker.make(feed.world(), feed.curves), hider)
+        self.feed = Feed(reactor, master, lambda feed: maker.make(feed.world(), feed.curves), hider, nodes.greatest)
         self.site = PageSite(self.feed, Views(reactor, master, Layout(settings.root), self.feed, hider))

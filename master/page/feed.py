@@ -119,12 +119,22 @@ class Following:
 
 
 class Feed:
-    """See the module docstring. `figures` returns what is sent each second; with a `hider` no key is sent."""
+    """See the module docstring."""
 
     def __init__(
-        self, reactor: Any, master: PageSource, figures: Callable[[Feed], object], hider: KeyHider | None = None
+        self,
+        reactor: Any,
+        master: PageSource,
+        figures: Callable[[Feed], object],
+        hider: KeyHider | None = None,
+        of_store: Callable[[str], float] = lambda _name: float("nan"),
     ) -> None:
+        """`figures` returns what is sent each second, `of_store` a figure of the store by name, NaN if it is not known.
+
+        With a `hider` no key is sent.
+        """
         self._hider = hider
+        self._of_store = of_store
         self._reactor = reactor
         self._master = master
         self._figures = figures
@@ -377,6 +387,7 @@ class Feed:
         values = dict.fromkeys(SERIES, float("nan"))
         steps, opened = self._count_steps()
         values |= {"steps": steps, "opened": opened, "turn": late_ms, "listeners": len(self.listeners)}
+        values |= {"sync": self._of_store("p99_fsynctime"), "term": self._of_store("raft_term")}
         figures = [
             one.figures.load for one in self._master.heartbeats.roster.members() if one.received_ms > now_ms - SILENT_MS
         ]

@@ -5,6 +5,7 @@ A browser cannot ask them itself: its policy allows this master alone. The nodes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ from master.page.figures import StoreNodeFigure
 PERIOD_S: Final = 2.0
 #: Time for one answer.
 TIMEOUT_S: Final = 2.0
+#: Answers that are older are not drawn as curves.
+KNOWN_MS: Final = 5_000
+_NUMBER: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
 #: Longest answer that is read.
 ANSWER_BYTES_MAX: Final = 64 << 10
 
@@ -49,6 +53,12 @@ class StoreNodes:
                 one.age_ms = now_ms - self._at_ms[address]
                 found.append(one)
         return found
+
+    def greatest(self, name: str) -> float:
+        """Return the greatest value of a figure that a node has named lately, NaN if none has."""
+        since_ms = self._now_ms() - KNOWN_MS
+        named = [one.values.get(name, "") for one in self._answers.values() if self._at_ms[one.address] > since_ms]
+        return max((float(one) for one in named if _NUMBER.fullmatch(one)), default=float("nan"))
 
     def _ask(self, address: str) -> None:
         host, _, port = address.rpartition(":")

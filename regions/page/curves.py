@@ -26,6 +26,8 @@ SERIES: Final = (
     "heard",
     "turn",
     "listeners",
+    "sync",
+    "term",
 )
 
 
