@@ -175,7 +175,7 @@ def test_a_store_without_a_majority(up: LocalUp) -> None:
         asked = ("status", "--data-dir", str(up.data_dir))
         eventually(lambda: "not serving" in run_rk(*asked).stdout, what="store-3 knows that no majority is there")
         reads(
-            told(up, "status", status=3),
+            told(up, "status --timeout 12", status=3),
             """
             ...
             store-1  127.0.0.1:...  silent
@@ -189,7 +189,7 @@ def test_a_store_without_a_majority(up: LocalUp) -> None:
             server-2  127.0.0.1:...  up  ?  ?  ?  ?
             server-3  127.0.0.1:...  up  ?  ?  ?  ?
             the store does not answer: tables and counts are unknown
-            rk: the store at ... accepts connections but gave no session within 3 s
+            rk: the store at ... accepts connections but gave no session within 6 s
                 store-1 accepts connections and does not answer
                 store-2 accepts connections and does not answer
                 store-3 answers that it does not serve: it knows no leader
@@ -198,9 +198,9 @@ def test_a_store_without_a_majority(up: LocalUp) -> None:
         )
         for command in ("history", "get orders apple", "coord list", "table list"):
             reads(
-                told(up, f"{command} --timeout 6", status=3),
+                told(up, f"{command} --timeout 8", status=3),
                 """
-                rk: the store at ... accepts connections but gave no session within 6 s
+                rk: the store at ... accepts connections but gave no session within 8 s
                     store-1 accepts connections and does not answer
                     store-2 accepts connections and does not answer
                     store-3 answers that it does not serve: it knows no leader
