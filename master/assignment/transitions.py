@@ -359,8 +359,10 @@ class TransitionReader:
                 del self._dirty[key]
             self._in_flight += 1
             self.reads += 1
-            reads: list[ReadOp] = [GetData(self._layout.transition(*key)) for key in keys]
-            self._client.multi_read(reads).addCallbacks(self._answered, self._not_answered, (keys,), {}, (keys,))
+            paths = [self._layout.transition(*key) for key in keys]
+            reads: list[ReadOp] = [GetData(path) for path in paths]
+            answer = self._client.multi_read(reads)
+            answer.addCallbacks(self._answered, self._not_answered, (keys, paths), {}, (keys,))
 
     def close(self) -> None:
         """Stop reading and reporting."""
@@ -368,23 +370,23 @@ class TransitionReader:
         self._dirty.clear()
         self._later.clear()
 
-    def _answered(self, results: list[Any], keys: list[tuple[str, int]]) -> None:
+    def _answered(self, results: list[Any], keys: list[tuple[str, int]], paths: list[str]) -> None:
         self._in_flight -= 1
         if self._closed:
             return
-        for (region_id, replica), result in zip(keys, results, strict=True):
+        for (region_id, replica), path, result in zip(keys, paths, results, strict=True):
             if isinstance(result, NoNode):
                 self._seen(ev.TransitionRead(region_id, replica, None, -1))
             elif isinstance(result, OperationError):
                 log.error("transition {path} cannot be read: {error}", path=result.path, error=result)
             else:
-                self._report(region_id, replica, result[0], result[1])
+                self._report(region_id, replica, path, result[0], result[1])
         self.flush()
         self._batch_done()
 
-    def _report(self, region_id: str, replica: int, data: bytes, stat: Stat) -> None:
+    def _report(self, region_id: str, replica: int, path: str, data: bytes, stat: Stat) -> None:
         try:
-            record = decode_transition(data, self._layout.transition(region_id, replica))
+            record = decode_transition(data, path)
         except CorruptZnode as error:
             log.error("ignoring a damaged transition: {error}", error=error)
             return
