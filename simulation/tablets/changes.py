@@ -22,8 +22,8 @@ from regionserver.tablets.disk.life import RunState
 from regionserver.tablets.host.delivery import TombstoneVote
 from regionserver.tablets.host.group import ELECTION_TICKS
 from regionserver.tablets.host.members import first_configuration, servers_of
+from regionserver.tablets.host.output import TurnOutput
 from regionserver.tablets.host.requests import Fate, TabletAnswer
-from regionserver.tablets.host.turn import TurnOutput
 from regionserver.tablets.process.replica import TabletReplica
 from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND

@@ -13,8 +13,8 @@ from regionserver.tablets.disk.life import RunState
 from regionserver.tablets.host.beats import BeatOutput
 from regionserver.tablets.host.envelope import Envelope, Item, TurnFrame, decode_frame, encode_beat, encode_turn
 from regionserver.tablets.host.group import ELECTION_TICKS, Group
+from regionserver.tablets.host.output import TurnOutput
 from regionserver.tablets.host.requests import TabletAnswer
-from regionserver.tablets.host.turn import TurnOutput
 from regionserver.tablets.process.floors import target
 from simulation.engine.chance import SeededRandom
 from simulation.engine.history import SeededHistory, Violation

@@ -18,10 +18,10 @@ from regionserver.tablets.host.envelope import (
     Header,
     Refusal,
     TurnFrame,
+    Word,
     encode_beat,
     encode_turn,
 )
-from regionserver.tablets.host.words import Word
 from regionserver.tablets.links.dialing import ServerLink
 from regionserver.tablets.links.hello import PAYLOAD, ServerHello, encode_hello
 from regionserver.tablets.links.links import TabletLinks

@@ -11,8 +11,9 @@ from regions.messages.server import MemberEndpoint
 from regionserver.tablets.host.envelope import Envelope, Item, decode_frame, encode_beat, encode_turn
 from regionserver.tablets.host.group import Group, ReplicaIdentity, raft_settings
 from regionserver.tablets.host.members import first_configuration, servers_of
+from regionserver.tablets.host.output import TurnOutput
 from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
-from regionserver.tablets.host.turn import Turn, TurnOutput
+from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.host.wanted_copies import CopyWanted
 from simulation.engine.chance import SeededRandom
 

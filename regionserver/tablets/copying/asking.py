@@ -23,8 +23,8 @@ from regionserver.tablets.copying.messages import (
     StartTabletCopy,
     TabletCopyAnswer,
 )
+from regionserver.tablets.host.envelope import Word
 from regionserver.tablets.host.wanted_copies import CopyWanted
-from regionserver.tablets.host.words import Word
 from regionserver.tablets.links.questions import Ask
 from regionserver.tablets.process.replica import TabletReplica
 

@@ -30,7 +30,7 @@ from coord.raft.messages import (
     VOTE_RESP,
     Message,
 )
-from regionserver.tablets.host.words import Word
+from regionserver.tablets.host.envelope import Word
 
 
 class State(enum.Enum):

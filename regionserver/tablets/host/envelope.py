@@ -22,6 +22,7 @@ Compiled builds read and write numbers natively; the interpreted form uses `stru
 
 from __future__ import annotations
 
+import enum
 import functools
 import struct
 from typing import Final
@@ -43,7 +44,6 @@ from coord.raft.messages import (
     Message,
 )
 from coord.wire.jute import IS_COMPILED, NATIVE_BYTES_MAX
-from regionserver.tablets.host.words import Word
 
 if IS_COMPILED:
     from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
@@ -88,6 +88,20 @@ _REFUSAL: Final = struct.Struct(">BQQQQQQ")
 _GRANTED: Final = 1
 #: Replies carry the voter's memory in place of the commit index, as in the store's frames.
 _ANSWERS: Final = (PRE_VOTE_RESP, VOTE_RESP, APPEND_RESP, HEARTBEAT_RESP)
+
+
+class Word(enum.IntEnum):
+    """Why a replica does not process a Raft message. Numbers are on the wire and keep their meaning."""
+
+    INVALID_NAME = 1  #: another cluster, another server, or a number that belongs to another server
+    DOES_NOT_EXIST = 2  #: no superblock: this server holds nothing of the tablet, and never makes a voter from nothing
+    OLD_NUMBER = 3  #: for a former replica on this server
+    OLDER = 4  #: for a replica that this server is still to get
+    INVALID_TERM = 5  #: the sender's term is over
+    DELETED = 6  #: a tombstone
+    COPYING = 7  #: a copy is under way
+    FAILED = 8  #: the replica's memory is sound, its rows or its code are not
+    RESTING = 9  #: closed with its files, because the table is disabled
 
 
 class Header:

@@ -47,19 +47,18 @@ from coord.raft.messages import (
 from coord.storage.shared.items import Floor, Position, SlotItems
 from regions.messages.tablets import ChangeConfig, ConfigChanged
 from regionserver.tablets.host.delivery import ReplicaStanding, State
-from regionserver.tablets.host.envelope import PAYLOAD_BYTES_MAX, Refusal
+from regionserver.tablets.host.envelope import PAYLOAD_BYTES_MAX, Refusal, Word
 from regionserver.tablets.host.log_memory import LogMemory
 from regionserver.tablets.host.members import begin_change, begin_transfer, best_successor, servers_of
-from regionserver.tablets.host.reads import Reads
 from regionserver.tablets.host.requests import (
     TABLET_BYTES_MAX,
     TABLET_READS_MAX,
     Fate,
     InFlight,
+    Reads,
     ReadyRead,
     TabletAnswer,
 )
-from regionserver.tablets.host.words import Word
 
 #: Entries and bytes of one round for the rows. A round is one transaction, and readers and other tablets wait for the
 #: apply thread meanwhile.

@@ -29,9 +29,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from coord.errors import InvalidMessage, RemoteProtocolError
-from coord.raft.log import CommittedConfig
-from coord.raft.messages import COMMIT, Entry, Message, RaftEvent
-from coord.storage.shared.items import Floor, Position, SlotItems
+from coord.raft.messages import COMMIT, Entry, Message
+from coord.storage.shared.items import Floor, Position
 from regions.messages.tablets import ChangeConfig, ConfigChanged
 from regionserver.tablets.host.beats import BeatOutput, Beats
 from regionserver.tablets.host.delivery import (
@@ -43,12 +42,12 @@ from regionserver.tablets.host.delivery import (
     TombstoneVote,
     decide,
 )
-from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame
+from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame, Word
 from regionserver.tablets.host.group import ELECTION_TICKS, KEEP_ENTRIES, Group
 from regionserver.tablets.host.members import roles_of
-from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
+from regionserver.tablets.host.output import HeldWrite, TurnOutput
+from regionserver.tablets.host.requests import Fate, InFlight, TabletAnswer
 from regionserver.tablets.host.wanted_copies import CopyWanted, WantedCopies
-from regionserver.tablets.host.words import Word
 
 #: The same rejection is sent to the same replica at most once per this many ticks: 1 s. A leader sends ten heartbeats a
 #: second, and does not need ten replies.
@@ -57,44 +56,6 @@ REFUSAL_TICKS: Final = 20
 REFUSALS_MAX: Final = 10_000
 #: Members that a group may know: those of its configuration, and senders that its configuration does not have yet.
 MEMBERS_KNOWN_MAX: Final = 64
-
-
-class TurnOutput:
-    """Output of a turn; see the module docstring."""
-
-    def __init__(self) -> None:
-        self.frames: dict[str, list[Item]] = {}
-        self.beats: dict[str, BeatOutput] = {}
-        self.log: list[SlotItems] = []
-        #: Number of the write of `log`, 0 if there is nothing to write.
-        self.log_number: int = 0
-        self.rounds: dict[str, list[Entry]] = {}
-        self.reads: list[ReadyRead] = []
-        self.answers: list[TabletAnswer] = []
-        #: (tablet, event) of Raft, for the process's own log.
-        self.events: list[tuple[str, RaftEvent]] = []
-        #: Tablets that were parked in this turn, with the reason.
-        self.failed: list[tuple[str, str]] = []
-        #: (tablet, server, reason) of messages that no correct server sends.
-        self.rejected: list[tuple[str, str, str]] = []
-        #: (tablet, member, index): a member needs entries from there on, which its leader has on the disk at best. Read
-        #: them back, then call `loaded`.
-        self.needs_log: list[tuple[str, int, int]] = []
-        #: Configurations that have been committed. Write them to the consensus metadata, then call `noted`.
-        self.configs: list[tuple[str, CommittedConfig]] = []
-        #: Votes of removed replicas. Make each durable, then call `voted`.
-        self.votes: list[TombstoneVote] = []
-        #: Members whose servers are to be asked for a copy; call `copy_answered` for each.
-        self.copies: list[CopyWanted] = []
-
-
-class _HeldWrite:
-    """What waits for one write: the Readies of the groups in it, and messages that promise what it makes durable."""
-
-    def __init__(self, number: int) -> None:
-        self.number: int = number
-        self.readies: list[tuple[Group, int]] = []
-        self.promises: list[tuple[Group, list[Message]]] = []
 
 
 class Turn:
@@ -117,7 +78,7 @@ class Turn:
         self._out = TurnOutput()
         #: Groups with inputs since the last `take`, in the order of the first.
         self._touched: dict[str, Group] = {}
-        self._held: deque[_HeldWrite] = deque()
+        self._held: deque[HeldWrite] = deque()
         #: Server -> (tablet, kind) -> the message that waits for the next BEAT.
         self._waiting: dict[str, dict[tuple[str, int], tuple[Group, Message]]] = {}
         #: Peer server -> tablets shared with it.
@@ -515,7 +476,7 @@ class Turn:
 
     def take(self) -> TurnOutput:
         """Return what the inputs since the last call lead to."""
-        held = _HeldWrite(self.written + 1)
+        held = HeldWrite(self.written + 1)
         while self._touched:
             touched, self._touched = self._touched, {}
             for group in touched.values():
@@ -528,7 +489,7 @@ class Turn:
         out, self._out = self._out, TurnOutput()
         return out
 
-    def _collect(self, group: Group, held: _HeldWrite) -> None:
+    def _collect(self, group: Group, held: HeldWrite) -> None:
         try:
             got = group.collect()
         except Exception as error:
@@ -562,7 +523,7 @@ class Turn:
         if got.needs_log:
             out.needs_log += [(tablet, member, index) for member, index in got.needs_log]
 
-    def _hold(self, group: Group, promises: list[Message], held: _HeldWrite) -> None:
+    def _hold(self, group: Group, promises: list[Message], held: HeldWrite) -> None:
         """Let promises wait for the last write of their group, unless it is durable."""
         number = group.write_number
         if number <= self.durable:

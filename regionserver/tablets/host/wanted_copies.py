@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from regions.records.members import MemberRole
-from regionserver.tablets.host.words import Word
+from regionserver.tablets.host.envelope import Word
 
 #: Ticks (50 ms) between the answer to a question and the next question: the first pause, and the longest one.
 PAUSE_TICKS: Final = 5

@@ -21,8 +21,9 @@ from regions.messages.tablets import ChangeAnswer, ChangeConfig, ConfigChanged
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta, with_promise
 from regionserver.tablets.host.delivery import TombstoneVote
 from regionserver.tablets.host.members import answer_of, endpoints_of
+from regionserver.tablets.host.output import TurnOutput
 from regionserver.tablets.host.requests import Fate, TabletAnswer
-from regionserver.tablets.host.turn import Turn, TurnOutput
+from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.host.wanted_copies import CopyWanted
 from regionserver.tablets.members.notes import NOTES_EVERY_S, ConfigNote, ConfigNotes
 from regionserver.workers import Workers

@@ -40,8 +40,9 @@ from regionserver.tablets.disk.superblock import Superblock
 from regionserver.tablets.disk.syncing import sync_together
 from regionserver.tablets.host.beats import TICK_MS
 from regionserver.tablets.host.envelope import BeatFrame, TurnFrame, encode_beat, encode_turn
+from regionserver.tablets.host.output import TurnOutput
 from regionserver.tablets.host.requests import Fate, TabletAnswer
-from regionserver.tablets.host.turn import Turn, TurnOutput
+from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.members.work import MembersWork, appended_reached
 from regionserver.tablets.offline.steady_points import StartingRows
 from regionserver.tablets.process import reports

@@ -23,11 +23,10 @@ from regions.records.members import ConfigId
 from regions.replication.policy.situation import CAUGHT_UP_ENTRIES
 from regionserver.request_gate import SIZES_EVERY_S, differs
 from regionserver.tablets.host.beats import TICK_MS
-from regionserver.tablets.host.envelope import Refusal
+from regionserver.tablets.host.envelope import Refusal, Word
 from regionserver.tablets.host.group import Group
 from regionserver.tablets.host.members import members_of
 from regionserver.tablets.host.turn import Turn
-from regionserver.tablets.host.words import Word
 from regionserver.tablets.process.log_thread import LogThread
 from regionserver.tablets.process.replica import TabletReplica
 

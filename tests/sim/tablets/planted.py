@@ -25,8 +25,7 @@ from regionserver.tablets.host import delivery
 from regionserver.tablets.host import group as group_module
 from regionserver.tablets.host.beats import BEAT_TICKS, Beats
 from regionserver.tablets.host.group import Group, ReplicaIdentity
-from regionserver.tablets.host.reads import Reads
-from regionserver.tablets.host.requests import Fate
+from regionserver.tablets.host.requests import Fate, Reads
 from regionserver.tablets.host.turn import Turn
 from simulation.tablets import lives
 from simulation.tablets.storage.rows import RowsImage

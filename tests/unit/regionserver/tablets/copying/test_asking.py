@@ -18,8 +18,8 @@ from regionserver.tablets.copying.messages import (
     TabletCopyAnswer,
 )
 from regionserver.tablets.disk.life import RunState
+from regionserver.tablets.host.envelope import Word
 from regionserver.tablets.host.wanted_copies import COPIED, CopyWanted
-from regionserver.tablets.host.words import Word
 from regionserver.tablets.links import questions as questions_module
 from regionserver.tablets.links.questions import ServerQuestions
 from regionserver.tablets.process.replica import TabletReplica

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from regionserver.tablets.host.delivery import ABSENT, RULES, Delivery, ReplicaStanding, State, decide
-from regionserver.tablets.host.words import Word
+from regionserver.tablets.host.envelope import Word
 
 READY = ReplicaStanding(State.READY, number=3, term=7, last_index=20, last_term=6)
 

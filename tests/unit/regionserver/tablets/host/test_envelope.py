@@ -30,11 +30,11 @@ from regionserver.tablets.host.envelope import (
     Item,
     Refusal,
     TurnFrame,
+    Word,
     decode_frame,
     encode_beat,
     encode_turn,
 )
-from regionserver.tablets.host.words import Word
 from simulation.engine.chance import SeededRandom
 
 HEADER = Header("cluster", "server-1", 17, "server-2")

@@ -9,11 +9,10 @@ from regions.messages.heartbeat import MemberHealth
 from regions.messages.tablets import ChangeAnswer, ChangeConfig, ConfigChange, ConfigChanged
 from regions.records.members import ConfigId, Member, MemberRole
 from regionserver.tablets.host.beats import BEAT_TICKS
-from regionserver.tablets.host.envelope import Envelope, Header, Refusal, TurnFrame
+from regionserver.tablets.host.envelope import Envelope, Header, Refusal, TurnFrame, Word
 from regionserver.tablets.host.group import APPLY_TICKS
 from regionserver.tablets.host.members import endpoints_of, members_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
-from regionserver.tablets.host.words import Word
 from regionserver.tablets.process.reports import ServersSeen, judge_members
 from tests.support.tablet_hosts import CLUSTER, Hosts, endpoint
 

@@ -16,10 +16,9 @@ from regionserver.tablets.host.delivery import (
     ballot_of,
     vote_answer,
 )
-from regionserver.tablets.host.envelope import Envelope, Header, Refusal, TurnFrame
+from regionserver.tablets.host.envelope import Envelope, Header, Refusal, TurnFrame, Word
 from regionserver.tablets.host.group import ELECTION_TICKS
 from regionserver.tablets.host.turn import Turn
-from regionserver.tablets.host.words import Word
 from tests.support.tablet_hosts import CLUSTER, Hosts
 
 #: A tombstone of number 3 that has voted for 1 in term 7; its log ended at entry 20 of term 6.

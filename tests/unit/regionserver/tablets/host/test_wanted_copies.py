@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regions.records.members import MemberRole
+from regionserver.tablets.host.envelope import Word
 from regionserver.tablets.host.wanted_copies import (
     ANSWER_TICKS,
     FORGET_TICKS,
@@ -12,7 +13,6 @@ from regionserver.tablets.host.wanted_copies import (
     PAUSE_TICKS_MAX,
     WantedCopies,
 )
-from regionserver.tablets.host.words import Word
 
 VOTER, PRE_VOTER, LEARNER = MemberRole
 
