@@ -55,7 +55,7 @@ _MODULES: Final = {
     "regions/transitions": "hazards next_action observed steps trail",
     "regionserver/kv": "rows",
     "regionserver/tablets": "commands writers",
-    "regionserver/tablets/host": "beats envelope group log_memory output requests turn",
+    "regionserver/tablets/host": "beats envelope group log_memory output quiet requests turn",
     "regionserver/tablets/rows": "digest round",
 }
 #: Paths of the compiled modules, relative to the root of the source tree.

@@ -6,6 +6,8 @@ survives into a later one. It shares the log and the output with the core that o
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from coord.errors import ChangeRefusal, ConfigRefused
 from coord.raft.log import ConfigLog, RaftLog
 from coord.raft.membership import FIRST_MEMORY, CatchUp, Configuration, objection
@@ -272,6 +274,14 @@ class Leadership:
                     context=self.reads.newest,
                 )
             )
+
+    def resumed(self, alive: Collection[int]) -> None:
+        """Continue after a time without ticks and messages, in which the shell has watched the members' servers: count
+        the members in `alive` as heard now, and send heartbeats."""
+        for peer in self.peers:
+            if peer.peer in alive:
+                peer.last_received = self.now
+        self.heartbeat()
 
     # --- replication
 

@@ -296,6 +296,8 @@ class TabletFigures(msgspec.Struct, frozen=True, omit_defaults=True):
     replicas: dict[str, int] = {}
     #: Tablets that the server leads.
     leaders: int = 0
+    #: Tablets without work, which have no ticks and send nothing.
+    quiet: int = 0
     #: Syncs of the shared log, and the entries and bytes that they made durable.
     syncs: int = 0
     entries: int = 0

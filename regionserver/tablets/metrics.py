@@ -32,6 +32,7 @@ class TabletMetrics:
             f"{_PREFIX}s", "Replicas of tablets on this server by state.", ["state"], registry=registry
         )
         self._leaders = gauge("_leaders", "Tablets that this server leads.")
+        self._quiet = gauge("_quiet", "Tablets without work on this server, which have no ticks and send nothing.")
         self._syncs = gauge("_log_syncs", "Syncs of the shared log since the process started.")
         self._entries = gauge("_log_entries", "Entries that these syncs made durable.")
         self._bytes = gauge("_log_bytes", "Bytes that these syncs made durable.")
@@ -56,6 +57,7 @@ class TabletMetrics:
         for state in ReplicaState:
             self._replicas.labels(state.value).set(found.replicas.get(state.value, 0))
         self._leaders.set(found.leaders)
+        self._quiet.set(found.quiet)
         self._syncs.set(found.syncs)
         self._entries.set(found.entries)
         self._bytes.set(found.log_bytes)

@@ -18,6 +18,7 @@ from simulation.tablets.changes import Changes, make_world
 from simulation.tablets.clients import SimClient
 from simulation.tablets.copies import PORT
 from simulation.tablets.flaws import Flaws
+from simulation.tablets.rest import check_rest
 from simulation.tablets.server import SimServer
 from simulation.tablets.world import TICK_US, World
 
@@ -108,6 +109,7 @@ class Story:
                     check.at_the_end()
             except Violation as violation:
                 raise world.failure(violation) from violation
+            check_rest(world)
 
     def _clients_done(self) -> bool:
         return all(client.is_done() for client in self.clients)
@@ -467,10 +469,13 @@ class Story:
         world.note("peace")
         for server in world.servers.values():
             server.paused_until = min(server.paused_until, world.now)
-            try:
-                world.restart(server)
-            except Exception as error:  # as of an event: what a start rejects is a violation
-                raise world.failure(error) from error
+            self._restart(server)
+
+    def _restart(self, server: SimServer) -> None:
+        try:
+            self.world.restart(server)
+        except Exception as error:  # as of an event: what a start rejects is a violation
+            raise self.world.failure(error) from error
 
     def _recovered(self, before: dict[str, int]) -> bool:
         """Every tablet has one leader and new commits; all its members run and have caught up; disks hold members and
@@ -525,7 +530,7 @@ class Story:
             return
         terms = {tablet: max(self._terms(tablet)) for tablet in led}
         world.kill(server, power=True)
-        world.lives.start(server)
+        self._restart(server)
         world.counts["quick_restart_seen"] += 1
         deadline = world.now + int(QUICK_TICKS * 1.2 * TICK_US)
         while led and world.now < deadline:

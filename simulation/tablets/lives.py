@@ -57,7 +57,7 @@ class ReplicaLives:
         if world.bug.ignores_damage:
             for slot in slots.values():
                 slot.damage = None
-        server.turn = Turn(CLUSTER, server.name, server.life)
+        server.turn = Turn(CLUSTER, server.name, server.life, quiet_ticks=world.quiet_ticks)
         try:
             with self.crashing(server):
                 decisions = server.files.start(slots, server.judge, server.name, world.now // 1000)

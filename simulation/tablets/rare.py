@@ -56,4 +56,6 @@ TABLETS_MET: Final = (
     *(f"start_row_{row}" for row in (2, 3, 4, 7, 10, 13, 14, 17, 18)),
     # entries read back from the disk for members that were behind
     "needs_log",
+    # tablets without work
+    *("quiet_leader_lost", "said_left", "said_quiet", "said_wake"),
 )

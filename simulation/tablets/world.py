@@ -11,10 +11,22 @@ from coord.raft.messages import LEADER, Entry, RaftConfig
 from coord.storage.shared.items import Floor
 from regionserver.tablets.disk.life import RunState
 from regionserver.tablets.host.beats import BeatOutput
-from regionserver.tablets.host.envelope import Envelope, Item, TurnFrame, decode_frame, encode_beat, encode_turn
+from regionserver.tablets.host.envelope import (
+    Envelope,
+    Item,
+    Quiet,
+    QuietWord,
+    Refusal,
+    TurnFrame,
+    decode_frame,
+    encode_beat,
+    encode_turn,
+)
 from regionserver.tablets.host.group import ELECTION_TICKS, Group
 from regionserver.tablets.host.output import TurnOutput
+from regionserver.tablets.host.quiet import QUIET_TICKS
 from regionserver.tablets.host.requests import TabletAnswer
+from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.process.floors import target
 from simulation.engine.chance import SeededRandom
 from simulation.engine.history import SeededHistory, Violation
@@ -89,6 +101,8 @@ class World(SeededHistory):
         self.heavy = chance.pick([0.0, 0.01, 0.03])
         self.lazy = chance.pick([0.0, 0.3, 0.9])
         self.crash_in_step = chance.pick([0.0, 0.0, 0.001])
+        #: Ticks without work after which a group becomes quiet: soon in most histories, because clients are busy.
+        self.quiet_ticks = SeededRandom(f"{seed}-{size} quiet").pick([1, 4, QUIET_TICKS])
         self.is_faulty = True
         #: Recent frames on the wire, for connections that deliver old data again.
         self.wire: deque[tuple[str, str, bytes]] = deque(maxlen=200)
@@ -368,9 +382,11 @@ class World(SeededHistory):
     def _send_items(self, server: SimServer, to: str, items: list[Item]) -> None:
         for item in items:
             if isinstance(item, Envelope):
+                self.counts["messages"] += 1
                 self.checks[item.tablet].on_sent(item.message)
             else:
-                self.counts[f"refused_{item.word.name.lower()}"] += 1
+                kind = "refused" if isinstance(item, Refusal) else "said"
+                self.counts[f"{kind}_{item.word.name.lower()}"] += 1
             if self.lines is not None:
                 self.note(f"{server.name} -> {to}: {describe(item)}")
         for data in encode_turn(server.turn_now().header(to), items):
@@ -422,7 +438,20 @@ class World(SeededHistory):
         if peer is not None and frame.header.start_code != peer.start_code:
             self.counts["replaced_process" if frame.header.start_code > peer.start_code else "former_process"] += 1
         server.turn.frame(source, frame)
+        if isinstance(frame, TurnFrame):
+            self._check_quiet(server, server.turn, frame)
         self.soon(server)
+
+    @staticmethod
+    def _check_quiet(server: SimServer, turn: Turn, frame: TurnFrame) -> None:
+        """Raise Violation if a follower has become quiet and lacks what its leader has."""
+        for item in frame.items:
+            if isinstance(item, Quiet) and item.word is QuietWord.QUIET and item.tablet not in turn.quiet.awake:
+                group = turn.groups.get(item.tablet)
+                log = None if group is None or group.failure else group.core.log
+                if log is not None and (log.last, log.commit) != (item.commit, item.commit):
+                    what = f"up to {log.last}, committed {log.commit}, its leader up to {item.commit}"
+                    raise Violation(f"{item.tablet} is quiet on {server.name} and has the log {what}")
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
@@ -492,6 +521,8 @@ def describe(item: Item) -> str:
             f"{item.tablet} kind {m.kind} {m.src}->{m.dst} term {m.term} prev {m.prev_term}/{m.prev_index} commit"
             f" {m.commit} match {m.match_index} granted {m.granted} context {m.context}{entries}"
         )
+    if isinstance(item, Quiet):
+        return f"{item.tablet} {item.word.name} {item.src}->{item.dst} term {item.term} commit {item.commit}"
     return f"{item.tablet} refused: {item.word.name} by {item.src} to {item.dst}"
 
 

@@ -118,6 +118,10 @@ class WireLinks:
         """See `HostLinks.knows_full`."""
         return True
 
+    def knows_quiet(self, server: str) -> bool:
+        """See `HostLinks.knows_quiet`."""
+        return True
+
     def flush(self) -> None:
         """See `HostLinks.flush`."""
 

@@ -70,6 +70,32 @@ class Beats:
         #: True while this server's disk has no room for writes.
         self.is_full = False
         self.peers: dict[str, PeerServer] = {}
+        #: Server of a member that is not alive -> tick since which it is not.
+        self._gone_since: dict[str, int] = {}
+        #: Servers that are alive again, or for the first time, since the last `take_returned`.
+        self._returned: list[str] = []
+
+    def expected(self, server: str) -> None:
+        """A tablet has a member on `server`: from now on its absence counts."""
+        if not self.is_there(server):
+            self._gone_since.setdefault(server, self.now)
+
+    def absences(self, ticks: float) -> frozenset[str]:
+        """Return the servers of members that have not been alive for that many ticks."""
+        return frozenset(server for server, since in self._gone_since.items() if self.now - since >= ticks)
+
+    def take_returned(self) -> list[str]:
+        """Return the servers that are alive again, or for the first time, since the last call."""
+        returned, self._returned = self._returned, []
+        return returned
+
+    def _is_gone(self, server: str, peer: PeerServer) -> None:
+        peer.is_there = False
+        self._gone_since[server] = self.now
+
+    def _is_back(self, server: str) -> None:
+        self._gone_since.pop(server, None)
+        self._returned.append(server)
 
     def introduced(self, server: str, start_code: int) -> bool | None:
         """Record a frame or hello of `server`. Return True if it shows that a former process of the server is gone.
@@ -79,13 +105,11 @@ class Beats:
         peer = self.peers.get(server)
         if peer is not None and start_code < peer.start_code:
             return None
-        if peer is None:
-            self.peers[server] = PeerServer(start_code, self.now)
-            return False
-        if start_code == peer.start_code:
+        if peer is not None and start_code == peer.start_code:
             return False
         self.peers[server] = PeerServer(start_code, self.now)
-        return True
+        self._is_back(server)
+        return peer is not None
 
     def beat(self, server: str, number: int, *, disk_answers: bool, is_full: bool = False) -> bool:
         """Record a BEAT of the known process on `server`. Return True if the server is gone because its disk failed."""
@@ -98,6 +122,10 @@ class Beats:
         had_disk = peer.disk_answers
         peer.disk_answers = peer.is_there = disk_answers
         peer.is_full = is_full
+        if disk_answers and not was_there:
+            self._is_back(server)
+        elif was_there and not disk_answers:
+            self._is_gone(server, peer)
         return was_there and had_disk and not disk_answers
 
     def lost(self, server: str, start_code: int) -> bool:
@@ -105,7 +133,7 @@ class Beats:
         peer = self.peers.get(server)
         if peer is None or peer.start_code != start_code or not peer.is_there:
             return False
-        peer.is_there = False
+        self._is_gone(server, peer)
         return True
 
     def tick(self) -> list[str]:
@@ -114,7 +142,7 @@ class Beats:
         gone = []
         for server, peer in self.peers.items():
             if peer.is_there and self.now - peer.heard >= SILENCE_TICKS:
-                peer.is_there = False
+                self._is_gone(server, peer)
                 gone.append(server)
         return gone
 

@@ -115,6 +115,31 @@ def decide(arrival: Delivery, standing: ReplicaStanding) -> DeliveryRule:
     return next(rule for rule in RULES if rule.holds(arrival, standing))
 
 
+#: The same rejection is sent to the same replica at most once per this many ticks: 1 s. A leader sends ten heartbeats a
+#: second, and does not need ten replies.
+REFUSAL_TICKS: Final = 20
+#: Number of refusals remembered for that limit. Beyond it all are forgotten, and are sent again.
+REFUSALS_MAX: Final = 10_000
+
+
+class RefusalLimit:
+    """When each refusal was last sent."""
+
+    def __init__(self) -> None:
+        #: (tablet, server, word, number) -> tick.
+        self._sent: dict[tuple[str, str, Word, int], int] = {}
+
+    def is_due(self, refusal: tuple[str, str, Word, int], now: int) -> bool:
+        """Return True if a refusal may be sent now, and note it."""
+        last = self._sent.get(refusal)
+        if last is not None and now - last < REFUSAL_TICKS:
+            return False
+        if len(self._sent) >= REFUSALS_MAX:
+            self._sent.clear()
+        self._sent[refusal] = now
+        return True
+
+
 # --- votes of tombstones ----------------------------------------------------------------------------------------------
 
 

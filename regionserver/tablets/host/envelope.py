@@ -2,12 +2,13 @@
 
     frame      := version:u8 kind:u8 cluster:text sender:text start_code:u64 recipient:text body
     TURN body  := count:u32 item*                       what one turn of the sender has for the recipient
-    item       := ENVELOPE tablet:text message  |  REFUSAL tablet:text refusal
+    item       := ENVELOPE tablet:text message  |  REFUSAL tablet:text refusal  |  QUIET tablet:text quiet
     BEAT body  := number:u64 disk:u8 count:u32 row*     disk: 1 it answers, 2 it is full (FULL_BEATS)
     row        := tablet:text kind:u8 7 x u64           a heartbeat, or the answer to one
     message    := kind:u8 flags:u8 8 x u64 count:u32 entry*
     entry      := term:u64 kind:u8 length:u32 data      indexes follow from prev_index
     refusal    := word:u8 from:u64 to:u64 term:u64 last_index:u64 last_term:u64 progress:u64
+    quiet      := word:u8 from:u64 to:u64 term:u64 commit:u64          (QUIET_TABLETS)
     text       := length:u8 UTF-8
 
 All numbers are big-endian and below NUMBER_MAX. The frame names cluster, sender and recipient once for all its items.
@@ -55,6 +56,8 @@ BEAT: Final = 2
 #: Kinds of items in a TURN frame.
 ENVELOPE: Final = 1
 REFUSAL: Final = 2
+#: Builds without QUIET_TABLETS (`links/hello.py`) close a link that brings this item.
+QUIET: Final = 3
 
 #: Bits of the disk in a BEAT. Builds without FULL_BEATS (`links/hello.py`) close a link that brings the second one.
 _DISK_ANSWERS: Final = 1
@@ -85,6 +88,7 @@ _ENTRY_BYTES: Final = 13
 _ROW: Final = struct.Struct(">Bqqqqqqq")
 _ROW_BYTES: Final = 57
 _REFUSAL: Final = struct.Struct(">BQQQQQQ")
+_QUIET: Final = struct.Struct(">BQQQQ")
 _GRANTED: Final = 1
 #: Replies carry the voter's memory in place of the commit index, as in the store's frames.
 _ANSWERS: Final = (PRE_VOTE_RESP, VOTE_RESP, APPEND_RESP, HEARTBEAT_RESP)
@@ -152,7 +156,27 @@ class Refusal:
         self.progress: int = progress
 
 
-Item = Envelope | Refusal
+class QuietWord(enum.IntEnum):
+    """What a member sends to another one about the rest of their group (`quiet.py`). Numbers are on the wire."""
+
+    QUIET = 1  #: the leader: you have everything, expect no message until there is work
+    WAKE = 2  #: the group has work, or the sender lacks what the leader expects it to have
+    LEFT = 3  #: the leader: I stop, elect another one
+
+
+class Quiet:
+    """A member's word to another one. `commit` is the end of the leader's log, all of it committed."""
+
+    def __init__(self, tablet: str, word: QuietWord, src: int, dst: int, term: int, commit: int = 0) -> None:
+        self.tablet: str = tablet
+        self.word: QuietWord = word
+        self.src: int = src
+        self.dst: int = dst
+        self.term: int = term
+        self.commit: int = commit
+
+
+Item = Envelope | Refusal | Quiet
 
 
 class TurnFrame:
@@ -263,6 +287,9 @@ def _decode_items(data: bytes, at: int) -> tuple[list[Item], int]:
         elif kind == REFUSAL:
             refusal, at = _decode_refusal(tablet, data, at)
             items.append(refusal)
+        elif kind == QUIET:
+            quiet, at = _decode_quiet(tablet, data, at)
+            items.append(quiet)
         else:
             raise RemoteProtocolError(f"an item of unknown kind {kind}")
     return items, at
@@ -271,6 +298,9 @@ def _decode_items(data: bytes, at: int) -> tuple[list[Item], int]:
 def _encode_item(item: Item) -> bytes:
     if isinstance(item, Envelope):
         return _encode_envelope(item)
+    if isinstance(item, Quiet):
+        quiet = _QUIET.pack(item.word, item.src, item.dst, item.term, item.commit)
+        return b"\x03" + _text(item.tablet) + quiet
     return b"".join(
         (
             b"\x02",
@@ -288,6 +318,16 @@ def _decode_refusal(tablet: str, data: bytes, at: int) -> tuple[Refusal, int]:
         return Refusal(tablet, Word(word), *numbers), at + _REFUSAL.size
     except ValueError as error:
         raise RemoteProtocolError(f"a refusal with the unknown word {word}") from error
+
+
+def _decode_quiet(tablet: str, data: bytes, at: int) -> tuple[Quiet, int]:
+    word, src, dst, term, commit = _QUIET.unpack_from(data, at)
+    _members(src, dst)
+    _number(term | commit)
+    try:
+        return Quiet(tablet, QuietWord(word), src, dst, term, commit), at + _QUIET.size
+    except ValueError as error:
+        raise RemoteProtocolError(f"a word of rest with the unknown number {word}") from error
 
 
 # --- Raft messages ----------------------------------------------------------------------------------------------------

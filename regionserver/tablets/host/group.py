@@ -289,6 +289,13 @@ class Group:
                 return True
         return core.has_ready() or bool(self._out.answers)
 
+    def is_settled(self) -> bool:
+        """Return True if nothing is under way here: every entry is durable and applied, and no request waits."""
+        log = self.core.log
+        has_work = self._round or self._committed or self._proposals or self.reads.waiting
+        is_applied = log.last == log.stable == log.commit == self.applied_index
+        return is_applied and not has_work and not self.has_output()
+
     def peer_gone(self, server: str) -> None:
         """The process on `server` is gone: stop following it as the leader; treat messages in flight to it as lost."""
         for number, each in self.servers.items():

@@ -38,22 +38,28 @@ from regionserver.tablets.host.delivery import (
     Ballot,
     Delivery,
     LeadersHeard,
+    RefusalLimit,
     ReplicaStanding,
     TombstoneVote,
     decide,
 )
-from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame, Word
+from regionserver.tablets.host.envelope import (
+    BeatFrame,
+    Envelope,
+    Header,
+    Item,
+    Quiet,
+    Refusal,
+    TurnFrame,
+    Word,
+)
 from regionserver.tablets.host.group import ELECTION_TICKS, KEEP_ENTRIES, Group
 from regionserver.tablets.host.members import roles_of
 from regionserver.tablets.host.output import HeldWrite, TurnOutput
+from regionserver.tablets.host.quiet import QUIET_TICKS, QuietGroups, is_news
 from regionserver.tablets.host.requests import Fate, InFlight, TabletAnswer
 from regionserver.tablets.host.wanted_copies import CopyWanted, WantedCopies
 
-#: The same rejection is sent to the same replica at most once per this many ticks: 1 s. A leader sends ten heartbeats a
-#: second, and does not need ten replies.
-REFUSAL_TICKS: Final = 20
-#: Number of refusals remembered for that limit. Beyond it all are forgotten, and are sent again.
-REFUSALS_MAX: Final = 10_000
 #: Members that a group may know: those of its configuration, and senders that its configuration does not have yet.
 MEMBERS_KNOWN_MAX: Final = 64
 
@@ -61,7 +67,17 @@ MEMBERS_KNOWN_MAX: Final = 64
 class Turn:
     """The groups of one server. All calls come from one thread."""
 
-    def __init__(self, cluster: str, server: str, start_code: int, in_flight: InFlight | None = None) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        server: str,
+        start_code: int,
+        in_flight: InFlight | None = None,
+        *,
+        reads_quiet: Callable[[str], bool] = lambda _: True,
+        quiet_ticks: int = QUIET_TICKS,
+    ) -> None:
+        """`reads_quiet`: whether the build of a server reads QUIET; `quiet_ticks`: when groups become quiet."""
         self.cluster = cluster
         self.server = server
         self.start_code = start_code
@@ -83,10 +99,10 @@ class Turn:
         self._waiting: dict[str, dict[tuple[str, int], tuple[Group, Message]]] = {}
         #: Peer server -> tablets shared with it.
         self._shared: dict[str, dict[str, Group]] = {}
-        #: (tablet, server, word, number) -> tick of the last refusal.
-        self._refused: dict[tuple[str, str, Word, int], int] = {}
+        self._refusals = RefusalLimit()
         self._copies = WantedCopies()
         self._leaders = LeadersHeard(ELECTION_TICKS)
+        self.quiet = QuietGroups(self.beats, quiet_ticks, reads_quiet, self._send, self._run)
 
     # --- tablets ------------------------------------------------------------------------------------------------------
 
@@ -97,6 +113,7 @@ class Turn:
         self.groups[tablet] = group
         self.forget(tablet)
         self.opening.discard(tablet)
+        self.quiet.added(group)
         self._share(group)
         self._touch(group)
 
@@ -113,12 +130,16 @@ class Turn:
         for server in group.servers.values():
             if server != self.server:
                 self._shared.setdefault(server, {})[tablet] = group
+                self.beats.expected(server)
 
     def remove(self, tablet: str, standing: ReplicaStanding | None = None) -> None:
         """Stop hosting a group. Its waiting requests are answered; `standing` answers messages from now on."""
-        group = self.groups.pop(tablet)
+        group = self.groups[tablet]
         if not group.failure:
+            self.quiet.leaves(group)
             group.fail("closed")
+        del self.groups[tablet]
+        self.quiet.removed(tablet)
         self._out.answers += group.collect().answers
         self._touched.pop(tablet, None)
         for shared in self._shared.values():
@@ -146,17 +167,17 @@ class Turn:
         """Make a tablet FAILED: its rows are damaged, or its code has failed. The others go on."""
         group = self.groups[tablet]
         if not group.failure:
+            self.quiet.leaves(group)
             group.fail(why)
+            self.quiet.removed(tablet)
             self._out.failed.append((tablet, why))
             self._touch(group)
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
     def frame(self, server: str, frame: TurnFrame | BeatFrame) -> None:
-        """Process a frame that came over the link to or from `server`, whose identity the link has checked.
-
-        Raise RemoteProtocolError for a frame in another server's name; nothing has changed then.
-        """
+        """Process a frame that came over the link to or from `server`, whose identity the link has checked. Raise
+        RemoteProtocolError for a frame in another server's name; nothing has changed then."""
         header = frame.header
         if header.sender != server or server == self.server:
             raise RemoteProtocolError(f"server {server} sent a frame in the name of {header.sender}")
@@ -168,13 +189,18 @@ class Turn:
                 server, frame.number, disk_answers=frame.disk_answers, is_full=frame.is_full
             ):
                 self._peer_is_gone(server)
+            self._see_returned()
             for envelope in frame.heartbeats:
                 self._deliver(server, envelope, is_named_right)
             return
         for item in frame.items:
             if isinstance(item, Envelope):
                 self._deliver(server, item, is_named_right)
-            elif is_named_right:
+            elif not is_named_right:
+                continue
+            elif isinstance(item, Quiet):
+                self.quiet.received(self.groups.get(item.tablet), server, item)
+            else:
                 self._take_refusal(server, item)
 
     def introduced(self, server: str, start_code: int) -> bool:
@@ -183,7 +209,14 @@ class Turn:
         if is_new:
             # A process that restarted quickly leads nothing, even if its former process did.
             self._peer_is_gone(server)
+        self._see_returned()
         return is_new is not None
+
+    def _see_returned(self) -> None:
+        """Wake the groups led here with members on servers that are there again: these may lack something."""
+        for server in self.beats.take_returned():
+            for group in self._shared.get(server, {}).values():
+                self.quiet.returned(group)
 
     def _deliver(self, server: str, envelope: Envelope, is_named_right: bool) -> None:
         """Give a message to its replica, or refuse it by the table of deliveries."""
@@ -204,6 +237,8 @@ class Turn:
             is_named_right = is_named_right and (known is None or known == server)
             if is_named_right and m.dst == group.replica.number and not group.failure:
                 # The row "ready" of the table, which nearly every message meets.
+                if tablet not in self.quiet.awake and is_news(group, m):
+                    self.quiet.wake(group, by=server)
                 self._step(group, server, m)
                 return
             standing = group.standing()
@@ -241,10 +276,8 @@ class Turn:
             self._shared.setdefault(server, {})[group.replica.tablet] = group
 
     def _step(self, group: Group, server: str, m: Message) -> None:
-        """Give a message to a group, as `_run` does; without output the group stays untouched.
-
-        Most messages are answers to heartbeats, which cause no output.
-        """
+        """Give a message to a group, as `_run` does; without output, as most answers to heartbeats are, the group stays
+        untouched."""
         try:
             group.step(m)
             if group.has_output():
@@ -255,14 +288,8 @@ class Turn:
             self._park_for(group, error)
 
     def _refuse(self, server: str, tablet: str, m: Message, word: Word, standing: ReplicaStanding) -> None:
-        key = (tablet, server, word, m.dst)
-        last = self._refused.get(key)
-        now = self.beats.now
-        if last is not None and now - last < REFUSAL_TICKS:
+        if not self._refusals.is_due((tablet, server, word, m.dst), self.beats.now):
             return
-        if len(self._refused) >= REFUSALS_MAX:
-            self._refused.clear()
-        self._refused[key] = now
         if word is Word.INVALID_NAME:
             # Who does not know our name gets to know nothing else.
             standing = ABSENT
@@ -283,6 +310,7 @@ class Turn:
     def _take_refusal(self, server: str, refusal: Refusal) -> None:
         group = self.groups.get(refusal.tablet)
         if group is not None and refusal.dst == group.replica.number:
+            self.quiet.wake(group, by=server)
             for number, each in group.servers.items():
                 if each == server:
                     group.refusals[number] = refusal
@@ -329,6 +357,7 @@ class Turn:
         group = self.groups.get(tablet)
         answers: list[ConfigChanged] = []
         if group is not None:
+            self.quiet.wake(group)
             self._run(group, group.transfer, to, self._able(group), answers)
         return answers[0] if answers else None
 
@@ -352,6 +381,7 @@ class Turn:
 
     def _request(self, group: Group, request: int, what: Callable[..., object], *arguments: object) -> None:
         """Give a request to a group that runs. A group that fails by it has not noted it, so it is answered here."""
+        self.quiet.wake(group)
         self._run(group, what, *arguments)
         if group.failure:
             self._out.answers.append(TabletAnswer(group.replica.tablet, request, Fate.FAILED))
@@ -374,7 +404,9 @@ class Turn:
         for server in self.beats.tick():
             self._peer_is_gone(server)
         now = self.beats.now
-        for group in self.groups.values():
+        for tablet in self.quiet.take_due():
+            self.quiet.wake(self.groups[tablet])
+        for group in list(self.quiet.awake.values()):
             if not group.failure:
                 self._tick(group, now)
 
@@ -382,6 +414,7 @@ class Turn:
         try:
             if group.tick(now):
                 self._touch(group)
+            self.quiet.look(group)
         except Exception as error:
             self._park_for(group, error)
 
@@ -450,6 +483,7 @@ class Turn:
         for group in self.groups.values() if is_full else ():
             lead = group.core.leadership
             if lead is not None and not lead.transferee:
+                self.quiet.wake(group)
                 self._run(group, group.hand_over, self._able(group), [])
 
     def hand_over(self) -> list[tuple[str, int]]:
@@ -457,6 +491,7 @@ class Turn:
         handed: list[tuple[str, int]] = []
         for group in self.groups.values():
             if group.core.leadership is not None:
+                self.quiet.wake(group)
                 self._run(group, group.hand_over, self._able(group), handed)
         return handed
 
@@ -466,8 +501,11 @@ class Turn:
     def _peer_is_gone(self, server: str) -> None:
         """Groups led from there forget their leader and stand for election within 4 ticks."""
         self._leaders.gone(server)
-        for group in self._shared.get(server, {}).values():
-            self._run(group, group.peer_gone, server)
+        for tablet, group in self._shared.get(server, {}).items():
+            if tablet in self.quiet.awake:
+                self._run(group, group.peer_gone, server)
+            elif not group.failure:
+                self.quiet.lost(group, server)
 
     def _is_hosted(self, group: Group) -> bool:
         return self.groups.get(group.replica.tablet) is group and not group.failure
@@ -549,7 +587,7 @@ class Turn:
         for server in self._shared:
             rows: list[Envelope] = []
             for group, m in waiting.get(server, {}).values():
-                if self._is_hosted(group) and group.refresh(m):
+                if self._is_hosted(group) and group.replica.tablet in self.quiet.awake and group.refresh(m):
                     if m.kind == COMMIT:
                         self._send(server, Envelope(group.replica.tablet, m))
                     else:

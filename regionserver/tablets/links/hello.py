@@ -31,7 +31,8 @@ COPY: Final = 4
 
 #: Features of a build, as bits. A build without any announces none.
 FULL_BEATS: Final = 1  #: it reads BEATs of servers whose disks are full
-KNOWN: Final = FULL_BEATS
+QUIET_TABLETS: Final = 2  #: it reads the words by which tablets become quiet
+KNOWN: Final = FULL_BEATS | QUIET_TABLETS
 
 _FEATURES: Final = 1
 _FIXED: Final = struct.Struct(">4sHQ")

@@ -189,8 +189,15 @@ class TabletLinks:
 
     def knows_full(self, server: str) -> bool:
         """Return True if the build of a server reads BEATs that say that a disk is full."""
+        return self._has(server, hellos.FULL_BEATS)
+
+    def knows_quiet(self, server: str) -> bool:
+        """Return True if the build of a server reads the words by which tablets become quiet."""
+        return self._has(server, hellos.QUIET_TABLETS)
+
+    def _has(self, server: str, feature: int) -> bool:
         link = self._links.get(server)
-        return link is not None and link.features & hellos.FULL_BEATS != 0
+        return link is not None and link.features & feature != 0
 
     def flush(self) -> None:
         """Send the queued frames, one system call per server."""

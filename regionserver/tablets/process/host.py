@@ -110,7 +110,7 @@ class TabletHost:
         self._died = died
         self._changed = changed
         self._disk = disk or OsDisk(instance.directory)
-        self.turn = Turn(instance.cluster_id, instance.uuid, start_code)
+        self.turn = Turn(instance.cluster_id, instance.uuid, start_code, reads_quiet=links.knows_quiet)
         self._replicas: dict[str, TabletReplica] = {}
         self._waiting: dict[int, WaitingRequest] = {}
         self._requests = 0
@@ -340,7 +340,8 @@ class TabletHost:
     def _servers_seen(self) -> ServersSeen:
         peers = self.turn.beats.peers.items()
         full = {server for server, peer in peers if peer.is_full} | ({self._instance.uuid} if self.is_full() else set())
-        return ServersSeen(frozenset(server for server, peer in peers if peer.is_there), frozenset(full))
+        there = frozenset(server for server, peer in peers if peer.is_there)
+        return ServersSeen(there, frozenset(full), self.turn.beats.absences(self.settings.dead_s * 1000 / TICK_MS))
 
     def status(self) -> TabletFigures:
         """Return the figures of this host."""
@@ -534,7 +535,8 @@ class TabletHost:
             self._rows.sweep(self._system.clock.monotonic_ms() / 1000, self._log.shared)
             self.turn.bound_memory(self.settings.memory_bytes)
             self.turn.full(is_full=self.is_full())
-            for tablet in self._changes.of_health(self.turn.groups, self._servers_seen(), self.settings.dead_s):
+            turn, seen = self.turn, self._servers_seen()
+            for tablet in self._changes.of_health(turn.groups, turn.quiet.awake, seen, self.settings.dead_s):
                 self._report_changed(tablet)
             for tablet in self._changes.of_sizes(self._replicas, self.turn.beats.now):
                 self._report_changed(tablet)

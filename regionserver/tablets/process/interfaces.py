@@ -35,6 +35,10 @@ class HostLinks(Protocol):
         """Return True if the build of a server reads BEATs that say that a disk is full."""
         ...
 
+    def knows_quiet(self, server: str) -> bool:
+        """Return True if the build of a server reads the words by which tablets become quiet."""
+        ...
+
     def flush(self) -> None:
         """Send what was queued: one write per peer."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from coord.raft.leadership import Leadership
@@ -74,6 +74,8 @@ class ServersSeen(NamedTuple):
     there: frozenset[str]
     #: Those whose disks have no room for writes, this server among them.
     full: frozenset[str]
+    #: Those that have been gone for so long that their members are FAILED.
+    dead: frozenset[str] = frozenset()
 
 
 class ReportChanges:
@@ -83,6 +85,8 @@ class ReportChanges:
         #: Leaders that have not committed an entry of their term yet. Each is reported after its first commit.
         self._young: set[str] = set()
         self._healths: dict[str, object] = {}
+        #: The servers as `of_health` last saw them.
+        self._seen: ServersSeen | None = None
         #: Sizes in the last reports, and the turn of the clock at which they are compared again.
         self._sizes: dict[str, Measure] = {}
         self._sizes_due = 0
@@ -107,15 +111,28 @@ class ReportChanges:
                 changed[tablet] = None
         return list(changed)
 
-    def of_health(self, groups: Mapping[str, Group], seen: ServersSeen, dead_s: float) -> list[str]:
-        """Return the tablets led here whose members' health has changed since the last call, or who may lead."""
-        healths: dict[str, object] = {}
+    def of_health(
+        self, groups: Mapping[str, Group], awake: Container[str], seen: ServersSeen, dead_s: float
+    ) -> list[str]:
+        """Return the tablets led here whose members' health has changed since the last call, or who may lead.
+
+        The health of a quiet tablet changes with the servers alone.
+        """
+        former, self._healths = self._healths, {}
+        is_same, self._seen = seen == self._seen, seen
+        changed = []
         for tablet, group in groups.items():
             lead = group.core.leadership
-            if lead is not None and not group.failure:
-                healths[tablet] = _compared(judge_members(group, lead, seen, dead_s))
-        former, self._healths = self._healths, healths
-        return [tablet for tablet, health in healths.items() if former.get(tablet) != health]
+            if lead is None or group.failure:
+                continue
+            known = former.get(tablet)
+            if known is None or not is_same or tablet in awake:
+                health = _compared(judge_members(group, lead, seen, dead_s))
+                if health != known:
+                    changed.append(tablet)
+                known = health
+            self._healths[tablet] = known
+        return changed
 
     def reported(self, report: TabletReport) -> None:
         """Note a report that was made for any reason. If `of_health` last saw another health, it returns the tablet at
@@ -192,6 +209,7 @@ def figures_of(replicas: Mapping[str, TabletReplica], turn: Turn, log: LogThread
     return TabletFigures(
         replicas=dict(Counter(replica.run.value for replica in replicas.values())),
         leaders=sum(group.core.leadership is not None and not group.failure for group in groups),
+        quiet=turn.quiet.count(turn.groups),
         syncs=shared.syncs,
         log_bytes=shared.written_bytes,
         segments=shared.segment_count(),
@@ -232,14 +250,14 @@ def judge_members(group: Group, lead: Leadership, seen: ServersSeen, dead_s: flo
         if refusal is not None and refusal.word in _COPIED_AGAIN and not group.core.configs.current.is_voter(peer.peer):
             health, reason = MemberHealth.UNKNOWN, "its copy was cut short and begins again"
         else:
-            health, reason = _judge(peer, lead.now, refusal, dead_s, is_there=is_there)
+            health, reason = _judge(peer, lead.now, refusal, dead_s, is_there=is_there, is_dead=server in seen.dead)
         behind = max(0, lead.log.last - peer.match)
         found.append(MemberReport(peer.peer, health, behind, reason, server not in seen.full))
     return tuple(sorted(found, key=lambda one: one.number))
 
 
 def _judge(
-    peer: Progress, now: int, refusal: Refusal | None, dead_s: float, *, is_there: bool
+    peer: Progress, now: int, refusal: Refusal | None, dead_s: float, *, is_there: bool, is_dead: bool
 ) -> tuple[MemberHealth, str]:
     if refusal is not None:
         if refusal.word is Word.DOES_NOT_EXIST:
@@ -251,7 +269,8 @@ def _judge(
             return MemberHealth.FAILED, why
         return MemberHealth.UNKNOWN, _WAITING[refusal.word]
     silent_s = (now - peer.last_received) * TICK_MS / 1000
-    if silent_s >= dead_s:
+    # A quiet group counts no ticks: there, the absence of the member's server counts.
+    if silent_s >= dead_s or is_dead:
         return MemberHealth.FAILED, f"silent for more than {dead_s:g} s"
     if peer.memory < 0:
         return MemberHealth.UNKNOWN, "has not answered this leader yet"

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from coord.raft.leadership import Leadership
-from coord.raft.messages import Entry, HardState, Message
+from coord.raft.messages import FOLLOWER, Entry, HardState, Message
 from coord.storage.shared.items import SlotItems
 from regions.messages.tablets import ChangeAnswer
 from regions.replication import guards
@@ -24,7 +24,9 @@ from regionserver.tablets.disk.superblock import Memory, Superblock
 from regionserver.tablets.host import delivery
 from regionserver.tablets.host import group as group_module
 from regionserver.tablets.host.beats import BEAT_TICKS, Beats
+from regionserver.tablets.host.envelope import Quiet
 from regionserver.tablets.host.group import Group, ReplicaIdentity
+from regionserver.tablets.host.quiet import QuietGroups
 from regionserver.tablets.host.requests import Fate, Reads
 from regionserver.tablets.host.turn import Turn
 from simulation.tablets import lives
@@ -522,3 +524,31 @@ class ProbedWhereTheLogIsGone(Bug):
 
     def patches(self) -> list[Patch]:
         return [instead(Leadership, "probe_end", lambda self, peer_id: None)]
+
+
+# --- quiet tablets
+
+
+class QuietBehindTheLeader(Bug):
+    """A group becomes quiet although a follower lacks entries, and the follower agrees."""
+
+    known = "Cockroach: quiescence with a follower that is behind"
+    favours = ("_kill", "_partition", "_one_way")
+
+    def patches(self) -> list[Patch]:
+        def may_be_quiet(self: QuietGroups, group: Group) -> bool:
+            return group.is_settled()
+
+        def agrees(self: QuietGroups, group: Group, quiet: Quiet) -> bool:
+            return group.core.role == FOLLOWER
+
+        return [instead(QuietGroups, "_may_be_quiet", may_be_quiet), instead(QuietGroups, "_agrees", agrees)]
+
+
+class QuietFollowerHearsLostLeader(Bug):
+    """A quiet follower does not notice the loss of its leader's server."""
+
+    known = "TiKV #16429, #18916"
+
+    def patches(self) -> list[Patch]:
+        return [instead(QuietGroups, "lost", lambda self, group, server: None)]

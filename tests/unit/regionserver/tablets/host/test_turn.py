@@ -326,10 +326,10 @@ def test_heartbeats_travel_in_beats(hosts: Hosts) -> None:
     for server in hosts.servers.values():
         server.sent.clear()
         server.beaten.clear()
-    hosts.ticks(40)
+    hosts.ticks(16)
     assert all(server.sent == [] for server in hosts.servers.values())
     # The last ones may wait for the next BEAT.
-    rounds = 40 // HEARTBEAT_TICKS
+    rounds = 16 // HEARTBEAT_TICKS
     assert kinds(hosts.servers[leader].beaten) in ([HEARTBEAT] * 2 * rounds, [HEARTBEAT] * 2 * (rounds - 1))
     others = [kinds(server.beaten) for name, server in hosts.servers.items() if name != leader]
     assert all(set(each) == {HEARTBEAT_RESP} and len(each) >= rounds - 1 for each in others)

@@ -10,10 +10,10 @@ from coord.raft.messages import (
     VOTE,
     Message,
 )
+from regionserver.tablets.host.delivery import REFUSAL_TICKS
 from regionserver.tablets.host.envelope import Envelope, Header, Refusal, TurnFrame, Word
 from regionserver.tablets.host.group import ReplicaIdentity
 from regionserver.tablets.host.requests import Fate
-from regionserver.tablets.host.turn import REFUSAL_TICKS
 from tests.support.interpreted import needs_interpreted
 from tests.support.tablet_hosts import CLUSTER, Hosts, fates, kinds
 

@@ -30,7 +30,7 @@ def test_features_are_a_field_that_other_builds_ignore() -> None:
     """Servers of earlier builds announce none, and are sent none."""
     hello = replace(GOOD, features=KNOWN)
     body = encode_hello(hello)[5:]
-    assert body == encode_hello(GOOD)[5:] + b"\0\1\0\4\0\0\0\1"
+    assert body == encode_hello(GOOD)[5:] + b"\0\1\0\4\0\0\0\3"
     assert decode_hello(body) == hello
     assert decode_hello(encode_hello(GOOD)[5:]).features == 0
     assert decode_hello(encode_hello(GOOD)[5:] + b"\0\1\0\2xy").features == 0

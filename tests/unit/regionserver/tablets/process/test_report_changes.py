@@ -27,7 +27,7 @@ class Sweeps:
         monkeypatch.setattr(reports, "judge_members", lambda *_: self.health)
 
     def sweep(self) -> list[str]:
-        found = self.changes.of_health(GROUPS, SEEN, 300.0)
+        found = self.changes.of_health(GROUPS, GROUPS, SEEN, 300.0)
         for _ in found:
             self.report()
         return found
