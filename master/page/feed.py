@@ -23,7 +23,7 @@ from twisted.logger import Logger
 from master.assignment.transition_times import TransitionTimes
 from master.heartbeats import HeartbeatReceiver
 from master.page.hiding import KeyHider
-from master.page.listeners import LISTENERS_MAX, PageListener, event
+from master.page.listeners import LISTENERS_MAX, PageListener, event, with_id
 from master.process import MasterProcess
 from regions.cluster.state import ClusterState
 from regions.liveness.roster import SILENT_MS
@@ -284,7 +284,8 @@ class Feed:
         if listener.sent is None:
             listener.sent = 0
             begin = _encoder.encode({"keys_hidden": self._hider is not None})
-            listener.send(event("begin", begin, following.replay.latest_id))
+            # Without an id until the snapshot is complete: a browser that reconnects before needs a whole one.
+            listener.send(with_id("", event("begin", begin)))
         at = (listener.sent, *listener.named)
         if at not in parts and (listener.sent < len(model) or listener.named < (len(model.tables), len(model.servers))):
             part = model.named_part(*at)
@@ -297,7 +298,7 @@ class Feed:
             listener.named = len(model.tables), len(model.servers)
         listener.is_complete = following.is_loaded and listener.sent >= len(model)
         if listener.is_complete:
-            listener.send(event("end", b"{}"))
+            listener.send(with_id(following.replay.latest_id, event("end", b"{}")))
             listener.send(event("steps", self._encoded(self._steps(following, is_new=True))))
 
     def _send_changes(self, following: Following) -> bool:
@@ -319,18 +320,19 @@ class Feed:
 
     def _send_delta(self, following: Following) -> None:
         """Send all listeners the changes that were looked at, and the latest steps."""
-        delta, message = following.model.take(), b""
+        delta, message, head = following.model.take(), b"", b""
         if delta is not None:
             if self._hider is not None:
                 delta = self._hider.delta(delta)
-            message = event("delta", _encoder.encode(delta), following.replay.next_id())
-            following.replay.add(message)
+            message, head = event("delta", _encoder.encode(delta)), with_id(following.replay.next_id(), b"")
+            following.replay.add(head + message)
         steps = self._steps(following)
         if steps:
             message += event("steps", self._encoded(steps))
+        named = head + message
         for listener in list(self.listeners) if message else ():
             if listener.sent is not None:
-                listener.send(message)
+                listener.send(named if listener.is_complete else message)
 
     def _steps(self, following: Following, *, is_new: bool = False) -> list[list[object]]:
         """Return the latest steps since the last call; for a new listener all that are in memory, up to STEPS_MAX."""

@@ -15,10 +15,14 @@ LISTENERS_MAX: Final = 16
 UNREAD_MAX: Final = 1 << 20
 
 
-def event(name: str, data: bytes, message_id: str = "") -> bytes:
+def event(name: str, data: bytes) -> bytes:
     """Return one server-sent event. `data` is JSON, so it has no line breaks."""
-    head = f"id: {message_id}\n" if message_id else ""
-    return f"{head}event: {name}\ndata: ".encode() + data + b"\n\n"
+    return f"event: {name}\ndata: ".encode() + data + b"\n\n"
+
+
+def with_id(message_id: str, message: bytes) -> bytes:
+    """Return an event with the id that the browser names when it reconnects; "" makes the browser forget its id."""
+    return f"id: {message_id}\n".encode() + message
 
 
 class PageListener:

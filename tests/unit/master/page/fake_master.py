@@ -95,17 +95,14 @@ class FakeRequest:
     def leave(self) -> None:
         self._finish.errback(ConnectionError("gone"))
 
-    def events(self) -> list[tuple[str, str, Any]]:
-        """Return (id, name, data) of all events so far."""
+    def events(self) -> list[tuple[str | None, str, Any]]:
+        """Return (id, name, data) of all events so far. The id is None if the event sets none."""
         found = []
         for block in self.raw.decode().split("\n\n"):
             fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
             if "event" in fields:
-                found.append((fields.get("id", ""), fields["event"], json.loads(fields["data"])))
+                found.append((fields.get("id"), fields["event"], json.loads(fields["data"])))
         return found
-
-    def last_id(self) -> str:
-        return [one for one, _, _ in self.events() if one][-1]
 
 
 class Browser:
@@ -116,12 +113,15 @@ class Browser:
         self.servers: dict[int, str] = {}
         self.is_complete = False
         self.begins = 0
+        #: What it names when it reconnects.
+        self.last_id = ""
         self._read = 0
 
     def read(self, request: FakeRequest) -> None:
         """Apply the events that have come since the last call."""
         events = request.events()
-        for _, name, data in events[self._read :]:
+        for message_id, name, data in events[self._read :]:
+            self.last_id = self.last_id if message_id is None else message_id
             getattr(self, f"_{name}", lambda _data: None)(data)
         self._read = len(events)
 

@@ -85,8 +85,7 @@ def test_any_schedule_ends_with_equal_pictures(seed: int, monkeypatch: pytest.Mo
             case 2:
                 watched.request.leave()
                 watched.browser.read(watched.request)
-                ids = [one for one, _, _ in watched.request.events() if one]
-                watched.listen(ids[-1] if ids and watched.browser.is_complete else "")
+                watched.listen(watched.browser.last_id)
             case 3:
                 added = region(f"x{number}")
                 watched.cluster.put(added)
@@ -104,12 +103,35 @@ def test_a_listener_that_reconnects_resumes() -> None:
     watched = Watched(20)
     watched.listen()
     watched.settle()
-    last_id = watched.request.last_id()
+    last_id = watched.browser.last_id
     watched.request.leave()
     watched.cluster.kill("s1")
     watched.listen(last_id)
     assert watched.settle() == _truth(watched.world)
     assert watched.browser.begins == 1
+
+
+def test_a_listener_that_reconnects_in_the_middle_of_a_snapshot_gets_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Deltas that came between the parts do not make it resume. Fails if `begin` or these deltas have an id."""
+    watched = Watched(40)
+    monkeypatch.setattr(feed_module, "PageModel", lambda: PageModel(2))
+    other = FakeRequest()
+    watched.feed.attach(other, "")
+    pass_time(watched.clock, 0.5)
+    watched.listen()
+    watched.clock.advance(0)
+    watched.cluster.kill("s1")
+    for _ in range(5):
+        watched.clock.advance(feed_module.DELTA_S)
+    watched.browser.read(watched.request)
+    assert [name for _, name, _ in watched.request.events()].count("delta")
+    assert not watched.browser.is_complete
+    watched.request.leave()
+    watched.listen(watched.browser.last_id)
+    assert watched.settle() == _truth(watched.world)
+    assert watched.browser.is_complete
 
 
 def test_an_unknown_id_gets_a_snapshot() -> None:
