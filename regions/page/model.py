@@ -49,8 +49,12 @@ class PageModel:
         self._loads: list[float] = []
         self.tables = _Names()
         self.servers = _Names()
-        #: Number -> the fields of the row as they were sent. Rows from `_sent` on were never sent.
-        self._changed: dict[int, tuple[int, int, int]] = {}
+        #: Numbers of the rows that may differ from what was sent. Rows from `_sent` on were never sent.
+        self._changed: dict[int, None] = {}
+        #: The fields as they were sent, of the rows that were; state -1 if listeners were sent different ones.
+        self._sent_state: list[int] = []
+        self._sent_server: list[int] = []
+        self._sent_since: list[int] = []
         self._resized: dict[int, None] = {}
         self._reloaded: dict[int, None] = {}
         self._sent = 0
@@ -135,15 +139,9 @@ class PageModel:
         for key in gone:
             self.drop(key)
 
-    def _fields(self, number: int) -> tuple[int, int, int]:
-        return self._state[number], self._server[number], self._since[number]
-
     def _set(self, number: int, state: int, server: int, since_ms: int) -> None:
-        if number < self._sent and number not in self._changed:
-            former = self._fields(number)
-            if former == (state, server, since_ms):
-                return
-            self._changed[number] = former
+        if number < self._sent:
+            self._changed[number] = None
         self._state[number] = state
         self._server[number] = server
         self._since[number] = since_ms
@@ -170,8 +168,7 @@ class PageModel:
 
     def part(self, at: int, most: int = 0) -> PagePart:
         """Return up to `most` complete rows from number `at` on; 0: as many as a part has."""
-        most = most or self._part_rows
-        cut = slice(at, min(at + most, len(self._state)))
+        cut = slice(at, min(at + (most or self._part_rows), len(self._state)))
         since, sizes, loads = self._since[cut], self._sizes[cut], self._loads[cut]
         return PagePart(
             at,
@@ -186,7 +183,13 @@ class PageModel:
         )
 
     def named_part(self, at: int, tables: int, servers: int) -> PagePart:
-        """Return a part with the names of the tables and servers from these indices on."""
+        """Return a part for a new listener, with the names of the tables and servers from these indices on.
+
+        The part has values that were not sent to others. The next delta has those rows, even if they have changed back.
+        """
+        for number in range(at, min(at + self._part_rows, self._sent)):
+            if number in self._changed:
+                self._sent_state[number] = -1
         return msgspec.structs.replace(
             self.part(at), tables=self.tables.since(tables), servers=self.servers.since(servers)
         )
@@ -196,7 +199,8 @@ class PageModel:
         self._changed.clear()
         self._resized.clear()
         self._reloaded.clear()
-        self._sent = len(self._state)
+        self._sent = 0
+        self._note_sent(len(self._state))
         self._tables_sent, self._servers_sent = len(self.tables), len(self.servers)
 
     @property
@@ -206,23 +210,14 @@ class PageModel:
 
     def take(self, most: int = DELTA_ROWS_MAX) -> PageDelta | None:
         """Return the changes since the last call, at most `most` rows; None if there are none."""
-        numbers: list[int] = []
-        seen: list[int] = []
-        for number, before in self._changed.items():
-            if len(numbers) >= most:
-                break
-            seen.append(number)
-            if self._fields(number) != before:
-                numbers.append(number)
-        for number in seen:
-            del self._changed[number]
+        numbers = self._take_changed(most)
         fresh = min(len(self._state) - self._sent, most - len(numbers))
         sized, loaded = _taken(self._resized, most), _taken(self._reloaded, most)
         tables, servers = self.tables.since(self._tables_sent), self.servers.since(self._servers_sent)
         if not (numbers or fresh or sized or loaded or tables or servers):
             return None
         new = self.part(self._sent, fresh) if fresh else None
-        self._sent += fresh
+        self._note_sent(self._sent + fresh)
         self._tables_sent, self._servers_sent = len(self.tables), len(self.servers)
         return PageDelta(
             numbers,
@@ -235,6 +230,38 @@ class PageModel:
             tables,
             servers,
         )
+
+    def _take_changed(self, most: int) -> list[int]:
+        """Return the numbers of up to `most` rows that differ from what was sent, and note that they are sent."""
+        numbers: list[int] = []
+        seen = 0
+        for number in self._changed:
+            if len(numbers) >= most:
+                break
+            seen += 1
+            state, server, since_ms = self._state[number], self._server[number], self._since[number]
+            if (
+                state != self._sent_state[number]
+                or since_ms != self._sent_since[number]
+                or server != self._sent_server[number]
+            ):
+                numbers.append(number)
+                self._sent_state[number] = state
+                self._sent_server[number] = server
+                self._sent_since[number] = since_ms
+        if seen == len(self._changed):
+            self._changed.clear()
+        else:
+            _taken(self._changed, seen)
+        return numbers
+
+    def _note_sent(self, end: int) -> None:
+        """Note that the rows up to number `end` are sent as they are."""
+        at = self._sent
+        self._sent_state[at:] = self._state[at:end]
+        self._sent_server[at:] = self._server[at:end]
+        self._sent_since[at:] = self._since[at:end]
+        self._sent = end
 
 
 class _Names:
