@@ -452,33 +452,40 @@ class MasterService:
                 found[one] = SettledList(keys, member.received_ms)
         return found
 
+    def _deciding(self) -> ActiveMaster | None:
+        """Return the active master of this process if it may decide now."""
+        one = self.active_master
+        return one if one is not None and one.is_open and not one.store_session.is_paused else None
+
     def _home_of(self, key: str) -> Incarnation | None:
-        """Return the server of a replica that is open and not in transition; None unless this master is active."""
-        active_master = self.active_master
-        if active_master is None or not active_master.is_open or active_master.store_session.is_paused:
+        """Return the server of a replica at rest, None for any other (see `_at_rest`)."""
+        active_master = self._deciding()
+        one = None if active_master is None else active_master.world.replicas.get(key)
+        if active_master is None or one is None or one.home is None or not _is_at_rest(one):
             return None
-        one = active_master.world.replicas.get(key)
-        return one.home if one is not None and _is_at_rest(one) else None
+        return None if active_master.reports.is_closing(one.home, key) else one.home
 
     def _copy(self) -> ClusterState | None:
         """Return the state by which this master decides, or would decide after a failover."""
-        active_master = self.active_master
-        if active_master is not None:
-            is_usable = active_master.is_open and not active_master.store_session.is_paused
-            return active_master.world if is_usable else None
+        if self.active_master is not None:
+            return None if (one := self._deciding()) is None else one.world
         mirror = None if self.watcher is None else self.watcher.mirror
         return mirror.world if mirror is not None and mirror.is_complete else None
 
     def _at_rest(self) -> dict[str, Incarnation] | None:
-        """Return the server of each replica that is open and not in transition; None unless this master is active."""
-        active_master = self.active_master
-        if active_master is None or not active_master.is_open or active_master.store_session.is_paused:
+        """Return the server of each replica that is open, not in transition, and not being closed by its server (N5).
+
+        A server that reports CLOSING serves on until the store has the transition. None unless this master may decide.
+        """
+        active_master = self._deciding()
+        if active_master is None:
             return None
-        return {
-            one.key: one.home
-            for one in active_master.assigner.world.replicas.values()
-            if one.home is not None and _is_at_rest(one)
-        }
+        found: dict[str, Incarnation] = {}
+        found |= {key: one.home for key, one in active_master.world.replicas.items() if one.home and _is_at_rest(one)}
+        for key, server in active_master.reports.closing():
+            if found.get(key) == server:
+                del found[key]
+        return found
 
     def _election_begins(self) -> None:
         """Start the phase "election": `/active` is free."""

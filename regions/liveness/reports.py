@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import enum
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from regions.cluster.state import ClusterState
-from regions.messages.heartbeat import OPEN, Measure, ReplicaReport, Report
+from regions.messages.heartbeat import CLOSING, OPEN, Measure, ReplicaReport, Report
 from regions.records.model import Incarnation, RegionRecord, TabletState, TransitionRecord
 from regions.records.replica_key import replica_key
 
@@ -122,6 +122,18 @@ class Reports:
     def lists(self) -> dict[Incarnation, Holding]:
         """Return the reported replicas of all servers with a complete full report."""
         return {one.incarnation: one for one in self._holdings.values() if one.is_complete}
+
+    def is_closing(self, server: Incarnation, key: str) -> bool:
+        """Return True if this start of a server has reported that it closes the replica."""
+        holding = self.holding(server)
+        return holding is not None and holding.others.get(key) == CLOSING
+
+    def closing(self) -> Iterator[tuple[str, Incarnation]]:
+        """Yield the replicas that servers close by their reports, each with its server."""
+        for holding in self._holdings.values():
+            for key, state in holding.others.items():
+                if state == CLOSING:
+                    yield key, holding.incarnation
 
     def wants_full(self, server: Incarnation) -> bool:
         """Return True if the server must begin a full report."""

@@ -37,6 +37,8 @@ HEARTBEAT_PERIOD_S: Final = 1.0
 
 #: State of a replica in a report that means: the server serves it. The others are OPENING and CLOSING.
 OPEN: Final = "OPEN"
+#: A server serves the replica on until the store has its transition.
+CLOSING: Final = "CLOSING"
 
 
 class ReplicaState(enum.StrEnum):

@@ -7,7 +7,7 @@ import pytest
 from regions.cluster.state import ClusterState
 from regions.liveness.reports import CHECKS_MAX, PATIENCE_MS, RECHECK_MS, SPARE_SIZES, Reports, Ruling, Suspect, ruling
 from regions.liveness.roster import DROPPED_MS, KNOWN_BEATS, SILENT_MS, Roster
-from regions.messages.heartbeat import OPEN, Heartbeat, Measure, ReplicaReport, Report, ServerFigures
+from regions.messages.heartbeat import CLOSING, OPEN, Heartbeat, Measure, ReplicaReport, Report, ServerFigures
 from regions.records.model import (
     Incarnation,
     RegionRecord,
@@ -55,6 +55,19 @@ def reports(record: RegionRecord = HERE) -> Reports:
     world.put_table(TableRecord("t", "orders"), 0)
     world.put_region(record, 0)
     return Reports(world)
+
+
+def test_a_replica_is_closing_until_its_server_reports_another_state() -> None:
+    """N5: for this start of the server alone."""
+    seen = reports()
+    for state, is_closing in ((OPEN, False), (CLOSING, True), ("OPENING", False), (CLOSING, True), (OPEN, False)):
+        seen.take(A, Report([ReplicaReport("t.0", "t", 0, state)], begins=True, ends=True), 0)
+        assert seen.is_closing(A, "t.0-0") is is_closing
+        assert list(seen.closing()) == ([("t.0-0", A)] if is_closing else [])
+    seen.take(A, Report([ReplicaReport("t.0", "t", 0, CLOSING)]), 0)
+    assert not seen.is_closing(Incarnation("a", 0), "t.0-0")
+    seen.take(A, Report([], ["t.0-0"]), 0)
+    assert list(seen.closing()) == []
 
 
 def test_a_replica_at_home_is_never_a_suspect() -> None:
