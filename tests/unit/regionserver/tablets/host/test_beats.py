@@ -69,3 +69,17 @@ def test_beats_are_sent_at_every_second_tick() -> None:
         beats.tick()
         due.append(beats.is_due())
     assert due == [False, True] * 3
+
+
+def test_an_absence_lasts_until_the_server_is_back(beats: Beats) -> None:
+    """Tried: without the removal in `_is_back` the servers stay absent."""
+    beats.expected("never seen")
+    beats.lost("peer", 5)
+    beats.tick()
+    assert beats.absences(1) == {"never seen", "peer"}
+    assert beats.absences(2) == frozenset()
+    beats.beat("peer", 1, disk_answers=True)
+    beats.introduced("never seen", 1)
+    assert beats.absences(0) == frozenset()
+    assert beats.take_returned() == ["peer", "peer", "never seen"], "`peer` was new at first"
+    assert beats.take_returned() == []

@@ -1,13 +1,23 @@
-"""Tablets without work are quiet: no ticks, no messages; and whatever matters wakes them."""
+"""Tablets without work are quiet: no ticks, no messages; and whatever matters wakes them.
+
+Tried: each condition of `_may_be_quiet`, `_agrees`, `received`, `wake`, `lost`, `returned` and `is_news`, taken out
+alone, makes a test fail. Those that follow from another one cannot: a settled group has committed its whole log, so
+also an entry of the leader's term, and only a follower has another leader.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from coord.raft.messages import FOLLOWER, HEARTBEAT
-from regionserver.tablets.host.beats import SILENCE_TICKS
-from regionserver.tablets.host.envelope import Header, Quiet, QuietWord, TurnFrame
-from regionserver.tablets.host.quiet import QUIET_TICKS
+from coord.raft.membership import Configuration
+from coord.raft.messages import FOLLOWER, HEARTBEAT, HEARTBEAT_RESP, VOTE, Message
+from regionserver.tablets.host.beats import BEAT_TICKS, SILENCE_TICKS
+from regionserver.tablets.host.delivery import Word
+from regionserver.tablets.host.envelope import BeatFrame, Header, Quiet, QuietWord, Refusal, TurnFrame
+from regionserver.tablets.host.group import HEARTBEAT_TICKS, Group
+from regionserver.tablets.host.quiet import QUIET_TICKS, is_news
 from regionserver.tablets.host.requests import Fate
 from tests.support.tablet_hosts import CLUSTER, Hosts, fates
 
@@ -28,9 +38,19 @@ def rest(hosts: Hosts) -> str:
     return leader
 
 
-def words(hosts: Hosts, name: str) -> list[QuietWord]:
-    """Return what a server has told the others about rest."""
-    return [item.word for _, item in hosts.servers[name].sent if isinstance(item, Quiet)]
+def words(hosts: Hosts, name: str, to: str = "") -> list[QuietWord]:
+    """Return what a server has told the others, or one of them, about rest."""
+    return [item.word for server, item in hosts.servers[name].sent if isinstance(item, Quiet) and to in ("", server)]
+
+
+def group_on(hosts: Hosts, name: str) -> Group:
+    """Return the group of the tablet on a server."""
+    return hosts.servers[name].turn.groups["t"]
+
+
+def says(hosts: Hosts, name: str, item: Quiet, to: str) -> None:
+    """Let a word arrive."""
+    hosts.servers[to].turn.frame(name, TurnFrame(Header(CLUSTER, name, 1, to), [item]))
 
 
 def forget_sent(hosts: Hosts) -> None:
@@ -54,6 +74,7 @@ def test_work_wakes_all_members_and_ends(hosts: Hosts) -> None:
     hosts.servers[leader].turn.propose("t", 1, b"x")
     hosts.ticks(4)
     assert fates(hosts, leader) == {1: Fate.DONE}
+    hosts.ticks(QUIET_TICKS - 5)
     assert quiet_on(hosts) == []
     hosts.ticks(REST)
     assert quiet_on(hosts) == list(hosts.servers)
@@ -72,15 +93,84 @@ def test_a_request_at_a_follower_wakes_the_leader(hosts: Hosts) -> None:
     leader = rest(hosts)
     follower = next(name for name in hosts.servers if name != leader)
     forget_sent(hosts)
-    hosts.servers[follower].turn.read_at_least("t", 1, 99)
-    hosts.settle()
-    assert words(hosts, follower) == [QuietWord.WAKE]
+    for request in (1, 2):
+        hosts.servers[follower].turn.read_at_least("t", request, 99)
+        hosts.settle()
+    assert words(hosts, follower) == [QuietWord.WAKE], "one word, not one for each request"
     assert leader not in quiet_on(hosts)
     hosts.ticks(8)
     assert hosts.leader() == leader, "no election because of it"
 
 
-@pytest.mark.parametrize("lacks", ["entry", "commit", "term", "rows"])
+@pytest.mark.parametrize(
+    "doubt",
+    ["rows", "transferee", "newcomer", "refusal", "disk", "full", "majority", "match", "commit", "memory", "silence"],
+)
+def test_a_leader_with_a_doubt_stays_awake(hosts: Hosts, doubt: str) -> None:
+    """Work under way, trouble here, or a member that may lack something."""
+    name = hosts.elect()
+    hosts.ticks(HEARTBEAT_TICKS)
+    turn, group, lead = hosts.servers[name].turn, group_on(hosts, name), hosts.core(name).leadership
+    assert lead is not None
+    assert turn.quiet._may_be_quiet(group)
+    peer = lead.peers[0]
+    match doubt:
+        case "rows":
+            group.applied_index -= 1
+        case "transferee":
+            lead.transferee = peer.peer
+        case "newcomer":
+            group.core.configs.current = Configuration([1, 2, 3], pre_voters=[4])
+        case "refusal":
+            group.refusals[peer.peer] = Refusal("t", Word.FAILED, peer.peer, lead.id)
+        case "disk":
+            turn.beats.disk_answers = False
+        case "full":
+            turn.beats.is_full = True
+        case "majority":
+            for other in turn.beats.peers.values():
+                other.is_there = False
+        case "match":
+            peer.match -= 1
+        case "commit":
+            peer.commit_sent -= 1
+        case "memory":
+            peer.counts = False
+        case _:
+            peer.last_received -= group.core.settings.election_ticks
+    assert not turn.quiet._may_be_quiet(group)
+
+
+def test_a_leader_that_wakes_takes_its_time_again_and_wakes_the_others_with_the_next_beat(hosts: Hosts) -> None:
+    """An awake one sends no heartbeat for each request."""
+    name = rest(hosts)
+    forget_sent(hosts)
+    turn, group = hosts.servers[name].turn, group_on(hosts, name)
+    turn.quiet.wake(group)
+    hosts.ticks(BEAT_TICKS)
+    assert quiet_on(hosts) == []
+    beaten = len(hosts.servers[name].beaten)
+    turn.quiet.wake(group)
+    turn.take()
+    assert not group.has_output()
+    hosts.ticks(QUIET_TICKS - HEARTBEAT_TICKS)
+    assert quiet_on(hosts) == []
+    assert beaten == 2
+
+
+def test_a_leader_that_wakes_counts_no_dead_member_as_heard(hosts: Hosts) -> None:
+    name = rest(hosts)
+    dead = next(one for one in hosts.servers if one != name)
+    hosts.mute.add(dead)
+    hosts.ticks(SILENCE_TICKS)
+    group, lead = group_on(hosts, name), hosts.core(name).leadership
+    assert lead is not None
+    hosts.servers[name].turn.quiet.wake(group)
+    heard = {group.servers[peer.peer]: peer.last_received == lead.now for peer in lead.peers}
+    assert heard == {one: one != dead for one in hosts.servers if one != name}
+
+
+@pytest.mark.parametrize("lacks", ["entry", "commit", "term", "rows", "leader", "memory", "beats"])
 def test_a_follower_that_does_not_have_everything_wakes_its_leader(hosts: Hosts, lacks: str) -> None:
     leader = rest(hosts)
     follower = next(name for name in hosts.servers if name != leader)
@@ -90,12 +180,19 @@ def test_a_follower_that_does_not_have_everything_wakes_its_leader(hosts: Hosts,
         core.log.commit -= 1
     if lacks == "rows":
         hosts.servers[follower].turn.groups["t"].applied_index -= 1
+    if lacks == "leader":
+        hosts.servers[follower].turn._run(group_on(hosts, follower), group_on(hosts, follower).peer_gone, leader)
+        hosts.settle()
+    if lacks == "memory":
+        core.memory += 1
+    if lacks == "beats":
+        hosts.servers[follower].turn.beats.peers[leader].is_there = False
     word = Quiet("t", QuietWord.QUIET, lead.id, core.id, term, commit)
     forget_sent(hosts)
     hosts.servers[follower].turn.frame(leader, TurnFrame(Header(CLUSTER, leader, 1, follower), [word]))
     assert follower not in quiet_on(hosts)
-    sent = hosts.servers[follower].turn.take().frames[leader]
-    assert [item.word for item in sent if isinstance(item, Quiet)] == [QuietWord.WAKE]
+    sent = hosts.servers[follower].turn.take().frames.get(leader, [])
+    assert [item.word for item in sent if isinstance(item, Quiet)] == ([] if lacks == "beats" else [QuietWord.WAKE])
 
 
 def test_words_of_another_server_than_the_members_own_are_ignored(hosts: Hosts) -> None:
@@ -107,6 +204,46 @@ def test_words_of_another_server_than_the_members_own_are_ignored(hosts: Hosts) 
         hosts.servers[one].turn.frame(other, TurnFrame(Header(CLUSTER, other, 1, one), [item]))
     assert one in quiet_on(hosts)
     assert core.leader == lead.id
+
+
+def test_words_to_a_former_replica_and_of_a_former_leader_are_ignored(hosts: Hosts) -> None:
+    leader = rest(hosts)
+    one = next(name for name in hosts.servers if name != leader)
+    lead, core = hosts.core(leader), hosts.core(one)
+    says(hosts, leader, Quiet("t", QuietWord.WAKE, lead.id, core.id + 9, lead.term, lead.log.commit), one)
+    assert one in quiet_on(hosts)
+    says(hosts, leader, Quiet("t", QuietWord.LEFT, lead.id, core.id, lead.term - 1, lead.log.commit), one)
+    assert one in quiet_on(hosts)
+    assert core.leader == lead.id
+
+
+def test_a_parked_replica_says_nothing_and_does_not_wake(hosts: Hosts) -> None:
+    leader = rest(hosts)
+    one = next(name for name in hosts.servers if name != leader)
+    turn, lead = hosts.servers[one].turn, hosts.core(leader)
+    turn.park("t", "its rows are damaged")
+    turn.take()
+    for word in (QuietWord.QUIET, QuietWord.WAKE):
+        says(hosts, leader, Quiet("t", word, lead.id, hosts.core(one).id, lead.term, lead.log.commit + 1), one)
+    turn.quiet.wake(group_on(hosts, one))
+    assert one in quiet_on(hosts)
+    assert not turn.take().frames
+
+
+def test_a_late_reply_to_a_heartbeat_is_no_news(hosts: Hosts) -> None:
+    """Whatever says anything new is, and everything is to a follower."""
+    leader = rest(hosts)
+    other = next(name for name in hosts.servers if name != leader)
+    group, core = group_on(hosts, leader), hosts.core(leader)
+
+    def news(kind: int = HEARTBEAT_RESP, term: int = core.term, match_index: int = core.log.last) -> bool:
+        return is_news(group, Message(kind, hosts.core(other).id, core.id, term, match_index=match_index))
+
+    assert not news()
+    assert news(match_index=core.log.last - 1)
+    assert news(term=core.term + 1)
+    assert news(kind=VOTE)
+    assert is_news(group_on(hosts, other), Message(HEARTBEAT_RESP, core.id, 1, core.term, match_index=core.log.last))
 
 
 @pytest.mark.parametrize("how", ["connection", "silence", "restart", "disk"])
@@ -137,6 +274,26 @@ def test_a_leader_that_stops_says_so(hosts: Hosts) -> None:
     assert len(leads) == 1
 
 
+def test_a_follower_that_stops_says_nothing(hosts: Hosts) -> None:
+    leader = rest(hosts)
+    one = next(name for name in hosts.servers if name != leader)
+    forget_sent(hosts)
+    hosts.servers[one].turn.remove("t")
+    hosts.settle()
+    assert words(hosts, one) == []
+
+
+def test_a_tablet_that_is_to_wake_can_be_removed(hosts: Hosts) -> None:
+    leader = rest(hosts)
+    one = next(name for name in hosts.servers if name != leader)
+    turn = hosts.servers[one].turn
+    turn.peer_gone(leader, 1)
+    assert turn.quiet.take_due() == ["t"]
+    turn.remove("t")
+    turn.tick()
+    assert turn.quiet.take_due() == []
+
+
 def test_a_leader_that_is_parked_says_so(hosts: Hosts) -> None:
     leader = rest(hosts)
     hosts.servers[leader].turn.park("t", "its rows are damaged")
@@ -153,11 +310,41 @@ def test_one_dead_server_keeps_no_group_awake_and_gets_what_it_lacks_when_it_ret
     hosts.ticks(REST)
     alive = [name for name in hosts.servers if name != dead]
     assert [name for name in quiet_on(hosts) if name != dead] == alive
+    assert words(hosts, leader, dead) == []
     hosts.mute.clear()
     hosts.ticks(12)
     assert hosts.servers[dead].rows["t"] == [b"x"]
     hosts.ticks(REST)
     assert quiet_on(hosts) == list(hosts.servers)
+
+
+@pytest.mark.parametrize("how", ["beat", "start"])
+def test_the_return_of_a_server_wakes_the_leader_alone(hosts: Hosts, how: str) -> None:
+    """And once: what is awake, or parked, is not to wake."""
+    leader = rest(hosts)
+    dead, other = (name for name in hosts.servers if name != leader)
+
+    def return_to(name: str) -> Any:
+        turn = hosts.servers[name].turn
+        turn.peer_gone(dead, turn.beats.peers[dead].start_code)
+        if how == "start":
+            turn.introduced(dead, turn.beats.peers[dead].start_code + 1)
+        else:
+            beat = turn.beats.peers[dead].beat + 1
+            header = Header(CLUSTER, dead, turn.beats.peers[dead].start_code, name)
+            turn.frame(dead, BeatFrame(header, beat, True, []))
+        return turn
+
+    return_to(other).tick()
+    assert other in quiet_on(hosts)
+    turn = return_to(leader)
+    turn.tick()
+    assert leader not in quiet_on(hosts)
+    return_to(leader)
+    assert turn.quiet.take_due() == []
+    turn.park("t", "its rows are damaged")
+    return_to(leader)
+    assert turn.quiet.take_due() == []
 
 
 def test_a_leader_without_a_majority_of_servers_wakes_and_resigns(hosts: Hosts) -> None:
@@ -179,6 +366,9 @@ def test_a_member_whose_build_does_not_read_the_words_keeps_its_group_awake(
     hosts.ticks(2 * REST)
     assert quiet_on(hosts) == []
     assert any(item.message.kind == HEARTBEAT for _, item in hosts.servers[leader].beaten)
+    hosts.servers[leader].turn.remove("t")
+    hosts.settle()
+    assert words(hosts, leader, old) == []
 
 
 def test_not_all_tablets_of_a_lost_server_wake_in_one_tick() -> None:
