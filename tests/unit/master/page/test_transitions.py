@@ -127,13 +127,12 @@ def test_what_has_ended_is_not_on_the_page() -> None:
 
 
 def test_many_browsers_cost_one_order() -> None:
-    """Fails if `page` makes an order each time."""
-    sight = moving(5)
+    """Fails if `page` makes an order for each page."""
+    sight = moving(PAGE + 5)
     orders: list[str] = []
     make = sight.list._ordered
     sight.list._ordered = lambda world, order: (orders.append(order), make(world, order))[1]  # type: ignore[method-assign]
-    for _ in range(2):
-        sight.page()
-        sight.page("region")
-        sight.page()
+    for first in (0, PAGE, 0):
+        sight.page(first=first)
+        sight.page("region", first=first)
     assert orders == ["-age", "region"]
