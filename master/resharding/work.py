@@ -148,13 +148,15 @@ class ReshardingWork:
         regions = [*record.parents, *(one.region_id for one in record.daughters)]
         paths = [layout.region(record.table_id, one) for one in regions]
         found = store.decoded(await store.read_all(client, paths), decode_region)
+        # At once: a record that is passed on after another read may be older than what this master has seen meanwhile,
+        # and would bring back a region that was replaced.
+        for region, version in found:
+            active_master.handle_soon(ev.RegionSeen(region, version))
         for region_id in record.parents:
             path = layout.transition(region_id, 0)
             moving = store.decoded(await store.read_all(client, [path]), decode_transition)
             transition, version = moving[0] if moving else (None, -1)
             active_master.handle_soon(ev.TransitionRead(region_id, 0, transition, version))
-        for region, version in found:
-            active_master.handle_soon(ev.RegionSeen(region, version))
         work = store.decoded(await store.read_all(client, [self._path(record)]), decode_resharding)
         if work:
             active_master.handle_soon(ev.ReshardingSeen(*work[0]))

@@ -83,9 +83,3 @@ def test_a_region_that_waits_for_the_store_to_close_rings_no_alarm(way: str) -> 
     """
     verdict = run(Options(1, masters=2, servers=3), script=_close_in(way))
     assert verdict.ok, f"{way}: {verdict.violation}"
-
-
-def test_seeds_that_rang_a_false_alarm() -> None:
-    """50235: the parent of a split, closed while the store stood still."""
-    verdict = run(Options(50235, "resharding"))
-    assert verdict.ok, verdict.violation

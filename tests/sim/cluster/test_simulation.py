@@ -49,6 +49,14 @@ def test_drill(drill: str) -> None:
         assert verdict.ok, f"{verdict.violation}; again: python -m cli simulate --drill {drill} --seed {seed}"
 
 
+@pytest.mark.parametrize("seed", [50235, 60000])
+def test_splits_and_merges_that_failed_once(seed: int) -> None:
+    """50235: a false alarm, while the store stood still before a parent was closed. 60000: a replaced parent came back,
+    because its record was passed on after the replies of later reads."""
+    verdict = run(Options(seed, "resharding"))
+    assert verdict.ok, f"{verdict.violation}; again: python -m cli simulate --drill resharding --seed {seed}"
+
+
 def _catch(cluster: SimulatedCluster, state: RegionState, strike: Callable[[TransitionRecord], None]) -> None:
     """Inject a fault at the next transition in `state`, while regions are opened, closed and moved."""
     cluster.setting.work.until = cluster.timeline.now + 60 * SECOND
