@@ -112,10 +112,10 @@ class SplittingSource:
                 one.region_id for one in self.cluster.regions if any(one.start_key >= d.start_key for d in daughters)
             }
             self.cluster.replace(over, daughters)
+        sink.begin()
         if region.region_id not in {one.region_id for one in self.cluster.regions}:
             raise RegionReplacedError(region.region_id)
         self.cluster.read.append(region.region_id)
-        sink.begin()
         return RegionRead(RowsPoint("rows-1.mdb", 1), "s1", 1, False)
 
 

@@ -8,17 +8,28 @@ from regions.assign.resharding import automatic
 from regions.assign.resharding.automatic import (
     AT_ONCE_MAX,
     MERGE_PART,
+    MOVING_MAX,
     QUIET_MS,
     REFUSED_MS,
     ROUND_MS,
     Automatic,
     SizeProposal,
     objection_to_settings,
+    pause_of,
 )
 from regions.assign.resharding.daughters import merged, split_at
+from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.messages.heartbeat import Measure
-from regions.records.model import RegionRecord, ReplicaLocation, ServerRecord, TableIntent, TableRecord
+from regions.records.model import (
+    RegionRecord,
+    RegionState,
+    ReplicaLocation,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TransitionRecord,
+)
 
 MB = 1_000_000
 ABOVE, BELOW = 100 * MB, 25 * MB
@@ -80,6 +91,12 @@ class Bench:
             self.sizes[record.region_id] = total // len(made)
 
 
+def put_in_transition(world: ClusterState, replica: Replica) -> None:
+    """Let a replica be opened."""
+    record = TransitionRecord(replica.region.record.region_id, "t", 0, RegionState.OPENING, None, replica.home)
+    world.set_transition(replica, record, 1, 0)
+
+
 def test_a_large_region_is_split_when_it_was_large_twice() -> None:
     """Without the second look, a size that was reported during a move would be enough."""
     bench = Bench(101 * MB, 99 * MB)
@@ -95,12 +112,14 @@ def test_small_neighbors_are_merged_and_each_once() -> None:
     assert Bench(MB, MB, MB, MB, above=0).proposed() == [("t.000", "t.001"), ("t.002", "t.003")]
 
 
-def test_splits_and_merges_do_not_chase_one_another() -> None:
+@pytest.mark.parametrize("below", [BELOW, ABOVE])
+def test_splits_and_merges_do_not_chase_one_another(below: int) -> None:
     """From any sizes the proposals end, and no region is split that a merge made, or the other way around.
 
-    A merge up to `split_above`, or a `merge_below` of half of it, would make the rounds endless.
+    Tried: without the look at `split_above` in `_pairs` a `merge_below` as large as `split_above`, which no command
+    accepts, makes the rounds endless.
     """
-    bench = Bench(*(number * 7 * MB % (400 * MB) for number in range(60)))
+    bench = Bench(*(number * 7 * MB % (400 * MB) for number in range(60)), below=below)
     seen = 0
     for _ in range(300):
         for proposal in bench.round():
@@ -113,7 +132,8 @@ def test_splits_and_merges_do_not_chase_one_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["draining", "busy", "server gone", "moving", "disabled", "fresh tenure", "unmeasured"]
+    "what",
+    ["draining", "busy", "server gone", "moving", "disabled", "fresh tenure", "unmeasured", "opening", "resharding"],
 )
 def test_nothing_begins_in_trouble(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a server is drained, a plan is applied, after a death, and while many regions move."""
@@ -136,7 +156,37 @@ def test_nothing_begins_in_trouble(what: str, monkeypatch: pytest.MonkeyPatch) -
         bench.decision = Automatic(bench.now_ms)
     elif what == "unmeasured":
         bench.sizes.clear()
+    elif what == "opening":
+        for replica in bench.world.replicas.values():
+            put_in_transition(bench.world, replica)
+    elif what == "resharding":
+        for region in bench.world.regions.values():
+            region.resharding = "operation"
     assert bench.proposed() == []
+
+
+def test_after_trouble_a_region_must_be_large_twice_again() -> None:
+    """Sizes from before may be outdated. Fails if `_begin_anew` keeps what was found."""
+    bench = Bench(200 * MB)
+    bench.round()
+    bench.busy = "plan p1 is applied"
+    bench.round()
+    bench.busy = ""
+    assert bench.round() == []
+    assert len(bench.round()) == 1
+
+
+def test_many_regions_in_transition_are_trouble_except_those_that_are_split() -> None:
+    """Fails if `pause_of` counts the regions of splits and merges, or no region."""
+    world = Bench(*([50 * MB] * (MOVING_MAX + 2))).world
+    [last, *others] = world.replicas.values()
+    for replica in others:
+        put_in_transition(world, replica)
+    assert pause_of(world) == f"more than {MOVING_MAX} regions are in transition"
+    others[0].region.resharding = "operation"
+    assert pause_of(world) == ""
+    put_in_transition(world, last)
+    assert pause_of(world)
 
 
 def test_few_begin_at_once() -> None:

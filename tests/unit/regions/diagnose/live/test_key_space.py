@@ -1,7 +1,7 @@
 """The check of the key space by a master's copy: holes and overlaps are found, splits in progress are not (X11).
 
-Taking the second look away makes `test_a_split_in_progress_is_no_fault` fail; leaving the ends out of the sum, the
-first test.
+Taking the second look away makes `test_a_split_in_progress_is_no_fault` fail; leaving out the sum, the first test;
+leaving the ends out of the sum, the second one.
 """
 
 from __future__ import annotations
