@@ -15,6 +15,7 @@ stderr. A long measurement can be taken in pieces: --only chooses, --raw collect
     frozen     SIGSTOP of a server, likewise
     copy       a copy of one tablet to another server, rows of 100, 1,000 and 10,000 bytes, beside a plain file
     heal       kill -9 of a server for good, with N tablets of 1 MB: until all have three live members again
+    idle       the servers' CPU and memory with N tablets without work
     policy     the policy of members alone, 10,000 tablets, no I/O
 
 `python -m benchmarks.tablets.path` measures the path of a write inside the servers, layer by layer.
@@ -37,14 +38,14 @@ import msgspec
 from benchmarks.arguments import parts_of, positive
 from benchmarks.assign.lab import say
 from benchmarks.pages import add_html_option, write_page
-from benchmarks.tablets import copying, healing, policy, scenes
+from benchmarks.tablets import copying, healing, idle, policy, scenes
 from benchmarks.tablets.cluster import TABLET
 from benchmarks.tablets.report import Report, copies_table, costs_table, goals_table
 from coord.compiled import form
 
 SPEEDS: Final = ("load", "put", "get")
 OUTAGES: Final = ("killed", "frozen")
-PARTS: Final = (*SPEEDS, "create", "restart", *OUTAGES, "copy", "heal", "policy")
+PARTS: Final = (*SPEEDS, "create", "restart", *OUTAGES, "copy", "heal", "idle", "policy")
 REGIONS: Final = 100
 REGIONS_FULL: Final = 1_000
 EXIT_TERMINATED: Final = 143
@@ -79,6 +80,8 @@ def _measure_part(report: Report, part: str, folder: Path, options: argparse.Nam
         report.copy = [copying.copies(folder / str(size), size) for size in copying.SIZES]
     elif part == "heal":
         report.heal = [healing.heal(folder, options.regions)]
+    elif part == "idle":
+        report.idle = [idle.idle(folder, options.regions)]
     elif part == "policy":
         report.policy = [policy.cost()]
     elif part in OUTAGES:
@@ -95,8 +98,9 @@ def arguments() -> argparse.Namespace:
         prog="python -m benchmarks.tablets", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", type=parts_of(PARTS), default=list(PARTS), help="parts, separated by commas")
-    parser.add_argument("--full", action="store_true", help=f"create, restart and heal with {REGIONS_FULL} regions")
-    parser.add_argument("--regions", type=positive, default=None, help="regions of create, restart and heal")
+    sized = "create, restart, heal and idle"
+    parser.add_argument("--full", action="store_true", help=f"{sized} with {REGIONS_FULL} regions")
+    parser.add_argument("--regions", type=positive, default=None, help=f"regions of {sized}")
     parser.add_argument("--rounds", type=positive, default=1)
     parser.add_argument("--seconds", type=float, default=5, help="each measurement of load, put and get")
     parser.add_argument("--tablets-only", dest="both", action="store_false", help="outages of tablets alone")

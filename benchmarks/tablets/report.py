@@ -11,6 +11,7 @@ import msgspec
 from benchmarks.tablets.cluster import SHARED, TABLET
 from benchmarks.tablets.copying import Copied
 from benchmarks.tablets.healing import Healed
+from benchmarks.tablets.idle import Idle
 from benchmarks.tablets.policy import PolicyCost
 from benchmarks.tablets.scenes import Made, Outage, Restarted, Speed
 
@@ -27,6 +28,8 @@ GOAL_COPY_MB_PER_S: Final = 200.0
 GOAL_HEAL_S: Final = 30.0
 GOAL_HEAL_P99_RATIO: Final = 3.0
 GOAL_POLICY_CORE: Final = 0.05
+#: Of one core, for the server, whatever the number of its quiet tablets.
+GOAL_IDLE_CORE: Final = 0.01
 GOAL_OUTAGE_S: Final = {"killed": 0.4, "frozen": 1.5}
 
 T = TypeVar("T")
@@ -46,6 +49,7 @@ class Report(msgspec.Struct):
     copy: list[Copied] = []
     heal: list[Healed] = []
     policy: list[PolicyCost] = []
+    idle: list[Idle] = []
 
     def add(self, other: Report) -> None:
         """Add the rounds of another report."""
@@ -124,7 +128,19 @@ def rows(report: Report) -> list[Row]:
     for size in sorted({one.row_bytes for one in report.copy}):
         speed = statistics.median(one.mb_per_s for one in report.copy if one.row_bytes == size)
         found.append(Row(f"copy, rows of {size:,} B", "MB/s", speed, least=GOAL_COPY_MB_PER_S))
-    return found + _outages(report.outages) + _healing(report.heal) + _policy(report.policy)
+    return found + _outages(report.outages) + _healing(report.heal) + _idle(report.idle) + _policy(report.policy)
+
+
+def _idle(found: list[Idle]) -> list[Row]:
+    lines: list[Row] = []
+    for tablets in sorted({one.tablets for one in found}):
+        same = [one for one in found if one.tablets == tablets]
+        what = f"server with {tablets:,} quiet tablets"
+        cpu = statistics.median(one.cpu for one in same)
+        lines.append(Row(f"{what}: CPU", "% of a core", 100 * cpu, most=100 * GOAL_IDLE_CORE))
+        memory = statistics.median(one.kb_per_tablet for one in same)
+        lines.append(Row(f"{what}: memory of each", "KB", memory))
+    return lines
 
 
 def _outages(outages: list[Outage]) -> list[Row]:

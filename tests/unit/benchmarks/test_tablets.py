@@ -13,6 +13,7 @@ import pytest
 from benchmarks.tablets import __main__ as bench
 from benchmarks.tablets.clients import Writers, keys_of, quantile
 from benchmarks.tablets.cluster import SHARED, TABLET, Use, region_prefix
+from benchmarks.tablets.idle import Idle
 from benchmarks.tablets.layers import Layers
 from benchmarks.tablets.report import Report, Row, costs_table, goals_table
 from benchmarks.tablets.scenes import Made, Outage, Restarted, Speed
@@ -63,6 +64,15 @@ def test_goals_of_size_hold_for_a_thousand_regions_only() -> None:
     assert "✗" not in _line(report, "create 100 x 3")
     assert _line(report, "create 1,000 x 3").endswith("| 0.50 s | 6.50 s ✗ | 13.00 | ≤ 6.00 s |")
     assert _line(report, "restart with 1,000 tablets: all caught up").endswith("|  | 2.00 s |  | ≤ 3.00 s |")
+
+
+def test_quiet_tablets_have_a_goal_for_the_cpu() -> None:
+    report = Report("compiled", 2)
+    report.idle = [Idle(1_000, 0.02, 30.0), Idle(1_000, 0.008, 31.0), Idle(1_000, 0.009, 29.0)]
+    assert _line(report, "server with 1,000 quiet tablets: CPU").endswith(
+        "|  | 0.90 % of a core |  | ≤ 1.00 % of a core |"
+    )
+    assert "30.0 KB" in _line(report, "server with 1,000 quiet tablets: memory of each")
 
 
 def test_outages_have_a_line_for_each_quantile_and_a_goal_for_the_longest_gap() -> None:

@@ -1,0 +1,60 @@
+"""Tablets without work: the CPU and memory of their servers, once with quiet tablets and once before they are quiet."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.assign.lab import DEADLINE_S, Daemon, cpu_s, say
+from benchmarks.tablets.cluster import SERVERS, TABLET, TabletLab, tablet_lab
+from tests.support.helpers import eventually
+
+#: Time in which the CPU is counted.
+WATCH_S: Final = 20.0
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """Tablets with three members each and no request. Averages of the servers."""
+
+    tablets: int
+    #: Part of one core.
+    cpu: float
+    #: Resident memory of a server: for each tablet, without what the server used before.
+    kb_per_tablet: float
+
+
+def idle(folder: Path, tablets: int) -> Idle:
+    """Measure servers whose tablets are quiet."""
+    with tablet_lab(folder) as cluster:
+        empty = _memory(cluster)
+        cluster.create(TABLET, tablets, TABLET)
+        say(f"{tablets} tablets are there")
+        eventually(lambda: _are_quiet(cluster, tablets), DEADLINE_S, f"{tablets} tablets are quiet on each server")
+        full, before, began = _memory(cluster), _cpu(cluster), time.monotonic()
+        time.sleep(WATCH_S)
+        took = time.monotonic() - began
+        used = (_cpu(cluster) - before) / took / SERVERS
+        say(f"the servers took {100 * used:.2f} % of a core each")
+        return Idle(tablets, used, (full - empty) / 1e3 / SERVERS / tablets)
+
+
+def _are_quiet(cluster: TabletLab, tablets: int) -> bool:
+    found = [cluster.figures(server) for server in cluster.servers]
+    return all(one is not None and one.quiet >= tablets for one in found)
+
+
+def _cpu(cluster: TabletLab) -> float:
+    return sum(cpu_s(server.pid) for server in cluster.servers)
+
+
+def _memory(cluster: TabletLab) -> float:
+    return sum(_resident_bytes(server) for server in cluster.servers)
+
+
+def _resident_bytes(server: Daemon) -> float:
+    """Return the private resident memory: pages of LMDB's files are the kernel's, and are not counted."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{server.pid}/status").read_text().splitlines())
+    return float(fields["RssAnon"].split()[0]) * 1024
