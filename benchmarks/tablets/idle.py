@@ -1,4 +1,4 @@
-"""Tablets without work: the CPU and memory of their servers, once with quiet tablets and once before they are quiet."""
+"""Tablets without work: the CPU and memory of their servers, when all is durable and the log's floors have moved."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 
 from benchmarks.assign.lab import DEADLINE_S, Daemon, cpu_s, say
 from benchmarks.tablets.cluster import SERVERS, TABLET, TabletLab, tablet_lab
+from regionserver.tablets.rows.steady import STEADY_AFTER_S
 from tests.support.helpers import eventually
 
 #: Time in which the CPU is counted.
@@ -33,6 +34,8 @@ def idle(folder: Path, tablets: int) -> Idle:
         cluster.create(TABLET, tablets, TABLET)
         say(f"{tablets} tablets are there")
         eventually(lambda: _are_quiet(cluster, tablets), DEADLINE_S, f"{tablets} tablets are quiet on each server")
+        # Points of new rows are spread over STEADY_AFTER_S from when they are due on.
+        time.sleep(2 * STEADY_AFTER_S)
         full, before, began = _memory(cluster), _cpu(cluster), time.monotonic()
         time.sleep(WATCH_S)
         took = time.monotonic() - began

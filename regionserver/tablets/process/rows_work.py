@@ -249,9 +249,13 @@ class RowsWork:
         pinning = frozenset(shared.pinning()) if segments >= SEGMENTS_CHECKPOINT else frozenset()
         able: list[tuple[TabletReplica, TabletRows]] = []
         candidates: list[floors.PointCandidate] = []
-        for replica in self._replicas.values():
+        awake = self._turn.quiet.awake
+        for tablet, replica in self._replicas.items():
             rows = replica.rows
             if rows is None or replica.is_steadying or rows.damage or not replica.is_serving():
+                continue
+            # What every member has does not change while a tablet is quiet. There may be thousands of such tablets.
+            if tablet not in awake and not pinning and not rows.is_due(now_s):
                 continue
             able.append((replica, rows))
             is_pinning = replica.slot in pinning
