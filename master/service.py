@@ -458,12 +458,13 @@ class MasterService:
         return one if one is not None and one.is_open and not one.store_session.is_paused else None
 
     def _home_of(self, key: str) -> Incarnation | None:
-        """Return the server of a replica at rest, None for any other (see `_at_rest`)."""
+        """Return the server of a replica at rest (see `_at_rest`), and None while the server is opening it: the store
+        has OPENED, and the server waits for the reply."""
         active_master = self._deciding()
         one = None if active_master is None else active_master.world.replicas.get(key)
         if active_master is None or one is None or one.home is None or not _is_at_rest(one):
             return None
-        return None if active_master.reports.is_closing(one.home, key) else one.home
+        return None if active_master.reports.is_changing(one.home, key) else one.home
 
     def _copy(self) -> ClusterState | None:
         """Return the state by which this master decides, or would decide after a failover."""

@@ -123,10 +123,10 @@ class Reports:
         """Return the reported replicas of all servers with a complete full report."""
         return {one.incarnation: one for one in self._holdings.values() if one.is_complete}
 
-    def is_closing(self, server: Incarnation, key: str) -> bool:
-        """Return True if this start of a server has reported that it closes the replica."""
+    def is_changing(self, server: Incarnation, key: str) -> bool:
+        """Return True if this start of a server has reported that it opens or closes the replica."""
         holding = self.holding(server)
-        return holding is not None and holding.others.get(key) == CLOSING
+        return holding is not None and key in holding.others
 
     def closing(self) -> Iterator[tuple[str, Incarnation]]:
         """Yield the replicas that servers close by their reports, each with its server."""

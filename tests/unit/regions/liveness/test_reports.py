@@ -57,15 +57,15 @@ def reports(record: RegionRecord = HERE) -> Reports:
     return Reports(world)
 
 
-def test_a_replica_is_closing_until_its_server_reports_another_state() -> None:
+def test_a_replica_is_changing_until_its_server_reports_that_it_is_open() -> None:
     """N5: for this start of the server alone."""
     seen = reports()
-    for state, is_closing in ((OPEN, False), (CLOSING, True), ("OPENING", False), (CLOSING, True), (OPEN, False)):
+    for state in (OPEN, CLOSING, "OPENING", CLOSING, OPEN):
         seen.take(A, Report([ReplicaReport("t.0", "t", 0, state)], begins=True, ends=True), 0)
-        assert seen.is_closing(A, "t.0-0") is is_closing
-        assert list(seen.closing()) == ([("t.0-0", A)] if is_closing else [])
+        assert seen.is_changing(A, "t.0-0") is (state != OPEN)
+        assert list(seen.closing()) == ([("t.0-0", A)] if state == CLOSING else [])
     seen.take(A, Report([ReplicaReport("t.0", "t", 0, CLOSING)]), 0)
-    assert not seen.is_closing(Incarnation("a", 0), "t.0-0")
+    assert not seen.is_changing(Incarnation("a", 0), "t.0-0")
     seen.take(A, Report([], ["t.0-0"]), 0)
     assert list(seen.closing()) == []
 
