@@ -206,7 +206,7 @@ def test_many_regions_and_moves(browser: Any) -> None:
 
 
 def test_transitions_are_listed_by_pages(browser: Any) -> None:
-    """All are counted, and the next page follows. Fails if `follow` shows a late reply to an earlier question."""
+    """All are counted, and the next page follows."""
     with synthetic("--regions", "1000") as (address, _), tab(browser, address + "#/transitions") as one:
         one.wait("document.querySelector('main .sum').innerText.includes('shown are 1 to 50')")
         one.page.get_by_role("button", name="next →", exact=True).click()
@@ -214,6 +214,34 @@ def test_transitions_are_listed_by_pages(browser: Any) -> None:
         one.page.get_by_role("button", name="region", exact=True).first.click()
         one.wait("document.querySelector('main .sum').innerText.includes('shown are 1 to 50')")
         assert one.read("document.querySelector('th[aria-sort]').innerText") == "region"
+
+
+def test_a_late_reply_does_not_turn_the_page_back(browser: Any) -> None:
+    """Fails if `follow` shows a late reply to an earlier question."""
+    shown, held = "document.querySelector('main .sum').innerText.includes('shown are {}')", []
+
+    def hold_the_first(route: Any) -> None:
+        if held or "first=0" not in route.request.url:
+            route.continue_()
+        else:
+            held.append(route)
+
+    def is_read(reply: Any) -> bool:
+        return "/ui/data/transitions" in reply.url
+
+    with synthetic("--regions", "1000") as (address, _), tab(browser, address + "#/transitions") as one:
+        one.wait(shown.format("1 to 50"))
+        one.page.route("**/ui/data/transitions*", hold_the_first)
+        with one.page.expect_request(is_read):
+            pass
+        one.page.get_by_role("button", name="next →", exact=True).click()
+        one.wait(shown.format("51 to 100"))
+        with one.page.expect_response(lambda reply: "first=0" in reply.url):
+            held[0].continue_()
+        for _ in range(2):
+            with one.page.expect_response(is_read) as next_one:
+                pass
+        assert "first=50" in next_one.value.url
 
 
 def test_hostile_names_are_text(browser: Any) -> None:
