@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from coord.storage.shared.log import SEGMENTS_CHECKPOINT, SEGMENTS_MAX
 from regionserver.tablets.process.floors import FORCED_SEGMENTS, PointCandidate, points_wanted, target
+from regionserver.tablets.process.rows_work import RowsWork
 from regionserver.tablets.rows.steady import STEADY_AFTER_S
 
 
@@ -64,3 +68,33 @@ def test_a_copy_holds_the_floor_only_while_the_log_is_short() -> None:
     assert target(100, 70, 1, 80) == 70
     assert target(100, 90, FORCED_SEGMENTS - 1, 80) == 80
     assert target(100, 90, FORCED_SEGMENTS, 80) == 100
+
+
+@pytest.mark.parametrize(
+    ("pinning", "looked_at"), [([], ["awake", "due"]), ([7], ["awake", "due", "quiet"])], ids=["short log", "long log"]
+)
+def test_a_quiet_tablet_is_looked_at_when_its_point_is_due_or_the_log_is_long(
+    pinning: list[int], looked_at: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if one of the three conditions in `sweep` is left out."""
+    seen: list[str] = []
+    replicas: dict[str, Any] = {
+        name: SimpleNamespace(
+            rows=SimpleNamespace(
+                damage="", point=(5, 1), applied=(9, 1), is_due=lambda _, is_due=name == "due": is_due
+            ),
+            is_steadying=False,
+            is_serving=lambda: True,
+            slot=slot,
+            tablet=name,
+        )
+        for slot, name in enumerate(("awake", "due", "quiet"))
+    }
+    turn: Any = SimpleNamespace(quiet=SimpleNamespace(awake={"awake": None}))
+    log: Any = SimpleNamespace(segment_count=lambda: SEGMENTS_CHECKPOINT, pinning=lambda: pinning)
+    none: Any = None
+    work = RowsWork(turn, replicas, {}, none, none, none, none)
+    for name in ("_make_point", "move_floor"):
+        monkeypatch.setattr(work, name, lambda replica, *_: seen.append(replica.tablet))
+    work.sweep(0.0, log)
+    assert seen == looked_at
