@@ -204,6 +204,13 @@ class SimulatedCluster:
         found = server.service.dispatch(ListOpen("", 0))
         return any((one.region_id, one.replica) == key and one.state == "OPEN" for one in found.replicas)
 
+    def _serves(self, server: ServerMachine, key: Key) -> bool:
+        """Return True if the server serves a replica that it has open.
+
+        With locks a replica is served as soon as it is open, without locks once the server reports the replica as OPEN.
+        """
+        return server.may_serve() and (self.setting.work.locks or self._is_reported(server, key))
+
     def _after_event(self) -> None:
         """Check the invariants after every event: between servers, and inside each server and each master."""
         self._check_owners()
@@ -228,15 +235,12 @@ class SimulatedCluster:
             for parent in region.parents:
                 for opener in openers.get((parent.region_id, 0), ()):
                     server = self.server_of(opener)
-                    if server is not None and server.may_serve():
+                    if server is not None and self._serves(server, (parent.region_id, 0)):
                         text = f"{server.host} serves {parent.region_id}, and {region.region_id} is open"
                         self.observer.violated(text)
 
     def _check_owners(self) -> None:
-        """Check that at most one server serves a replica.
-
-        With locks a replica is served as soon as it is open, without locks once the server reports the replica as OPEN.
-        """
+        """Check that at most one server serves a replica."""
         contended = self.setting.open_replicas.contended
         if not contended:
             return
@@ -244,9 +248,7 @@ class SimulatedCluster:
             serving = []
             for opener in self.setting.open_replicas.open[key]:
                 server = self.server_of(opener)
-                if server is None or not server.may_serve():
-                    continue
-                if self.setting.work.locks or self._is_reported(server, key):
+                if server is not None and self._serves(server, key):
                     serving.append(server.host)
             if len(serving) > 1:
                 self.observer.violated(f"two servers serve {replica_key(*key)}: {' and '.join(serving)}")
