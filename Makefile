@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz mutated-frames bench bench-plan bench-security bench-spark bench-store bench-tablets clean dist docs lock install-locked sbom audit
+.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-real soak-tablets kill-points power-cuts torture fuzz mutated-frames bench bench-plan bench-security bench-spark bench-store bench-tablets clean dist docs lock install-locked sbom audit
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -109,6 +109,9 @@ soak: $(VENV)/installed-dev  ## simulate fresh seeds for SOAK_MINUTES (60) on SO
 
 soak-cluster: $(VENV)/installed-dev  ## simulate whole clusters from fresh seeds for SOAK_MINUTES (60); failing runs become files
 	$(BIN)/python -m tests.sim.cluster.soak --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
+
+soak-real: $(VENV)/installed-dev $(VENV)/compiled  ## a real cluster under DDL, moves and kills for SOAK_MINUTES (60): what grows for ever? SOAK="--seed 7" for options
+	$(BIN)/python -m tests.soak_real --minutes $(SOAK_MINUTES) $(SOAK)
 
 CUTS ?= 1000
 power-cuts: $(VENV)/installed-dev  ## simulate CUTS (1000) power cuts on the files of a tablet's rows; make test does 100

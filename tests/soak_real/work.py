@@ -1,0 +1,140 @@
+"""The work and the faults of a soak: DDL, moves, splits and merges, rows, kills. A seed decides what comes next."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from coord.errors import CoordError
+from coord.rpc.server import RpcError
+from regions import messages as ms
+from regionserver.client import RegionClient
+from tests.e2e.masters import Cluster
+from tests.support.helpers import eventually
+
+#: The table that stays.
+TABLE: Final = "rows"
+#: It has between so many regions.
+REGIONS: Final = (4, 10)
+#: Small tables that live at a time.
+TABLES_MAX: Final = 5
+#: Rows of the table, each written again and again.
+ROWS: Final = 2_000
+WAIT_MS: Final = 60_000
+
+
+class Rows:
+    """A thread that writes and reads rows until it is stopped."""
+
+    def __init__(self, client: RegionClient, seed: int) -> None:
+        self._client = client
+        self._random = random.Random(seed)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        #: Operations done, and failed.
+        self.counts: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and wait for its end."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            key = f"{self._random.randrange(ROWS):04}"
+            try:
+                if self._random.random() < 0.5:
+                    self._client.put(TABLE, key, key.encode() * 20)
+                else:
+                    self._client.get(TABLE, key)
+                self.counts["rows"] += 1
+            except CoordError:
+                self.counts["rows failed"] += 1
+
+
+class Work:
+    """Operations on one cluster."""
+
+    def __init__(self, cluster: Cluster, client: RegionClient, seed: int) -> None:
+        self._cluster = cluster
+        self._client = client
+        self._random = random.Random(seed)
+        self._tables: list[str] = []
+        self._made = 0
+        #: How often each process was started again, by name.
+        self.restarts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        """Create the table that stays, and wait until it is open."""
+        splits = [f"{number * ROWS // REGIONS[0]:04}" for number in range(1, REGIONS[0])]
+        self._cluster.ask_active(ms.CreateTable(TABLE, splits, wait_ms=WAIT_MS), ms.Tables)
+
+    def step(self) -> None:
+        """Do one operation. A refusal is counted: masters and servers are being killed."""
+        acts: list[Callable[[], str]] = [self._table, self._table, self._move, self._move, self._reshard]
+        act = self._random.choice(acts)
+        try:
+            self.counts[act()] += 1
+        except RpcError as error:
+            self.counts[f"refused: {error.code}"] += 1
+        except (CoordError, AssertionError) as error:
+            self.counts[f"failed: {type(error).__name__}"] += 1
+
+    def _table(self) -> str:
+        if len(self._tables) >= TABLES_MAX:
+            name = self._tables.pop(0)
+            self._cluster.ask_active(ms.DeleteTable(name, wait_ms=WAIT_MS), ms.Tables)
+            return "tables deleted"
+        self._made += 1
+        name = f"small{self._made}"
+        self._cluster.ask_active(ms.CreateTable(name, ["m"], wait_ms=WAIT_MS), ms.Tables)
+        self._tables.append(name)
+        for key in ("a", "z"):
+            self._client.put(name, key, b"value")
+        return "tables made"
+
+    def _move(self) -> str:
+        region = self._random.choice(self._regions())
+        self._cluster.ask_active(ms.MoveRegion(region, wait_ms=WAIT_MS), ms.Accepted)
+        return "moves"
+
+    def _reshard(self) -> str:
+        regions = self._regions()
+        at = self._random.randrange(len(regions) - 1)
+        is_split = len(regions) <= REGIONS[0] or (len(regions) < REGIONS[1] and self._random.random() < 0.5)
+        if is_split:
+            self._cluster.ask_active(ms.SplitRegion(regions[at], wait_ms=WAIT_MS), ms.Resharded)
+            return "splits"
+        self._cluster.ask_active(ms.MergeRegions(regions[at], regions[at + 1], wait_ms=WAIT_MS), ms.Resharded)
+        return "merges"
+
+    def _regions(self) -> list[str]:
+        found = self._cluster.ask_active(ms.DescribeTable(TABLE), ms.Regions)
+        return [one.region.region_id for one in found.regions]
+
+    def kill(self) -> None:
+        """Kill a master or a server, but never the first of them, and start it again after a while."""
+        masters = {f"master{number}": one for number, one in enumerate(self._cluster.masters) if number}
+        servers = {f"server{number}": one for number, one in enumerate(self._cluster.servers) if number}
+        name, process = self._random.choice([*masters.items(), *servers.items()])
+        process.kill()
+        time.sleep(self._random.uniform(0, 10))
+        process.start()
+        self.restarts[name] += 1
+        self.counts["kills"] += 1
+        with contextlib.suppress(AssertionError):
+            self._cluster.wait_servers(len(self._cluster.servers))
+
+    def end(self) -> None:
+        """Wait until all regions are open after the last fault."""
+        eventually(self._cluster.wait_settled, what="all regions open after the last fault")
