@@ -13,7 +13,9 @@ again. All listeners then get a new snapshot.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -30,6 +32,7 @@ from regions.liveness.roster import SILENT_MS
 from regions.messages.tablets import TabletHealth
 from regions.page.curves import SERIES, Curves
 from regions.page.model import PageModel
+from regions.page.pace import WorkPace
 from regions.page.replay import PageReplay
 from regions.page.rows import row_of_tablet
 from regions.transitions.entries import SeenStep
@@ -40,18 +43,20 @@ log = Logger()
 SLICE: Final = 2_000
 #: Pause between two slices of a snapshot or of another walk over all rows.
 PAUSE_S: Final = 0.005
-#: Shortest and longest time between two deltas. Between them it is PAUSED_FOR times as long as the last one took: the
-#: page takes about a two-hundredth of the master's time, and regions that pass several states meanwhile are sent once.
+#: Time between two deltas.
 DELTA_S: Final = 0.1
-DELTA_MAX_S: Final = 2.0
-PAUSED_FOR: Final = 200
-#: Period of curves and figures; figures that take long are made more seldom.
+#: Period of curves and figures.
 FIGURES_S: Final = 1.0
-FIGURES_MAX_S: Final = 3.0
 #: Period of comments, which keep idle connections alive.
 COMMENT_S: Final = 10.0
-#: Period of looking at the sizes and loads of all regions.
-MEASURES_S: Final = 10.0
+#: Kinds of work: the part of the master's CPU time that each may take, and its shortest and longest pause. Regions that
+#: pass several states within a pause are sent once. What the timer of each second begins has pauses that end before it.
+PACES: Final = {
+    "deltas": (0.015, DELTA_S, 10.0),
+    "figures": (0.01, FIGURES_S / 2, 2.5),
+    "tablets": (0.0025, FIGURES_S / 2, 2.5),
+    "measures": (0.0025, 9.5, 29.5),
+}
 #: How long the model is kept after the last listener has gone: a page that is loaded again resumes.
 LINGER_S: Final = 15.0
 #: Steps in one message, the latest ones.
@@ -128,13 +133,16 @@ class Feed:
         figures: Callable[[Feed], object],
         hider: KeyHider | None = None,
         of_store: Callable[[str], float] = lambda _name: float("nan"),
+        cpu_s: Callable[[], float] = time.process_time,
     ) -> None:
         """`figures` returns what is sent each second, `of_store` a figure of the store by name, NaN if it is not known.
 
-        With a `hider` no key is sent.
+        With a `hider` no key is sent. `cpu_s` returns the CPU time that this process has used.
         """
         self._hider = hider
         self._of_store = of_store
+        self._cpu_s = cpu_s
+        self._paces = {name: WorkPace(*one) for name, one in PACES.items()}
         self._reactor = reactor
         self._master = master
         self._figures = figures
@@ -145,11 +153,6 @@ class Feed:
         self._timers: dict[str, IDelayedCall] = {}
         self._latest_figures = b""
         self._due_s = 0.0
-        self._delta_due_s = 0.0
-        #: Time that the present delta has taken.
-        self._spent_s = 0.0
-        self._figures_due_s = 0.0
-        self._measures_due_s = 0.0
         #: The numbers of steps, and of those that opened a replica, when they were last counted.
         self._counted = (0, 0)
         self._stopped = False
@@ -303,20 +306,14 @@ class Feed:
 
     def _send_changes(self, following: Following) -> bool:
         """Look at what has changed, if that is due, then send it. Return True if there is more to do now."""
-        began_s = self._reactor.seconds()
         if not following.is_looking:
-            if began_s < self._delta_due_s:
+            if not self._is_due("deltas"):
                 return False
             following.begin_looking()
-            self._spent_s = 0.0
-        if not following.look_at_changes():
-            self._send_delta(following)
-        now_s = self._reactor.seconds()
-        self._spent_s += now_s - began_s
-        if following.is_looking:
-            return True
-        self._delta_due_s = now_s + min(DELTA_MAX_S, max(DELTA_S, PAUSED_FOR * self._spent_s))
-        return False
+        with self._at_pace("deltas"):
+            if not following.look_at_changes():
+                self._send_delta(following)
+        return following.is_looking
 
     def _send_delta(self, following: Following) -> None:
         """Send all listeners the changes that were looked at, and the latest steps."""
@@ -365,16 +362,13 @@ class Feed:
         following = self.following
         if not self.listeners or following is None:
             return
-        if now_s >= self._figures_due_s:
-            self._make_figures()
-            took_s = self._reactor.seconds() - now_s
-            self._figures_due_s = now_s + min(FIGURES_MAX_S, PAUSED_FOR * took_s) - FIGURES_S / 2
-            for listener in list(self.listeners):
-                listener.send(self._latest_figures)
-        self._look_at_tablets(following)
-        if now_s >= self._measures_due_s:
-            self._measures_due_s = now_s + MEASURES_S
-            self._work("measures", self._look_at_measures(following))
+        if self._is_due("figures"):
+            with self._at_pace("figures"):
+                self._make_figures()
+                for listener in list(self.listeners):
+                    listener.send(self._latest_figures)
+        self._work("tablets", self._look_at_tablets(following))
+        self._work("measures", self._look_at_measures(following))
 
     def _make_figures(self) -> None:
         self._latest_figures = event("figures", self._encoded(self._figures(self)))
@@ -427,12 +421,12 @@ class Feed:
         self._counted = times.steps, times.opened
         return times.steps - former[0], times.opened - former[1]
 
-    def _look_at_tablets(self, following: Following) -> None:
+    def _look_at_tablets(self, following: Following) -> Iterator[None]:
         active, world = self._master.active_master, following.world
         if active is not None and active.keeper.keeper.tablets:
-            self._work("tablets", self._tablets_of_active(following, active.keeper.keeper.tablets))
+            yield from self._tablets_of_active(following, active.keeper.keeper.tablets)
         elif active is None and world is not None:
-            self._work("tablets", self._tablets_of_mirror(following, world))
+            yield from self._tablets_of_mirror(following, world)
 
     def _tablets_of_active(self, following: Following, tablets: dict[str, Any]) -> Iterator[None]:
         active = self._master.active_master
@@ -485,14 +479,28 @@ class Feed:
         following.loaded = set(loads)
 
     def _work(self, name: str, work: Iterator[None]) -> None:
-        """Do a piece of work in slices, unless the last one of that name is still under way."""
+        """Do a piece of work in slices if it is due, unless the last one of that name is still under way."""
 
         def go_on() -> None:
-            if next(work, self) is not self:
+            with self._at_pace(name):
+                is_more = next(work, self) is not self
+            if is_more:
                 self._later(name, PAUSE_S, go_on)
 
-        if self.following is not None and self.following.is_loaded:
+        if self.following is not None and self.following.is_loaded and self._is_due(name):
             self._later(name, 0, go_on)
+
+    # --- pace ---------------------------------------------------------------------------------------------------------
+
+    def _is_due(self, name: str) -> bool:
+        return self._paces[name].is_due(self._reactor.seconds(), self._cpu_s())
+
+    @contextmanager
+    def _at_pace(self, name: str) -> Iterator[None]:
+        """Charge the work in the body to its pace."""
+        began_s = self._cpu_s()
+        yield
+        self._paces[name].spend(self._cpu_s() - began_s, self._reactor.seconds())
 
 
 def _shown(step: SeenStep) -> list[object]:

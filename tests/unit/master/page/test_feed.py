@@ -134,6 +134,28 @@ def test_a_listener_that_reconnects_in_the_middle_of_a_snapshot_gets_a_whole_one
     assert watched.browser.is_complete
 
 
+@pytest.mark.parametrize(("cost_s", "deltas"), [(0.0, range(60, 101)), (0.02, range(2, 12))])
+def test_deltas_that_cost_much_come_seldom(cost_s: float, deltas: range) -> None:
+    """The process uses a third of a core, and regions move all the time. Fails if `_at_pace` charges nothing."""
+    watched = Watched(20)
+    spent = [0.0]
+
+    def cpu_s() -> float:
+        spent[0] += cost_s / 2
+        return spent[0] + watched.clock.seconds() / 3
+
+    watched.feed = Feed(watched.clock, watched.master, lambda _feed: {}, cpu_s=cpu_s)  # type: ignore[arg-type]
+    watched.listen()
+    watched.settle()
+    names = iter(range(1_000))
+    for _ in range(100):
+        added = region(f"x{next(names)}")
+        watched.cluster.put(added)
+        watched.cluster.handle(ev.RegionSeen(added, 0))
+        pass_time(watched.clock, 0.1)
+    assert [name for _, name, _ in watched.request.events()].count("delta") in deltas
+
+
 def test_an_unknown_id_gets_a_snapshot() -> None:
     """An id of another master or of an earlier generation."""
     watched = Watched(20)
