@@ -16,6 +16,7 @@ from master.leadership.fence import Fence
 from master.phases import Phases
 from master.runs import Runs
 from regions.assign.assigner import Assigner
+from regions.balance.round_log import RoundLog
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.limits import BalancerConfig
@@ -228,6 +229,10 @@ class BalancerSwitch(Protocol):
     @property
     def config(self) -> BalancerConfig:
         """Limits of a round."""
+
+    @property
+    def rounds(self) -> RoundLog:
+        """The last rounds."""
 
 
 class EffectContext(ActiveContext, Protocol):

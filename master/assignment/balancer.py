@@ -18,6 +18,7 @@ from master.leadership.fence import Fence
 from regions import messages as ms
 from regions.assign.assigner import Assigner
 from regions.balance.balancer import Proposal, gate, propose
+from regions.balance.round_log import RoundLog
 from regions.balance.sizes import NOT_MEASURED, RegionSizes
 from regions.cluster import events as ev
 from regions.cluster.limits import BalancerConfig
@@ -56,6 +57,8 @@ class Balancing:
         self._unreadable = ""
         self._next_ms = now_ms() + period_ms
         self.last: ms.BalanceRound | None = None
+        #: The last rounds, those about tablets included.
+        self.rounds = RoundLog()
         #: Regions or transitions that block a due round.
         self._blocking: list[str] = []
 
@@ -100,6 +103,7 @@ class Balancing:
         found = gate(self._assigner.world, now, self.config)
         self._blocking = found.blocking
         if found.blocking:
+            self.rounds.none("regions", now, f"it waits for what is in transition: {', '.join(found.blocking[:3])}")
             return []
         _, moves = self.round(dry_run=False)
         return moves
@@ -113,6 +117,7 @@ class Balancing:
         if dry_run:
             return proposal, []
         self._next_ms = now if proposal.more else now + self.period_ms
+        self.rounds.moved("regions", now, proposal.moves, more=proposal.more)
         if proposal.moves or self.last is None:
             self.last = ms.BalanceRound(now, len(proposal.moves), proposal.more, proposal.before, proposal.after)
         if proposal.moves:
@@ -137,6 +142,18 @@ class Balancing:
             after=[] if proposal is None else proposal.after,
             plan=self.applied_plan(),
         )
+
+    def state_words(self) -> str:
+        """Return in a sentence when the next round begins, or why none does."""
+        if self._unreadable:
+            return "The balancer is off: its switch is damaged (rk balance on|off)."
+        if not self.record.enabled:
+            return "The balancer is off (rk balance on)."
+        if not self.period_ms:
+            return "This master balances on request alone (rk balance run)."
+        if plan := self.applied_plan():
+            return f"The balancer waits until plan {plan} has been applied."
+        return f"The balancer is on, with a round every {self.period_ms / 1000:g} s."
 
     def problems(self) -> list[str]:
         """Return why a due round has not begun."""

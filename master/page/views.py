@@ -23,6 +23,7 @@ from regions import messages as ms
 from regions.balance.sizes import NOT_MEASURED
 from regions.cluster.history import StepLog, parse_segment, unpack
 from regions.diagnose.explain import explain
+from regions.diagnose.live.check_log import CheckLog
 from regions.page.curves import SERIES
 from regions.records.znodes import Layout, decode_alarm, decode_drill, decode_plan, decode_run
 from regions.transitions.entries import HistoryEntry
@@ -49,8 +50,20 @@ class Busy(CoordError):  # noqa: N818 - a state
     """The view cannot be read now."""
 
 
+class AuditSource(Protocol):
+    """The auditor as the views read it."""
+
+    @property
+    def checks(self) -> CheckLog:
+        """When each check was made, and what it found."""
+
+
 class ViewSource(PageSource, Protocol):
     """What the views read of the master."""
+
+    @property
+    def auditor(self) -> AuditSource | None:
+        """The auditor of the master's session; None before there is one."""
 
     @property
     def client(self) -> ZkClient:
@@ -191,7 +204,12 @@ class Views:
         active = self._master.active_master
         latest = None if active is None else active.bulk_plans.latest
         found = await self._once("plans", make)
-        return {"kept": found, "latest": None if latest is None else latest.report()}
+        return {
+            "kept": found,
+            "latest": None if latest is None else latest.report(),
+            "balancer": "" if active is None else active.balancing.state_words(),
+            "rounds": [] if active is None else list(active.balancing.rounds.rounds),
+        }
 
     async def _runs(self, _given: Mapping[str, str]) -> object:
         async def make() -> object:
@@ -226,7 +244,12 @@ class Views:
             alarms, older = await self._records(self._layout.alarms, decode_alarm)
             return {"alarms": sorted(alarms, key=lambda one: one.at_ms), "older": older}
 
-        return await self._once("alarms", make)
+        auditor = self._master.auditor
+        return {
+            "kept": await self._once("alarms", make),
+            "checks": [] if auditor is None else auditor.checks.figures(),
+            "role": self._master.role,
+        }
 
     async def _life(self, given: Mapping[str, str]) -> object:
         """Return the latest steps of one region in the history, oldest first.

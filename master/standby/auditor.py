@@ -36,6 +36,7 @@ from master.standby.shortfall import ShortfallCheck
 from regions.cluster.state import ClusterState
 from regions.diagnose.invariants import Audit, Rule
 from regions.diagnose.live.cache_check import CacheCheck
+from regions.diagnose.live.check_log import AuditCheck, CheckLog
 from regions.diagnose.live.doubts import OwnerDoubts, SettledList
 from regions.diagnose.live.key_space import KeySpaceCheck
 from regions.records.alarms import Alarm
@@ -125,6 +126,7 @@ class Auditor:
         self._syncing = False
         self._sync_again = False
         self._doubts = OwnerDoubts()
+        self.checks = CheckLog()
         self.cache = CacheCheck(layout)
         self.key_space = KeySpaceCheck()
         self._is_reading_slice = False
@@ -341,7 +343,7 @@ class Auditor:
         if before is None or after is None:
             return
         stored = {key: home for key, home in before.items() if after.get(key) == home}
-        self._report(self.audit.owners(stored, self._sources.served(), self._now_ms()))
+        self._found(AuditCheck.OWNERS, self.audit.owners(stored, self._sources.served(), self._now_ms()))
 
     def doubt(self, keys: list[str]) -> None:
         """Look soon whether these replicas are served where the store says (N5)."""
@@ -353,8 +355,10 @@ class Auditor:
         if self._doubts:
             now_ms = self._now_ms()
             found = self._doubts.look(self._sources.home_of, self._sources.settled(), now_ms)
-            for key, (rule, text) in found:
-                self._report(self.audit.owner(key, rule, text, now_ms))
+            self._found(
+                AuditCheck.DOUBTS,
+                [alarm for key, (rule, text) in found for alarm in self.audit.owner(key, rule, text, now_ms)],
+            )
         for server in [] if self._shortfall is None else self._shortfall.due(self.audit.epoch_changed_ms):
             ensureDeferred(self._look_for_unserved(server)).addErrback(self._failed)
 
@@ -372,8 +376,11 @@ class Auditor:
         """Check a slice of the key space; read a slice of the regions again unless the former is still being read."""
         self._later("cache", CACHE_S, self._check_cache)
         copy = self._sources.copy()
-        for one in [] if copy is None else self.key_space.step(copy, self._now_ms()):
-            self._report(self.audit.key_space(one.table_id, one.version, one.text, self._now_ms()))
+        if copy is not None:
+            now_ms = self._now_ms()
+            holes = self.key_space.step(copy, now_ms)
+            raised = [self.audit.key_space(one.table_id, one.version, one.text, now_ms) for one in holes]
+            self._found(AuditCheck.KEYS, [alarm for alarms in raised for alarm in alarms])
         if copy is None or self._is_reading_slice or self._client.state is not SessionState.CONNECTED:
             return
         self._is_reading_slice = True
@@ -389,14 +396,20 @@ class Auditor:
             return  # another copy has taken its place meanwhile
         now_ms = self._now_ms()
         stored = {path: stat.version for path, _, stat in found}
-        for one in self.cache.see(copy, regions, stored, now_ms):
-            self._report(self.audit.stale_copy(one.path, f"{one} (master {self._uuid})", now_ms))
+        stale = self.cache.see(copy, regions, stored, now_ms)
+        raised = [self.audit.stale_copy(one.path, f"{one} (master {self._uuid})", now_ms) for one in stale]
+        self._found(AuditCheck.COPY, [alarm for alarms in raised for alarm in alarms])
 
     def orphan(self, key: str, server: Incarnation) -> None:
         """Raise the alarm for a server that serves a replica which no table has (FN-04)."""
         self._report(self.audit.orphan(key, server, self._now_ms()))
 
     # --- alarms -------------------------------------------------------------------------------------------------------
+
+    def _found(self, check: AuditCheck, alarms: list[Alarm]) -> None:
+        """Note that a check was made, and raise the alarms of what it found."""
+        self.checks.note(check, self._now_ms(), [f"{one.rule}: {one.text}" for one in alarms])
+        self._report(alarms)
 
     def _report(self, alarms: list[Alarm]) -> None:
         for alarm in alarms:

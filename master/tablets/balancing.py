@@ -21,6 +21,7 @@ from regions.balance.leader_rounds import LeaderSpreading
 from regions.balance.tablets import TabletRound, hopeless, tablet_round
 from regions.cluster.history import BALANCED
 from regions.cluster.limits import AssignerConfig
+from regions.messages import BalanceMove
 from regions.records.model import WorkOrigin
 from regions.replication.keeper import Keeper
 from regions.replication.policy.leaders import LeaderTransfer, spread_words
@@ -61,11 +62,12 @@ class TabletBalancing:
         if spread:
             what = f"the leadership of {len(spread)} tablets goes to other servers"
             self._active_master.history_writer.event(BALANCED, what)
-        self._note(spread)
+            self._note(spread)
         self._next_ms = self._next_ms or now_ms + switch.period_ms
         if now_ms < self._next_ms or self._is_writing:
             return
         found = self.proposed()
+        self._log_round(found)
         self._next_ms = now_ms + (min(SOON_MS, switch.period_ms) if found.proposal.more else switch.period_ms)
         if found.moves or hopeless(self._keeper):
             self._is_writing = True
@@ -80,6 +82,7 @@ class TabletBalancing:
         Raise what a fenced write raises.
         """
         found = self.proposed()
+        self._log_round(found)
         await self.begin(found, acting())
         transfers = self._spreading.round(self._now_ms())
         self._note(transfers)
@@ -97,8 +100,20 @@ class TabletBalancing:
         servers = [uuid for uuid, one in self._keeper.servers.items() if one.tablets]
         return spread_words(self._spreading.leaders(), servers)
 
+    def _log_round(self, found: TabletRound) -> None:
+        """Keep the round for the live page. A cluster without tablets has none."""
+        rounds, what = self._active_master.balancing.rounds, "members of tablets"
+        if found.blocking:
+            rounds.none(what, self._now_ms(), found.blocking)
+        elif not found.moves and found.proposal.more:
+            rounds.none(what, self._now_ms(), "as many members are on their way as the limit allows")
+        elif self._keeper.tablets:
+            rounds.moved(what, self._now_ms(), found.proposal.moves, more=found.proposal.more)
+
     def _note(self, found: list[LeaderTransfer]) -> None:
         if found:
+            moves = [BalanceMove(one.region_id, one.table_id, one.source, one.heir.uuid, one.why) for one in found]
+            self._active_master.balancing.rounds.moved("leaders of tablets", self._now_ms(), moves)
             log.info(
                 "spreading the leaders of tablets: {count} handovers; now {spread}",
                 count=len(found),

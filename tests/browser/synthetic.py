@@ -16,16 +16,19 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from twisted.internet import reactor
 
+from coord.errors import NoNode
 from coord.http import AdminHttp
 from master.page.feed import Feed
 from master.page.figures import FiguresMaker
 from master.page.hiding import KeyHider
 from master.page.site import PageSite
 from master.page.views import Views
+from regions.balance.round_log import RoundLog
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
-from regions.messages import MasterStatus
+from regions.diagnose.live.check_log import AuditCheck, CheckLog
+from regions.messages import BalanceMove, MasterStatus
 from regions.messages.heartbeat import Heartbeat
 from regions.records.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TableRecord, TransitionRecord
 from regions.records.znodes import Layout
@@ -80,6 +83,30 @@ def status_of(master: Any, world: ClusterState) -> MasterStatus:
     )
 
 
+class EmptyStore:
+    """A session with a store that has no plan, run, drill or alarm."""
+
+    async def children(self, path: str) -> list[str]:
+        raise NoNode(path)
+
+
+def add_records(master: Any) -> None:
+    """Give a made-up master rounds of its balancer, and checks of its auditor, with texts as hostile as names."""
+    rounds, checks, now_ms = RoundLog(), CheckLog(), master.now_ms()
+    moves = [BalanceMove(f"t0.{one:05x}", "t0", "s0", "s1", f"count: 9 of 8 {HOSTILE[0]}") for one in range(3)]
+    rounds.moved("regions", now_ms - 90_000, moves, more=True)
+    rounds.none("regions", now_ms - 60_000, f"it waits for what is in transition: {HOSTILE[1]}")
+    rounds.moved("regions", now_ms - 30_000, [])
+    rounds.moved("regions", now_ms, [])
+    for one in (AuditCheck.OWNERS, AuditCheck.KEYS):
+        checks.note(one, now_ms, [])
+    checks.note(AuditCheck.COPY, now_ms, [f"stale copy: {HOSTILE[2]}"])
+    master.client, master.auditor = EmptyStore(), SimpleNamespace(checks=checks)
+    master.active_master.bulk_plans = SimpleNamespace(latest=None)
+    words = "The balancer is on, with a round every 30 s."
+    master.active_master.balancing = SimpleNamespace(state_words=lambda: words, rounds=rounds)
+
+
 def main() -> None:
     """Serve until killed."""
     parser = argparse.ArgumentParser()
@@ -94,6 +121,7 @@ def main() -> None:
     master: Any = FakeMaster(loop, cluster)
     master.active_since_ms = master.now_ms()
     master.api = SimpleNamespace(status=lambda _repeated_for: status_of(master, world))
+    add_records(master)
     feed: Any = None
     maker = FiguresMaker(master, list, dict)
     hider = KeyHider(b"a secret") if given.hide_keys else None

@@ -171,6 +171,16 @@ def test_the_map_is_used_by_keyboard(browser: Any, cluster: LocalUp) -> None:
         assert one.page.text_content(".life text:last-child") == "now"
 
 
+def test_rounds_and_checks_are_shown(browser: Any, cluster: LocalUp) -> None:
+    """On the standby it says whose they are. Fails if `_plans` sends no rounds or `_alarms` no checks."""
+    for role, address in pages_of(cluster).items():
+        with tab(browser, address + "#/plans", token=token_of(cluster)) as one:
+            said = "The balancer is on" if role == "active" else "Only the active master balances"
+            one.wait(f"document.querySelector('main').innerText.includes('{said}')")
+            one.show("audit")
+            one.wait("document.querySelector('main').innerText.includes('the key space of the tables')")
+
+
 def test_a_dead_server_and_a_dead_master_leave_no_stale_number(browser: Any, cluster: LocalUp) -> None:
     """Regions of a killed server are open again. Then the standby's page becomes the active one's."""
     pages = pages_of(cluster)
@@ -244,6 +254,16 @@ def test_a_late_reply_does_not_turn_the_page_back(browser: Any) -> None:
         assert "first=50" in next_one.value.url
 
 
+def test_what_is_unfolded_stays_unfolded(browser: Any) -> None:
+    """The view is drawn anew when another round is shown. Fails if `replace` forgets what was open."""
+    with synthetic("--regions", "40") as (address, _), tab(browser, address + "#/plans") as one:
+        one.wait("document.querySelector('main details') !== null")
+        one.page.locator("main summary").first.click()
+        one.read("(rk.cell = document.querySelector('main details'), rk.cell.closest('table').append(''), 0)")
+        one.wait("document.querySelector('main details') !== rk.cell")
+        assert one.read("document.querySelector('main details').open")
+
+
 def test_hostile_names_are_text(browser: Any) -> None:
     """Tables, keys and problems with markup and directions are shown, and do nothing. Fails if `el` takes markup."""
     with synthetic("--regions", "40", "--hostile") as (address, _), tab(browser, address) as one:
@@ -253,6 +273,10 @@ def test_hostile_names_are_text(browser: Any) -> None:
         assert "<img src=x" in one.page.inner_text("main")
         one.show("tables")
         one.wait("document.querySelector('main').innerText.includes('<img src=x')")
+        one.show("plans")
+        one.wait("document.querySelector('main').textContent.includes('<img src=x')")
+        one.show("audit")
+        one.wait("document.querySelector('main').innerText.includes('</script>')")
         assert "\u202e" not in one.page.inner_text("body")
         assert one.read("window.hurt === undefined && document.querySelectorAll('main img').length === 0")
 

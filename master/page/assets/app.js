@@ -22,7 +22,7 @@ const PAGES = [
   ["store", "Store", store],
   ["tables", "Tables", tables],
   ["tablets", "Tablets", tablets],
-  ["plans", "Plans", plans],
+  ["plans", "Plans, balance", plans],
   ["runs", "Runs and drills", runs],
   ["audit", "Audit", audit],
 ];

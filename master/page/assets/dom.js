@@ -25,9 +25,11 @@ function set(node, attributes) {
   }
 }
 
-/** Replace the children of a node, unless they are the same as before: a selection and the focus survive. */
+/** Replace the children of a node, unless they are the same as before: a selection and the focus survive, and what is unfolded (`data-open` names it). */
 export function replace(node, ...children) {
   const fresh = el("div", null, ...children);
+  const unfolded = new Set(Array.from(node.querySelectorAll("details[open][data-open]"), (one) => one.dataset.open));
+  if (unfolded.size) for (const one of fresh.querySelectorAll("details[data-open]")) one.open = unfolded.has(one.dataset.open);
   if (fresh.innerHTML === node.innerHTML) return;
   const id = document.activeElement && node.contains(document.activeElement) ? document.activeElement.dataset.focus : "";
   node.replaceChildren(...fresh.childNodes);

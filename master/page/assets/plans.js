@@ -1,16 +1,23 @@
-// Bulk plans: what was planned, and how far it is.
-import { clock, duration, el, foot, number, replace, table, tag, visible } from "./dom.js";
+// Bulk plans: what was planned, and how far it is. The balancer: its last rounds with their moves and reasons.
+import { clock, count, duration, el, foot, number, replace, table, tag, visible } from "./dom.js";
 import { follow } from "./data.js";
 
 export function plans(main, state) {
-  const live = el("div"), before = el("div"), list = el("div");
-  main.append(el("h1", null, "Plans"), live, el("h2", null, "Regions by server"), before, el("h2", null, "All plans"), list, foot("rk plan list", "rk plan show ID --html FILE", "rk balance status"));
+  const live = el("div"), before = el("div"), list = el("div"), balancer = el("p", { class: "lead" }), rounds = el("div");
+  main.append(el("h1", null, "Plans, balance"), live, el("h2", null, "Regions by server"), before, el("h2", null, "Rounds of the balancer"), balancer, rounds, el("h2", null, "All plans"), list, foot("rk plan list", "rk plan show ID --html FILE", "rk balance status"));
   let first = null, rate = [];
   const view = follow("plans", () => ({}), 1000, show, (text) => replace(live, el("p", { class: "reasons degraded" }, text)));
   function show(found) {
     const shown = [...found.kept.plans].reverse();
     const running = shown.find((one) => !one.finished_ms);
     if (running) progress(running); else { first = null; rate = []; replace(live, el("p", { class: "lead" }, "No plan is being applied.")); }
+    replace(balancer, found.balancer || "Only the active master balances, and knows its rounds.");
+    replace(rounds, found.balancer ? table("Rounds of the balancer", [
+      { name: "time", keep: true, cell: (one) => clock(one.at_ms, true) + (one.times > 1 ? `, ${number(one.times)} times since ${clock(one.first_ms, true)}` : "") },
+      { name: "what", cell: (one) => one.what },
+      { name: "moves", n: true, cell: (one) => number(one.count || 0) },
+      { name: "which, and why", wide: true, cell: (one) => (one.why ? visible(one.why) : moves(one)) },
+    ], [...found.rounds].reverse(), { empty: "This master has had no round yet." }) : "");
     replace(list, table("Plans", [
       { name: "plan", wrap: true, cell: (one) => el("code", null, visible(one.plan_id)) },
       { name: "state", cell: (one) => tag(one.state || "PLANNING", one.finished_ms ? "" : "warn") },
@@ -21,6 +28,12 @@ export function plans(main, state) {
       { name: "took", n: true, cell: (one) => (one.finished_ms ? duration(one.finished_ms - one.created_ms) : "") },
       { name: "note", wrap: true, cell: (one) => visible(one.note || "") },
     ], shown, { empty: "there was no plan yet" }), found.kept.older ? el("p", { class: "sum" }, `and ${number(found.kept.older)} older ones`) : "");
+  }
+  function moves(round) {
+    const lines = round.moves.map((one) => el("div", null, el("code", null, visible(one.key)), ` of ${visible(state.tableName(one.table))}: ${state.place(one.source)} → ${state.place(one.destination)}, ${visible(one.reason)}`));
+    const more = round.count > lines.length ? [el("div", null, `and ${number(round.count - lines.length)} others`)] : [];
+    const next = round.more ? [el("div", null, "A limit ended the round: another one follows.")] : [];
+    return lines.length < 2 ? [...lines, ...next] : el("details", { "data-open": `${round.at_ms} ${round.what}` }, el("summary", { "data-focus": `round ${round.at_ms} ${round.what}` }, count(round.count, "move", "moves")), lines, more, next);
   }
   function progress(plan) {
     const done = plan.assigned || 0, all = plan.regions || 0, at = performance.now();

@@ -13,6 +13,7 @@ from master.standby import auditor as module
 from master.standby.auditor import Auditor, Sources
 from regions.cluster.state import ClusterState
 from regions.diagnose.invariants import STILL_MS, Rule
+from regions.diagnose.live.check_log import AuditCheck
 from regions.diagnose.live.doubts import SettledList
 from regions.records.alarms import Alarm
 from regions.records.model import Incarnation, RegionRecord, RegionState, TableRecord, TransitionRecord
@@ -169,6 +170,8 @@ def test_served_regions_are_compared_with_the_store_periodically() -> None:
     assert owners.rules() == [], "one comparison may be a heartbeat that is late"
     owners.pass_time(module.OWNERS_S)
     assert owners.rules() == [Rule.NO_OWNER.value]
+    (check,) = (one for one in owners.auditor.checks.figures() if one.name == AuditCheck.OWNERS)
+    assert (check.times, check.found, len(check.findings)) == (6, 1, 1), "the page shows when, and what was found"
 
 
 def test_a_server_that_serves_another_servers_region_raises_an_alarm() -> None:

@@ -65,6 +65,10 @@ def test_rounds_begin_by_themselves_while_the_balancer_is_on(world: ChangingBenc
     assert set(held(world)) == {"s1", "s2", "s3"}, "it is off"
     ask(world, ms.Balance(switch=True))
     world.until(lambda: is_even(world))
+    rounds = world.active_master.balancing.rounds.rounds
+    moved = [move for one in rounds if one.what == "members of tablets" for move in one.moves]
+    assert moved, "the page shows the rounds"
+    assert all(one.reason and one.source != one.destination for one in moved)
 
 
 def test_nothing_moves_while_a_plan_is_applied(world: ChangingBench, monkeypatch: pytest.MonkeyPatch) -> None:
