@@ -259,7 +259,8 @@ def test_what_is_unfolded_stays_unfolded(browser: Any) -> None:
     with synthetic("--regions", "40") as (address, _), tab(browser, address + "#/plans") as one:
         one.wait("document.querySelector('main details') !== null")
         one.page.locator("main summary").first.click()
-        one.read("(rk.cell = document.querySelector('main details'), rk.cell.closest('table').append(''), 0)")
+        one.read("(rk.cell = document.querySelector('main details'), 0)")
+        one.read("(rk.cell.parentNode.append(document.createElement('i')), 0)")
         one.wait("document.querySelector('main details') !== rk.cell")
         assert one.read("document.querySelector('main details').open")
 
