@@ -104,8 +104,8 @@ class Work:
         return "tables made"
 
     def _move(self) -> str:
-        region = self._random.choice(self._regions())
-        self._cluster.ask_active(ms.MoveRegion(region, wait_ms=WAIT_MS), ms.Accepted)
+        region = self._random.choice(self._regions()).region
+        self._cluster.ask_active(ms.MoveRegion(region.region_id, wait_ms=WAIT_MS), ms.Accepted)
         return "moves"
 
     def _reshard(self) -> str:
@@ -113,14 +113,15 @@ class Work:
         at = self._random.randrange(len(regions) - 1)
         is_split = len(regions) <= REGIONS[0] or (len(regions) < REGIONS[1] and self._random.random() < 0.5)
         if is_split:
-            self._cluster.ask_active(ms.SplitRegion(regions[at], wait_ms=WAIT_MS), ms.Resharded)
+            largest = max(regions, key=lambda one: one.rows or 0).region
+            self._cluster.ask_active(ms.SplitRegion(largest.region_id, wait_ms=WAIT_MS), ms.Resharded)
             return "splits"
-        self._cluster.ask_active(ms.MergeRegions(regions[at], regions[at + 1], wait_ms=WAIT_MS), ms.Resharded)
+        left, right = (one.region.region_id for one in regions[at : at + 2])
+        self._cluster.ask_active(ms.MergeRegions(left, right, wait_ms=WAIT_MS), ms.Resharded)
         return "merges"
 
-    def _regions(self) -> list[str]:
-        found = self._cluster.ask_active(ms.DescribeTable(TABLE), ms.Regions)
-        return [one.region.region_id for one in found.regions]
+    def _regions(self) -> list[ms.RegionStatus]:
+        return self._cluster.ask_active(ms.DescribeTable(TABLE), ms.Regions).regions
 
     def kill(self) -> None:
         """Kill a master or a server, but never the first of them, and start it again after a while."""
