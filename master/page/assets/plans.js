@@ -13,7 +13,7 @@ export function plans(main, state) {
     if (running) progress(running); else { first = null; rate = []; replace(live, el("p", { class: "lead" }, "No plan is being applied.")); }
     replace(balancer, found.balancer || "Only the active master balances, and knows its rounds.");
     replace(rounds, found.balancer ? table("Rounds of the balancer", [
-      { name: "time", keep: true, cell: (one) => clock(one.at_ms, true) + (one.times > 1 ? `, ${number(one.times)} times since ${clock(one.first_ms, true)}` : "") },
+      { name: "time", wrap: true, cell: (one) => clock(one.at_ms, true) + (one.times > 1 ? `, ${number(one.times)} times since ${clock(one.first_ms, true)}` : "") },
       { name: "what", cell: (one) => one.what },
       { name: "moves", n: true, cell: (one) => number(one.count || 0) },
       { name: "which, and why", wide: true, cell: (one) => (one.why ? visible(one.why) : moves(one)) },
