@@ -1,7 +1,8 @@
 """Compares the numbers of regions in heartbeats with a standby's mirror, and reads the lists of servers below them.
 
 The rule is `regions/diagnose/live/shortfall.py`. A region is named only if it is at rest on the server in the mirror
-before the question and after a `sync` that follows the reply: a mirror that is late raises no alarm.
+before the question, and in the store after the reply. The mirror is later than the store: it reads a znode after the
+event of its change, so a region that has just begun to move looks at rest there.
 
 The regions of a dead server are named if the store has no transition of any of them. They are not named during a
 shutdown of the cluster, or while no live server could take them: then the masters wait as well, and `rk health` says
@@ -24,12 +25,12 @@ from regions.diagnose.live.shortfall import TAKEOVER_MS, Shortfalls, abandoned, 
 from regions.liveness.roster import Roster
 from regions.messages import ListOpen, OpenList
 from regions.records.model import Incarnation, ServerRecord
-from regions.records.replica_key import parse_replica_key
-from regions.records.znodes import Layout, decode_cluster
+from regions.records.replica_key import parse_replica_key, replica_key
+from regions.records.znodes import Layout, decode_cluster, decode_region
 
 #: A server must send its list within this time.
 TIMEOUT_S: Final = 2.0
-#: Regions of a dead server whose transitions are looked for in the store.
+#: Regions of a server whose transitions and records are looked for in the store.
 LOOKED_MAX: Final = 100
 
 #: Reads a server's list; the result is a Deferred of OpenList.
@@ -85,9 +86,28 @@ class ShortfallCheck:
         reply: OpenList = await self._read_list(found.record)
         if reply.start_code != server.start_code:
             return []
-        await self._client.sync("/")
         lacking = set(missing(before, reply.replicas)) & self._at_rest(server)
-        return sorted(contradictions(dict.fromkeys(lacking, server), {server: ()}))
+        stored = await self._stored_at_rest(server, sorted(lacking)[:LOOKED_MAX])
+        return sorted(contradictions(dict.fromkeys(stored, server), {server: ()}))
+
+    async def _stored_at_rest(self, server: Incarnation, keys: list[str]) -> list[str]:
+        """Return the replicas that the store now places on a server, without a transition."""
+        mirror = self._mirror()
+        if mirror is None or not keys:
+            return []
+        ids = [(key, *parse_replica_key(key)) for key in keys]
+        tables = {key: one.region.table.record.table_id for key in keys if (one := mirror.world.replicas.get(key))}
+        await self._client.sync("/")
+        moving = await read_all(self._client, [self._layout.transition(region, number) for _, region, number in ids])
+        paths = {self._layout.region(tables[key], region) for key, region, _ in ids if key in tables}
+        records = [decode_region(data, path) for path, data, _ in await read_all(self._client, sorted(paths))]
+        held = {
+            replica_key(one.region_id, at.replica) for one in records for at in one.replicas if at.incarnation == server
+        }
+        busy = {path for path, _, _ in moving}
+        return [
+            key for key, region, number in ids if key in held and self._layout.transition(region, number) not in busy
+        ]
 
     async def _abandoned(self, mirror: StandbyMirror, server: Incarnation) -> list[tuple[str, tuple[Rule, str]]]:
         """Return the finding about the regions of a dead server, unless the store shows that they are being moved."""

@@ -133,6 +133,21 @@ def test_a_region_that_is_being_closed_raises_no_alarm(standby: Standby) -> None
     assert standby.questions >= 1
 
 
+@pytest.mark.parametrize("late", ["transition", "record"])
+def test_a_mirror_that_is_late_raises_no_alarm(standby: Standby, late: str) -> None:
+    """N5: the store has a change of t.0 that the mirror has not read yet. Fails if `unserved` asks the mirror alone."""
+    if late == "transition":
+        closing = TransitionRecord("t.0", "t", 0, RegionState.CLOSING, source=S1, destination=S1)
+        standby.store.put(LAYOUT.transition("t.0", 0), encode(closing))
+    else:
+        moved = RegionRecord("t", "t.0", replicas=(ReplicaLocation(0, "s2", 9, 1),))
+        standby.store.put(LAYOUT.region("t", "t.0"), encode(moved))
+    standby.hosted = ["t.1"]
+    standby.pass_time(20.0)
+    assert standby.questions >= 1
+    assert (Rule.NO_OWNER.value, "t.0-0") not in standby.alarms()
+
+
 def test_a_list_that_explains_the_number_raises_no_alarm(standby: Standby) -> None:
     """N5: a heartbeat with a number that is wrong. The server is asked again after a pause only."""
     standby.roster.accept(
