@@ -82,7 +82,7 @@ class QuietGroups:
         return sum(tablet not in self.awake and not group.failure for tablet, group in groups.items())
 
     def removed(self, tablet: str) -> None:
-        """Forget a group."""
+        """Forget a group that is gone, or that becomes quiet."""
         self.awake.pop(tablet, None)
         self._unchanged.pop(tablet, None)
         self._due.pop(tablet, None)

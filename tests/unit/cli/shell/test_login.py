@@ -51,7 +51,7 @@ def test_copies_belong_to_the_user_alone(home: Path) -> None:
     assert login(home) == ExitStatus.OK
     folder = home / "credentials" / "default"
     assert sorted(one.name for one in folder.iterdir()) == [
-        "ca.crt", "user.alice.crt", "user.alice.json", "user.alice.key",
+        "ca.crt", "tls-on-every-port", "user.alice.crt", "user.alice.json", "user.alice.key",
     ]  # fmt: skip
     assert {stat.S_IMODE(one.stat().st_mode) for one in folder.iterdir()} == {0o600}
     assert {stat.S_IMODE(one.stat().st_mode) for one in (folder, folder.parent)} == {0o700}
