@@ -89,11 +89,11 @@ class Beats:
         returned, self._returned = self._returned, []
         return returned
 
-    def _is_gone(self, server: str, peer: PeerServer) -> None:
+    def _note_gone(self, server: str, peer: PeerServer) -> None:
         peer.is_there = False
         self._gone_since[server] = self.now
 
-    def _is_back(self, server: str) -> None:
+    def _note_back(self, server: str) -> None:
         self._gone_since.pop(server, None)
         self._returned.append(server)
 
@@ -108,7 +108,7 @@ class Beats:
         if peer is not None and start_code == peer.start_code:
             return False
         self.peers[server] = PeerServer(start_code, self.now)
-        self._is_back(server)
+        self._note_back(server)
         return peer is not None
 
     def beat(self, server: str, number: int, *, disk_answers: bool, is_full: bool = False) -> bool:
@@ -123,9 +123,9 @@ class Beats:
         peer.disk_answers = peer.is_there = disk_answers
         peer.is_full = is_full
         if disk_answers and not was_there:
-            self._is_back(server)
+            self._note_back(server)
         elif was_there and not disk_answers:
-            self._is_gone(server, peer)
+            self._note_gone(server, peer)
         return was_there and had_disk and not disk_answers
 
     def lost(self, server: str, start_code: int) -> bool:
@@ -133,7 +133,7 @@ class Beats:
         peer = self.peers.get(server)
         if peer is None or peer.start_code != start_code or not peer.is_there:
             return False
-        self._is_gone(server, peer)
+        self._note_gone(server, peer)
         return True
 
     def tick(self) -> list[str]:
@@ -142,7 +142,7 @@ class Beats:
         gone = []
         for server, peer in self.peers.items():
             if peer.is_there and self.now - peer.heard >= SILENCE_TICKS:
-                self._is_gone(server, peer)
+                self._note_gone(server, peer)
                 gone.append(server)
         return gone
 

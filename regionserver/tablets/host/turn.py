@@ -189,7 +189,6 @@ class Turn:
                 server, frame.number, disk_answers=frame.disk_answers, is_full=frame.is_full
             ):
                 self._peer_is_gone(server)
-            self._see_returned()
             for envelope in frame.heartbeats:
                 self._deliver(server, envelope, is_named_right)
             return
@@ -209,14 +208,7 @@ class Turn:
         if is_new:
             # A process that restarted quickly leads nothing, even if its former process did.
             self._peer_is_gone(server)
-        self._see_returned()
         return is_new is not None
-
-    def _see_returned(self) -> None:
-        """Wake the groups led here with members on servers that are there again: these may lack something."""
-        for server in self.beats.take_returned():
-            for group in self._shared.get(server, {}).values():
-                self.quiet.returned(group)
 
     def _deliver(self, server: str, envelope: Envelope, is_named_right: bool) -> None:
         """Give a message to its replica, or refuse it by the table of deliveries."""
@@ -404,6 +396,9 @@ class Turn:
         for server in self.beats.tick():
             self._peer_is_gone(server)
         now = self.beats.now
+        for server in self.beats.take_returned():
+            for group in self._shared.get(server, {}).values():
+                self.quiet.returned(group)
         for tablet in self.quiet.take_due():
             self.quiet.wake(self.groups[tablet])
         for group in list(self.quiet.awake.values()):

@@ -255,13 +255,12 @@ class RowsWork:
             if rows is None or replica.is_steadying or rows.damage or not replica.is_serving():
                 continue
             # What every member has does not change while a tablet is quiet. There may be thousands of such tablets.
-            if tablet not in awake and not pinning and not rows.is_due(now_s):
+            is_due = rows.is_due(now_s)
+            if tablet not in awake and not pinning and not is_due:
                 continue
             able.append((replica, rows))
             is_pinning = replica.slot in pinning
-            candidates.append(
-                floors.PointCandidate(rows.point[0], rows.applied[0], is_pinning, is_due=rows.is_due(now_s))
-            )
+            candidates.append(floors.PointCandidate(rows.point[0], rows.applied[0], is_pinning, is_due))
         wanted = floors.points_wanted(candidates, segments)
         for (replica, rows), candidate, is_wanted in zip(able, candidates, wanted, strict=True):
             if is_wanted:
