@@ -177,6 +177,11 @@ def full_path(path: str, chroot: bytes) -> bytes:
     chroot, `x` would name a sibling of the chroot."""
     if not path.startswith("/"):
         raise BadArguments(path, "a path begins with /")
+    return below(chroot, path)
+
+
+def below(chroot: bytes, path: str) -> bytes:
+    """Return the server's form of an absolute path below `chroot`, b"" for none."""
     if chroot:
         return chroot if path == "/" else chroot + path.encode()
     return path.encode()

@@ -286,9 +286,7 @@ class Requests:
 
     def _full(self, path: str) -> bytes:
         """Return the server's form of the path: with chroot, as bytes."""
-        if self._chroot_length:
-            return self._chroot if path == "/" else self._chroot + path.encode()
-        return path.encode()
+        return ops.below(self._chroot, path)
 
     def _shown(self, path: bytes) -> str:
         """Return the caller's form of the path: without chroot, as str."""
