@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 
@@ -23,32 +23,53 @@ from coord.server.admin.readiness import Readiness
 from coord.server.config.settings import StoreSettings
 from coord.server.node import Node
 from coord.server.peers.link import PeerLinks
+from coord.tls.context import TlsFiles
 from coord.tls.reloading import TlsContexts
 
 
-def watched_files(settings: StoreSettings) -> dict[str, TlsContexts]:
-    """Return the files of TLS options of clients' and peers' ports by port. `AdminHttp` watches those of --certs-dir.
+class WatchedFiles:
+    """When the certificates of one port expire. The files are read again only when they change."""
 
-    Raise ConfigError.
-    """
+    def __init__(self, port: str, files: TlsFiles) -> None:
+        self._port = port
+        self._files = TlsContexts(files)
+        self._seen: tuple[object, ...] = ()
+        self._ends: list[tuple[str, datetime.datetime]] = []
+
+    def ends(self) -> list[tuple[str, datetime.datetime]]:
+        """Return name and end of each certificate. Unusable files have none."""
+        version = self._files.version()
+        if version != self._seen:
+            self._seen, self._ends = version, []
+            with contextlib.suppress(ConfigError):
+                self._ends = self._read()
+        return self._ends
+
+    def _read(self) -> list[tuple[str, datetime.datetime]]:
+        from coord.security.certificate_facts import facts_of  # loads a library that plain ports do not need
+
+        names = {"own": "certificate"}
+        return [
+            (f"the {names.get(what, what)} at the port for {self._port}", facts_of(pem)[0].expires)
+            for what, pem in self._files.certificates().items()
+        ]
+
+
+def watched_files(settings: StoreSettings) -> list[WatchedFiles]:
+    """Return the TLS files of the clients' and the peers' port, without those of --certs-dir, which `AdminHttp`
+    watches. Raise ConfigError."""
     named = {"clients": settings.tls, "peers": settings.peer_tls}
     own = process.tls_files()
-    return {port: TlsContexts(files) for port, files in named.items() if files is not None and files != own}
+    return [WatchedFiles(port, files) for port, files in named.items() if files is not None and files != own]
 
 
-def expiring_files(watched: Mapping[str, TlsContexts], now: datetime.datetime) -> list[str]:
-    """Return a sentence for each certificate that soon expires. Unusable files are not judged."""
+def expiring_files(watched: Sequence[WatchedFiles], now: datetime.datetime) -> list[str]:
+    """Return a sentence for each certificate that soon expires."""
     if not watched:
         return []
-    from coord.security.certificate_facts import expiring, facts_of  # loads a library that plain ports do not need
+    from coord.security.certificate_facts import expiring
 
-    found = []
-    for port, files in watched.items():
-        with contextlib.suppress(ConfigError):
-            for what, pem in files.certificates().items():
-                name = "certificate" if what == "own" else what
-                found.append((f"the {name} at the port for {port}", facts_of(pem)[0].expires))
-    return expiring(found, now)
+    return expiring([end for one in watched for end in one.ends()], now)
 
 
 def admin_site(
