@@ -61,9 +61,11 @@ def issue(directory: Path, principal: Principal, hosts: Sequence[str], to: Path,
     if to.resolve() == directory.resolve():
         return
     write_private(to / AUTHORITY_FILE, authorities)
-    for name in (EVERY_PORT_FILE, *((CLUSTER_FILE, PEERS_FILE) if principal.is_daemon else ())):
-        if name != EVERY_PORT_FILE or (directory / name).exists():
-            write_private(to / name, read_private(directory / name))
+    names = [CLUSTER_FILE, PEERS_FILE] if principal.is_daemon else []
+    if (directory / EVERY_PORT_FILE).exists():
+        names.append(EVERY_PORT_FILE)
+    for name in names:
+        write_private(to / name, read_private(directory / name))
 
 
 def rotate_authority(directory: Path, now: datetime.datetime) -> None:
