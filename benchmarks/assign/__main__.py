@@ -22,10 +22,8 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,13 +40,13 @@ from benchmarks.assign.scenes import SIZES, Death, Failover, Growth, death, fail
 from benchmarks.assign.takeover import Takeover
 from benchmarks.assign.watched import Watched
 from benchmarks.pages import add_html_option, write_page
+from benchmarks.work import work_folder
 from cli.html.curves import Drawing, Series, curves
 from coord.compiled import form
 
 PARTS: Final = ("start", "death", "failover", "growth", "takeover", "ddl", "heartbeats", "page")
 SERVERS: Final = 4
 BASE_PORT: Final = 24_800
-EXIT_TERMINATED: Final = 143
 #: Goals of this project, and the seconds that HBase's developers published for the same work.
 GOAL_START_S: Final = 10.0
 GOAL_DEATH_S: Final = 1.0
@@ -187,16 +185,8 @@ def main() -> int:
     add_html_option(parser)
     options = parser.parse_args()
     options.sizes = options.sizes or (SIZES if options.full else SIZES[:-1])
-    # A SIGTERM must also end the started processes.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
-    work = Path(tempfile.mkdtemp(prefix="rk-bench-", dir=options.work or Path.cwd()))
-    try:
+    with work_folder(options.work) as work:
         report = measure(options, work)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; nothing of it runs any more\n")
-        return 130
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     if options.json:
         sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
         return 0

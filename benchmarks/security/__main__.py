@@ -15,10 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -29,11 +26,11 @@ from benchmarks.pages import add_html_option, write_page
 from benchmarks.security import beside, cost
 from benchmarks.security.attackers import ATTACKS
 from benchmarks.security.report import Report, shown
+from benchmarks.work import append_raw, read_raw, work_folder
 from coord.compiled import form
 
 PARTS: Final = ("beside", "cost")
 NUMBERS: Final = [str(number) for number in ATTACKS]
-EXIT_TERMINATED: Final = 143
 
 
 def arguments() -> argparse.Namespace:
@@ -66,9 +63,7 @@ def measure(options: argparse.Namespace, work: Path, report: Report) -> None:
             shape = (options.rows, options.rounds, options.seconds, options.regions, options.up.split())
             one.cost = cost.measure(work, *shape)
         report.add(one)
-        if options.raw is not None:
-            with options.raw.open("ab") as raw:
-                raw.write(msgspec.json.encode(one) + b"\n")
+        append_raw(options.raw, one)
 
 
 def main() -> int:
@@ -76,22 +71,12 @@ def main() -> int:
     options = arguments()
     report = Report(form(), os.cpu_count() or 1)
     if options.render:
-        for path in options.render:
-            for line in path.read_text().splitlines():
-                one = msgspec.json.decode(line, type=Report)
-                report.store, report.cores = one.store, one.cores
-                report.add(one)
+        for one in read_raw(options.render, Report):
+            report.store, report.cores = one.store, one.cores
+            report.add(one)
     else:
-        # A SIGTERM must also end the started processes.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
-        work = Path(tempfile.mkdtemp(prefix="rk-bench-", dir=options.work or Path.cwd()))
-        try:
+        with work_folder(options.work) as work:
             measure(options, work, report)
-        except KeyboardInterrupt:
-            sys.stderr.write("interrupted; nothing of it runs any more\n")
-            return 130
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
     sys.stdout.write(msgspec.json.encode(report).decode() + "\n" if options.json else shown(report))
     if options.html:
         write_page(options.html, "Attacks and security", shown(report))

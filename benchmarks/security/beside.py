@@ -47,7 +47,7 @@ class Beside(msgspec.Struct, frozen=True):
     lapses: int
 
     def ratio(self, client: str) -> float:
-        """Return p99 beside the attack to p99 without it."""
+        """Return the ratio of p99 beside the attack to p99 without it."""
         return self.attacked_ms[client] / max(self.quiet_ms[client], FLOOR_S * 1000)
 
     def misses(self) -> bool:

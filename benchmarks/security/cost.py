@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
 
 class Cluster:
-    """One of the two clusters, its credentials and addresses."""
+    """A running cluster, open or secured: its credentials and addresses."""
 
     def __init__(self, up: LocalUp, credentials: Credentials | None) -> None:
         self.up = up

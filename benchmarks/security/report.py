@@ -23,7 +23,7 @@ class Report(msgspec.Struct):
         self.cost += other.cost
 
     def misses(self) -> bool:
-        """Return True if an honest client was held up by an attack."""
+        """Return True if an attack missed a goal (`Beside.misses`)."""
         return any(one.misses() for one in self.beside)
 
 

@@ -26,9 +26,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Final
@@ -41,6 +39,7 @@ from benchmarks.pages import add_html_option, write_page
 from benchmarks.tablets import copying, healing, idle, policy, scenes
 from benchmarks.tablets.cluster import TABLET
 from benchmarks.tablets.report import Report, copies_table, costs_table, goals_table
+from benchmarks.work import append_raw, read_raw, work_folder
 from coord.compiled import form
 
 SPEEDS: Final = ("load", "put", "get")
@@ -48,7 +47,6 @@ OUTAGES: Final = ("killed", "frozen")
 PARTS: Final = (*SPEEDS, "create", "restart", *OUTAGES, "copy", "heal", "idle", "policy")
 REGIONS: Final = 100
 REGIONS_FULL: Final = 1_000
-EXIT_TERMINATED: Final = 143
 
 
 def measure(options: argparse.Namespace, work: Path, report: Report) -> None:
@@ -64,9 +62,7 @@ def measure(options: argparse.Namespace, work: Path, report: Report) -> None:
             one = Report(report.store, report.cores)
             _measure_part(one, part, folder, options)
             report.add(one)
-            if options.raw is not None:
-                with options.raw.open("ab") as raw:
-                    raw.write(msgspec.json.encode(one) + b"\n")
+            append_raw(options.raw, one)
             shutil.rmtree(folder, ignore_errors=True)
             say(f"-- {part} took {time.monotonic() - began:.0f} s")
 
@@ -119,22 +115,12 @@ def main() -> int:
     options = arguments()
     report = Report(form(), os.cpu_count() or 1)
     if options.render:
-        for path in options.render:
-            for line in path.read_text().splitlines():
-                one = msgspec.json.decode(line, type=Report)
-                report.store, report.cores = one.store, one.cores
-                report.add(one)
+        for one in read_raw(options.render, Report):
+            report.store, report.cores = one.store, one.cores
+            report.add(one)
     else:
-        # A SIGTERM must also end the started processes.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
-        work = Path(tempfile.mkdtemp(prefix="rk-bench-", dir=options.work or Path.cwd()))
-        try:
+        with work_folder(options.work) as work:
             measure(options, work, report)
-        except KeyboardInterrupt:
-            sys.stderr.write("interrupted; nothing of it runs any more\n")
-            return 130
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
     sys.stdout.write(msgspec.json.encode(report).decode() + "\n" if options.json else shown(report))
     if options.html:
         write_page(options.html, "Tablets beside shared regions", shown(report))

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.assign.lab import DEADLINE_S, Daemon, cpu_s, say
+from benchmarks.assign.lab import DEADLINE_S, cpu_s, memory_bytes, say
 from benchmarks.tablets.cluster import SERVERS, TABLET, TabletLab, tablet_lab
 from regionserver.tablets.rows.steady import STEADY_AFTER_S
 from tests.support.helpers import eventually
@@ -23,7 +23,7 @@ class Idle(msgspec.Struct, frozen=True):
     tablets: int
     #: Part of one core.
     cpu: float
-    #: Resident memory of a server: for each tablet, without what the server used before.
+    #: Resident memory that each tablet adds to a server.
     kb_per_tablet: float
 
 
@@ -53,11 +53,6 @@ def _cpu(cluster: TabletLab) -> float:
     return sum(cpu_s(server.pid) for server in cluster.servers)
 
 
-def _memory(cluster: TabletLab) -> float:
-    return sum(_resident_bytes(server) for server in cluster.servers)
-
-
-def _resident_bytes(server: Daemon) -> float:
-    """Return the private resident memory: pages of LMDB's files are the kernel's, and are not counted."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{server.pid}/status").read_text().splitlines())
-    return float(fields["RssAnon"].split()[0]) * 1024
+def _memory(cluster: TabletLab) -> int:
+    """Return the servers' memory. Pages of LMDB's files are the kernel's, and are not counted."""
+    return sum(memory_bytes(server.pid) for server in cluster.servers)
