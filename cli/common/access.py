@@ -20,10 +20,10 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, as_completed
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, KazooException
@@ -40,6 +40,9 @@ from coord.security.admin import headers, is_loopback_address
 from coord.security.credentials import Credentials, read_user
 from coord.security.process import USER_VARIABLE
 from master.client import split_address
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Time limit of a probe of one port.
 PROBE_S: Final = 1.0
@@ -415,12 +418,21 @@ def open_store(
 
 def _accepts_any(addresses: Sequence[str], timeout_s: float) -> bool:
     """Return True as soon as one address accepts a TCP connection."""
-    pool = ThreadPoolExecutor(len(addresses))
-    try:
-        asked = [pool.submit(is_answering, one, timeout_s) for one in addresses]
-        return any(one.result() for one in as_completed(asked))
-    finally:
-        pool.shutdown(wait=False)
+    return any(one.result() for one in as_completed([_begun(is_answering, one, timeout_s) for one in addresses]))
+
+
+def _begun(ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Future[T]:
+    """Begin a question on a thread of its own. The process ends without its answer; it would wait for a pool's."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask(*arguments, **named))
+        except Exception as error:  # whoever wants the answer gets it
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer
 
 
 def _close(client: KazooClient) -> None:
@@ -464,11 +476,8 @@ class _Look:
         # Two connections one after the other for `misfit`, and two for `answer_of`.
         probe_s = max(_LOOK_S, min(PROBE_S, timeout_s / 2))
         self._names = store.names
-        self._pool = ThreadPoolExecutor(2 * len(store.addresses))
-        self._misfits = [
-            self._pool.submit(misfit, split_address(one), store.access, probe_s) for one in store.addresses
-        ]
-        self._answers = {one: self._pool.submit(answer_of, one, probe_s, store.access) for one in store.addresses}
+        self._misfits = [_begun(misfit, split_address(one), store.access, probe_s) for one in store.addresses]
+        self._answers = {one: _begun(answer_of, one, probe_s, store.access) for one in store.addresses}
 
     def check(self) -> None:
         """Raise CliError if a node has shown that `access` does not match the store."""
@@ -482,10 +491,6 @@ class _Look:
             f"{self._names.get(address, address)} {answer.result() if answer.done() else 'does not answer'}"
             for address, answer in self._answers.items()
         ]
-
-    def end(self) -> None:
-        """Let the threads end by themselves."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def answer_of(address: str, timeout_s: float, access: StoreAccess) -> str:
@@ -535,6 +540,3 @@ def _begin_session(client: KazooClient, store: _Store, timeout_s: float, end_s: 
             f"the store at {store.hosts} rejected the credential of --store-sasl or --store-auth",
             "User or password is wrong, or the store has no such users (rk coord run --sasl-users).",
         ) from error
-    finally:
-        if look is not None:
-            look.end()
