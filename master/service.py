@@ -458,8 +458,8 @@ class MasterService:
         return one if one is not None and one.is_open and not one.store_session.is_paused else None
 
     def _home_of(self, key: str) -> Incarnation | None:
-        """Return the server of a replica at rest (see `_at_rest`), and None while the server is opening it: the store
-        has OPENED, and the server waits for the reply."""
+        """Return the server of a replica at rest. Return None for any other, and while its server reports OPENING or
+        CLOSING. `_at_rest` leaves out CLOSING alone: it is compared later, when an open must have ended."""
         active_master = self._deciding()
         one = None if active_master is None else active_master.world.replicas.get(key)
         if active_master is None or one is None or one.home is None or not _is_at_rest(one):
@@ -481,8 +481,7 @@ class MasterService:
         active_master = self._deciding()
         if active_master is None:
             return None
-        found: dict[str, Incarnation] = {}
-        found |= {key: one.home for key, one in active_master.world.replicas.items() if one.home and _is_at_rest(one)}
+        found = {key: one.home for key, one in active_master.world.replicas.items() if one.home and _is_at_rest(one)}
         for key, server in active_master.reports.closing():
             if found.get(key) == server:
                 del found[key]

@@ -103,7 +103,7 @@ class Balancing:
         found = gate(self._assigner.world, now, self.config)
         self._blocking = found.blocking
         if found.blocking:
-            self.rounds.none("regions", now, f"it waits for what is in transition: {', '.join(found.blocking[:3])}")
+            self.rounds.none("regions", now, "it waits for regions in transition")
             return []
         _, moves = self.round(dry_run=False)
         return moves

@@ -88,6 +88,8 @@ class TransitionList:
         self._reactor = reactor
         self._master = master
         self._orders: dict[str, _Order] = {}
+        #: Orders that are being made, for all browsers that ask for them.
+        self._making: set[str] = set()
         self._pages: dict[tuple[str, int], tuple[float, TransitionPage]] = {}
 
     async def page(self, world: ClusterState, order: str, first: int) -> TransitionPage:
@@ -97,9 +99,16 @@ class TransitionList:
         kept = self._pages.get((order, first))
         if kept is not None and now_s - kept[0] < KEPT_S:
             return kept[1]
+        while order in self._making:
+            await deferLater(self._reactor, PAUSE_S, lambda: None)
+        now_s = self._reactor.seconds()
         ordered = self._orders.get(order)
         if ordered is None or ordered.world is not world or now_s >= ordered.until_s:
-            ordered = await self._make_order(world, order)
+            self._making.add(order)
+            try:
+                ordered = await self._make_order(world, order)
+            finally:
+                self._making.discard(order)
         found = self._page(world, ordered, first)
         self._pages = {name: one for name, one in self._pages.items() if now_s - one[0] < KEPT_S}
         self._pages[order, first] = now_s, found
@@ -119,6 +128,7 @@ class TransitionList:
             await deferLater(self._reactor, PAUSE_S, lambda: None)
         now_s = self._reactor.seconds()
         kept_s = min(KEPT_MAX_S, max(KEPT_S, KEPT_FOR * spent_s))
+        self._orders = {name: one for name, one in self._orders.items() if one.world is world and now_s < one.until_s}
         found = self._orders[order] = _Order(keys, now_s, now_s + kept_s, world)
         return found
 

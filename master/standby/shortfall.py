@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from coord.client.session import ZkClient
 from coord.rpc.client import RpcClient
-from master.catalog.store import read_all
+from master.catalog.store import decoded, read_all
 from master.standby.watcher import StoreWatcher
 from regions.assign.placement import choose
 from regions.cluster.mirror import StandbyMirror
@@ -92,29 +92,30 @@ class ShortfallCheck:
 
     async def _stored_at_rest(self, server: Incarnation, keys: list[str]) -> list[str]:
         """Return the replicas that the store now places on a server, without a transition."""
-        mirror = self._mirror()
-        if mirror is None or not keys:
+        mirror, layout = self._mirror(), self._layout
+        known = [] if mirror is None else [one for key in keys if (one := mirror.world.replicas.get(key))]
+        if not known:
             return []
-        ids = [(key, *parse_replica_key(key)) for key in keys]
-        tables = {key: one.region.table.record.table_id for key in keys if (one := mirror.world.replicas.get(key))}
         await self._client.sync("/")
-        moving = await read_all(self._client, [self._layout.transition(region, number) for _, region, number in ids])
-        paths = {self._layout.region(tables[key], region) for key, region, _ in ids if key in tables}
-        records = [decode_region(data, path) for path, data, _ in await read_all(self._client, sorted(paths))]
+        transitions = [layout.transition(*parse_replica_key(one.key)) for one in known]
+        moving = {path for path, _, _ in await read_all(self._client, transitions)}
+        paths = {layout.region(record.table_id, record.region_id) for record in (one.region.record for one in known)}
+        records = decoded(await read_all(self._client, sorted(paths)), decode_region)
         held = {
-            replica_key(one.region_id, at.replica) for one in records for at in one.replicas if at.incarnation == server
+            replica_key(record.region_id, at.replica)
+            for record, _ in records
+            for at in record.replicas
+            if at.incarnation == server
         }
-        busy = {path for path, _, _ in moving}
-        return [
-            key for key, region, number in ids if key in held and self._layout.transition(region, number) not in busy
-        ]
+        return [one.key for one, path in zip(known, transitions, strict=True) if one.key in held and path not in moving]
 
     async def _abandoned(self, mirror: StandbyMirror, server: Incarnation) -> list[tuple[str, tuple[Rule, str]]]:
-        """Return the finding about the regions of a dead server, unless the store shows that they are being moved."""
+        """Return the finding about the regions of a dead server, unless the store shows that they move or moved."""
         asked = self._left_on(mirror, server)[:LOOKED_MAX]
-        paths = [self._layout.transition(*parse_replica_key(key)) for key in asked]
         data, _ = await self._client.get(self._layout.cluster)
-        if await read_all(self._client, paths) or decode_cluster(data, self._layout.cluster).clean_shutdown:
+        if decode_cluster(data, self._layout.cluster).clean_shutdown:
+            return []
+        if len(await self._stored_at_rest(server, asked)) < len(asked):
             return []
         keys = self._left_on(mirror, server)
         return [abandoned(keys, server)] if keys and mirror is self._mirror() else []

@@ -27,7 +27,7 @@ from regions.assign.resharding.holes import Hole, holes_of, region_for
 from regions.cluster import events as ev
 from regions.cluster.entities import Table
 from regions.records.model import RegionRecord, TableState
-from regions.records.znodes import encode
+from regions.records.znodes import decode_region, encode
 
 log = Logger()
 
@@ -69,7 +69,7 @@ async def _regions(active_master: ActiveMaster, table: Table) -> list[RegionReco
     fence, table_id = active_master.fence, table.record.table_id
     await active_master.operations.refresh_table(table_id)
     paths = await store.list_all(fence.client, [fence.layout.table_regions(table_id)])
-    stored = [record for record, _ in await store.load_regions(fence.client, fence.layout, table_id)]
+    stored = [record for record, _ in store.decoded(await store.read_all(fence.client, paths), decode_region)]
     if len(stored) < len(paths):
         raise RpcError(
             ms.BAD_REQUEST,
