@@ -25,8 +25,9 @@ class LoggedRound(msgspec.Struct):
     #: What was balanced: "regions", "members of tablets" or "leaders of tablets".
     what: str
     at_ms: int
-    #: When the first of these rounds was, and how many they were.
+    #: When the first of these rounds was.
     first_ms: int
+    #: Number of these rounds.
     times: int = 1
     #: The number of moves, and the first MOVES_MAX of them. Source and destination are uuids.
     count: int = 0

@@ -102,14 +102,15 @@ def late_tables(world: ClusterState, work: WorkInProgress, config: AssignerConfi
             waiting = late.waiting
             since_ms = late.since_ms or table.record.created_ms
         if since_ms and now_ms - since_ms >= config.table_late_ms:
-            yield _line(explain_table(table, world, config, now_ms, waiting), now_ms)
+            yield _line(explain_table(table, world, config, now_ms, waiting), now_ms - since_ms)
 
 
-def _line(found: TableExplanation, now_ms: int) -> str:
+def _line(found: TableExplanation, age_ms: int) -> str:
     named = "; ".join(f"{_count(one.replicas)} {one.text}" for one in found.waiting[:_NAMED_MAX])
     more = f"; and {len(found.waiting) - _NAMED_MAX} more reasons" if len(found.waiting) > _NAMED_MAX else ""
-    age_s = (now_ms - found.since_ms) / 1000
-    return f"table {found.table.name} has been {found.standing} for {age_s:.0f} s: {named or found.headline}{more}"
+    return (
+        f"table {found.table.name} has been {found.standing} for {age_ms / 1000:.0f} s: {named or found.headline}{more}"
+    )
 
 
 # --- which replicas ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from regions.assign.resharding.holes import Hole
+from regions.assign.resharding.holes import Hole, holes_of
 from regions.messages import HostedReplica
 from regions.messages.heartbeat import OPEN
 from regions.messages.tablets import OwnReplica
@@ -233,8 +233,9 @@ def _key_space(view: ClusterView) -> Iterable[Finding]:
         regions = sorted(there, key=lambda one: (one.start_key, one.region_id))
         if not regions:
             text = f"table {table.name} has no regions"
-            yield make_finding(Problem.HOLE, table.name, text, _fix_of_hole(view, table, "", ""))
+            yield make_finding(Problem.HOLE, table.name, text, _fix_of_hole(view, table, Hole("", "")))
             continue
+        holes = {hole.end: hole for hole in holes_of(regions)}
         reached = ""
         ended = False
         for region in regions:
@@ -243,27 +244,30 @@ def _key_space(view: ClusterView) -> Iterable[Finding]:
                 text = f"region {region.region_id} begins at {start!r}, where {reached or 'the end'!r} is reached"
                 yield make_finding(Problem.OVERLAP, region.region_id, f"{text} already: its keys are in two regions")
             elif start > reached:
-                text = f"no region of {table.name} holds the keys from {reached!r} to {start!r}"
-                fix = _fix_of_hole(view, table, reached, start)
-                yield make_finding(Problem.HOLE, f"{table.name}:{reached}", text, fix)
+                yield _hole(view, table, holes[start])
             if region.end_key == "":
                 ended = True
             elif not ended:
                 reached = max(reached, region.end_key)
         if not ended:
-            text = f"no region of {table.name} holds the keys from {reached!r} on"
-            yield make_finding(Problem.HOLE, f"{table.name}:{reached}", text, _fix_of_hole(view, table, reached, ""))
+            yield _hole(view, table, holes[""])
 
 
-def _fix_of_hole(view: ClusterView, table: TableRecord, start: str, end: str) -> Fix | None:
+def _hole(view: ClusterView, table: TableRecord, hole: Hole) -> Finding:
+    text = f"no region of {table.name} holds the keys {hole.words}"
+    return make_finding(Problem.HOLE, f"{table.name}:{hole.start}", text, _fix_of_hole(view, table, hole))
+
+
+def _fix_of_hole(view: ClusterView, table: TableRecord, hole: Hole) -> Fix | None:
     """Return the request that closes a hole; None if a record that cannot be read may hold the keys."""
     folder = Layout(view.root).table_regions(table.table_id)
     is_unread = any(path.startswith(f"{folder}/") for path, _ in view.unreadable)
     if table.is_tablet or is_unread or not view.has_master:
         return None
-    words = Hole(start, end).words
-    preview = f"close the hole of table {table.name}, {words}: the master writes the lost region again, or an empty one"
-    return Fix(FixKind.HOLE, preview, table_id=table.table_id, start_key=start, end_key=end)
+    preview = (
+        f"close the hole of table {table.name}, {hole.words}: the master writes the lost region again, or an empty one"
+    )
+    return Fix(FixKind.HOLE, preview, table_id=table.table_id, start_key=hole.start, end_key=hole.end)
 
 
 # --- owners -----------------------------------------------------------------------------------------------------------

@@ -18,11 +18,9 @@ from typing import Final
 
 import msgspec
 
-from regions.cluster.entities import Replica
 from regions.diagnose.live.work_in_progress import WorkInProgress
 from regions.messages.cluster import MasterStatus, Unserved
 from regions.messages.tablets import TabletHealth
-from regions.records.model import RegionState
 
 #: Time for which a region may be in transition before its clients are refused: they retry for about this long.
 TRANSITION_MS: Final = 5_000
@@ -140,23 +138,13 @@ def _verdict(reasons: list[Reason]) -> Health:
 def unserved(work: WorkInProgress, now_ms: int) -> Unserved:
     """Return the replicas of shared regions that should be open and are not. Only those with work are looked at."""
     oldest = work.trying
-    if oldest is None:
+    transition = None if oldest is None else oldest.transition
+    if oldest is None or transition is None:
         return Unserved(work.waiting, work.parked)
-    state = RegionState.OFFLINE if oldest.transition is None else oldest.transition.state
-    age_ms = max(0, now_ms - _since_ms(oldest)) if oldest.transition is not None else 0
-    error = oldest.last_error or (oldest.transition.last_error if oldest.transition is not None else "")
-    return Unserved(work.waiting, work.parked, oldest.key, state.value, age_ms, error, _attempts(oldest))
-
-
-def _attempts(replica: Replica) -> int:
-    """Return how many opens of a replica have failed in this transition."""
-    return 0 if replica.transition is None else replica.transition.attempt
-
-
-def _since_ms(replica: Replica) -> int:
-    """Return since when the transition is in its state, also if an earlier master wrote that state."""
-    transition = replica.transition
-    return (0 if transition is None else transition.since_ms) or replica.seen_ms
+    # An earlier master may have written the state without its time.
+    age_ms = max(0, now_ms - (transition.since_ms or oldest.seen_ms))
+    error = oldest.last_error or transition.last_error
+    return Unserved(work.waiting, work.parked, oldest.key, transition.state.value, age_ms, error, transition.attempt)
 
 
 def _of_store(nodes: list[StoreFinding] | None) -> Iterator[Reason]:

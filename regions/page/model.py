@@ -256,7 +256,7 @@ class PageModel:
         return numbers
 
     def _note_sent(self, end: int) -> None:
-        """Note that the rows up to number `end` are sent as they are."""
+        """Note that a listener is being sent the present values of the rows up to number `end`."""
         at = self._sent
         self._sent_state[at:] = self._state[at:end]
         self._sent_server[at:] = self._server[at:end]

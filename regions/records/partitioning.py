@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -25,6 +25,15 @@ BUCKETS_MIN: Final = 2
 BUCKETS_MAX: Final = 4096
 #: Length of the prefix of a placed key.
 PREFIX_BYTES: Final = 5
+
+
+class KeyBounds(Protocol):
+    """What has a range of placed keys: from `start_key` to before `end_key`, "" for no bound."""
+
+    @property
+    def start_key(self) -> str: ...
+    @property
+    def end_key(self) -> str: ...
 
 
 class RegionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,7 +59,7 @@ def split_ranges(splits: list[str]) -> list[RegionSpec]:
     return [RegionSpec(start, end) for start, end in itertools.pairwise(bounds)]
 
 
-def check_ranges(specs: list[RegionSpec]) -> None:
+def check_ranges(specs: Sequence[KeyBounds]) -> None:
     """Check that the regions cover the whole key space without gaps or overlaps.
 
     Raises:
@@ -70,7 +79,7 @@ def check_ranges(specs: list[RegionSpec]) -> None:
 def is_whole(regions: Sequence[RegionRecord]) -> bool:
     """Return True if regions, in the order of their keys, have every key once."""
     try:
-        check_ranges([RegionSpec(one.start_key, one.end_key) for one in regions])
+        check_ranges(regions)
     except ValueError:
         return False
     return True

@@ -6,6 +6,9 @@ next_action.py   what a transition needs next after a server's or a master's dea
 observed.py      transitions as a watcher sees them, and checks of their order
 hazards.py       regions that are parked because they may kill servers or are damaged
 purging.py       deleted tables until their rows are removed
+steps.py         a step of a server or master, and the entries of the history that it writes
+entries.py       an entry of the history, and its place in the store
+resharding.py    the steps of splits and merges
 trail.py         steps of servers, kept in the transition's znode for the history
 diagrams.py      the pages of the documentation that are generated from these tables
 """

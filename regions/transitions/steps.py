@@ -160,8 +160,8 @@ def entries_of_step(
     now_ms: int,
     origin: WorkOrigin | None,
 ) -> list[HistoryEntry]:
-    """Return the entries to be written with a master's step from `former`, read at `version`, to `record`: those of the
-    server's steps before it, and its own."""
+    """Return the entries that a master's step from `former` to `record` writes: the steps of the server that `former`
+    keeps at `version`, then the step itself."""
     step = entry_of(master_step(former, record, cause, epoch, now_ms, origin))
     return [step] if former is None else [*entries_kept(former, version), step]
 
@@ -173,4 +173,4 @@ def entries_of_end(
 
     `origin` None: the deletion belongs to the cause that began the transition.
     """
-    return [*entries_kept(record, version), entry_of(master_step(record, None, cause, epoch, now_ms, origin))]
+    return entries_of_step(record, version, None, cause, epoch, now_ms, origin)

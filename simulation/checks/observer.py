@@ -33,7 +33,7 @@ from regions.records.model import (
     TabletState,
     TransitionRecord,
 )
-from regions.records.partitioning import RegionSpec, check_ranges
+from regions.records.partitioning import check_ranges
 from regions.records.replica_key import replica_key
 from regions.records.znodes import (
     Layout,
@@ -493,7 +493,7 @@ class Observer:
         if len(regions) != table.regions:
             self.violated(f"table {table.name} has {len(regions)} of its {table.regions} regions")
         try:
-            check_ranges([RegionSpec(one.start_key, one.end_key) for one in regions])
+            check_ranges(regions)
         except ValueError as error:
             self.violated(f"table {table.name} does not cover the key space: {error}")
 

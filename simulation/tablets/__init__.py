@@ -9,6 +9,7 @@ changes.py   an operator and a small master who change members
 clients.py   writers that retry, compare-and-set, readers
 checks.py    invariants after every event
 faults.py    the faults of the servers, and the final check that they recover
+rest.py      the end of a history: tablets without work are quiet, and replace a lost leader
 flaws.py     faults of the shell that planted bugs switch on (tests/sim/tablets)
 rare.py      situations that the seeds must reach
 """

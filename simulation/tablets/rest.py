@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coord.raft.quorum import majority
 from regionserver.tablets.host.group import Group
 from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND
@@ -54,7 +55,7 @@ def _has_majority(world: World, tablet: str) -> bool:
     """Return True if the other members can elect a leader."""
     voters = world.configs[tablet].voters
     running = [number for number in voters if world.servers[world.places[tablet][number]].running(tablet) is not None]
-    return len(running) - 1 > len(voters) // 2
+    return len(running) > majority(len(voters))
 
 
 def _awake(world: World) -> list[tuple[str, str]]:
@@ -67,15 +68,20 @@ def _awake(world: World) -> list[tuple[str, str]]:
 
 
 def _groups(server: SimServer) -> list[tuple[str, Group]]:
-    return [] if server.turn is None else [each for each in server.turn.groups.items() if not each[1].failure]
+    groups = {} if server.turn is None else server.turn.groups
+    return [(tablet, group) for tablet, group in groups.items() if _runs(server, tablet)]
+
+
+def _runs(server: SimServer, tablet: str) -> bool:
+    group = None if server.turn is None else server.turn.groups.get(tablet)
+    return group is not None and not group.failure
 
 
 def _is_whole(world: World, tablet: str, group: Group) -> bool:
     """Return True if every member of a tablet runs. A member without a running replica keeps its group awake."""
     if group.core.id not in world.places[tablet]:
         return False  # removed, and not deleted yet
-    servers = [world.servers[name] for name in world.places[tablet].values()]
-    return all(server.turn is not None and tablet in dict(_groups(server)) for server in servers)
+    return all(_runs(world.servers[name], tablet) for name in world.places[tablet].values())
 
 
 def _is_quiet(server: SimServer, tablet: str) -> bool:

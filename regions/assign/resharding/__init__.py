@@ -2,5 +2,7 @@
 
 daughters.py   the records of the regions that replace a split or two merged regions
 objections.py  why a region cannot be split or merged now
+automatic.py   which regions to split or merge by the settings of their tables
+holes.py       holes in a key space, and the regions that close them
 book.py        the splits and merges under way, and what each needs next
 """

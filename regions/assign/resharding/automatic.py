@@ -121,7 +121,8 @@ class Automatic:
             self._next_round_ms = now_ms + ROUND_MS
             self._left = [region for table in _tables(world) for region in table.regions.values()]
             self._refused = {one: at for one, at in self._refused.items() if at > now_ms}
-        part, self._left = self._left[-SLICE:], self._left[:-SLICE]
+        part = self._left[-SLICE:]
+        del self._left[-SLICE:]
         proposals: list[SizeProposal] = []
         for region in part:
             proposals += self._large(region, measured)
@@ -137,14 +138,17 @@ class Automatic:
     def _large(self, region: Region, measured: Mapping[str, Measure]) -> list[SizeProposal]:
         """Return the proposal to split a region that is large; note a small one."""
         found = measured.get(region.replicas[0].key) if region.replicas else None
-        if found is None or region.record.region_id in self._refused or not _is_idle(region):
+        if found is None or region.record.region_id in self._refused:
             return []
         table = region.table.record
-        if table.split_above and found.size_bytes > table.split_above:
+        is_large = table.split_above and found.size_bytes > table.split_above
+        is_small = table.merge_below and found.size_bytes < table.merge_below
+        if not (is_large or is_small) or not _is_idle(region):
+            return []
+        if is_large:
             why = f"{region.record.region_id} has {found.size_bytes} bytes, more than {table.split_above}"
             return self._second_time((region.record.region_id,), why)
-        if table.merge_below and found.size_bytes < table.merge_below:
-            self._small[table.table_id, region.record.start_key] = (region, found.size_bytes)
+        self._small[table.table_id, region.record.start_key] = (region, found.size_bytes)
         return []
 
     def _pairs(self) -> list[SizeProposal]:

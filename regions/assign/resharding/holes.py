@@ -41,8 +41,8 @@ def holes_of(regions: Iterable[RegionRecord]) -> list[Hole]:
 def region_for(hole: Hole, table: TableRecord, version: int, regions: Collection[RegionRecord]) -> RegionRecord:
     """Return an empty region with the keys of a hole.
 
-    `version` is that of the table's record, which the same write raises, so the id is never used twice. The id sorts
-    between those of the neighbors, as far as these sort as their keys do.
+    `version` is that of the table's record, which the same write raises, so the id is never used twice. Where the
+    neighbors' ids sort as their keys do, the new id sorts between them.
     """
     left = max((one.region_id for one in regions if one.start_key < hole.start), default=f"{table.table_id}.")
     return RegionRecord(

@@ -3,5 +3,7 @@
 doubts.py       replicas whose owner is in doubt after an event
 check_log.py    when each check was made last, and what it found
 cache_check.py  a master's copy of the regions, a slice at a time
+key_space.py    holes and overlaps in the tables of a master's copy, a slice at a time
+shortfall.py    servers that serve fewer regions than the store places on them
 work_in_progress.py  all replicas with work, in one look: for problems and what is not served
 """

@@ -57,7 +57,8 @@ class CacheCheck:
         """Return the regions to read next: the next ones of the round, and those with a suspect."""
         if not self._round:
             self._round = list(world.regions)
-        found, self._round = self._round[-SLICE:], self._round[:-SLICE]
+        found = self._round[-SLICE:]
+        del self._round[-SLICE:]
         self._suspects = {path: one for path, one in self._suspects.items() if one.region_id in world.regions}
         again = {one.region_id for one in self._suspects.values()}.difference(found)
         return found + sorted(again)[:SLICE]

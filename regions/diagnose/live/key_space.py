@@ -98,7 +98,8 @@ class _Walk:
 
     def advance(self, count: int) -> int:
         """Look at up to `count` regions; return their number, 1 for a table without any."""
-        part, self._left = self._left[-count:], self._left[:-count]
+        part = self._left[-count:]
+        del self._left[-count:]
         for region in part:
             start, end = region.record.start_key, region.record.end_key
             self._sum += (hash(start) if start else 0) - (hash(end) if end else 0)

@@ -1,4 +1,4 @@
-"""One look at all replicas with work, for the answers that need them: problems, what is not served, metrics. Pure.
+"""One look at all replicas with work, for the answers that need them: problems, and what is not served. Pure.
 
 There may be a million of them, so the look is one loop without calls per replica, it keeps only what the answers name,
 and the module is compiled.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from regions.cluster.entities import Replica, Table
+from regions.cluster.entities import Replica
 from regions.records.model import RegionState, TableIntent, TableState, TabletState
 
 #: Replicas that a list names at most. The others are only counted.
@@ -19,10 +19,9 @@ NAMED_MAX: Final = 1_000
 class LateTable:
     """A table with regions that have never been open, and what it waits for."""
 
-    __slots__ = ("since_ms", "table", "waiting")
+    __slots__ = ("since_ms", "waiting")
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
+    def __init__(self) -> None:
         #: Since when the table has waited, as far as this master has observed; 0 if unknown.
         self.since_ms = 0
         #: The first NAMED_MAX replicas that it waits for.
@@ -32,15 +31,13 @@ class LateTable:
 class WorkInProgress:
     """What `look` has found among the replicas that it was given."""
 
-    __slots__ = ("closing", "creating", "named", "parked", "states", "trying", "waiting")
+    __slots__ = ("closing", "creating", "named", "parked", "trying", "waiting")
 
     def __init__(self) -> None:
-        #: Transitions by state.
-        self.states: dict[RegionState, int] = dict.fromkeys(RegionState, 0)
         #: Replicas that should be open and are not, and how many of them are parked.
         self.waiting = 0
         self.parked = 0
-        #: Of these, the one with the most failed opens, and then the oldest, that is not parked.
+        #: The one to name: not parked, with the most failed opens; of equal ones the oldest. It has a transition.
         self.trying: Replica | None = None
         #: The first NAMED_MAX parked replicas, and the first that are closing or ordered to close.
         self.named: list[Replica] = []
@@ -60,7 +57,6 @@ def look(active: Iterable[Replica], unplaceable: Iterable[Replica]) -> WorkInPro
 
 
 def _look_at_active(active: Iterable[Replica], found: WorkInProgress) -> None:
-    states = found.states
     trying: Replica | None = None
     attempts, since_ms = -1, 0
     for replica in active:
@@ -70,13 +66,11 @@ def _look_at_active(active: Iterable[Replica], found: WorkInProgress) -> None:
             if order is not None and order.first_sent_ms and len(found.closing) < NAMED_MAX:
                 found.closing.append(replica)
             continue
-        state = transition.state
-        states[state] += 1
         parked = transition.parked
         if parked:
             if len(found.named) < NAMED_MAX:
                 found.named.append(replica)
-        elif state is RegionState.CLOSING and len(found.closing) < NAMED_MAX:
+        elif transition.state is RegionState.CLOSING and len(found.closing) < NAMED_MAX:
             found.closing.append(replica)
         region = replica.region
         record = region.table.record
@@ -103,7 +97,7 @@ def _is_created(replica: Replica, found: WorkInProgress) -> None:
     table_id = region.record.table_id
     late = found.creating.get(table_id)
     if late is None:
-        late = found.creating[table_id] = LateTable(region.table)
+        late = found.creating[table_id] = LateTable()
     began_ms = region.creating_since_ms or replica.seen_ms
     if began_ms and (began_ms < late.since_ms or not late.since_ms):
         late.since_ms = began_ms
