@@ -140,7 +140,7 @@ class Creation:
         return StoreBackup(STORE, found.file_bytes(), found.zxid, found.index, f"{found.digest:016x}")
 
     def _all(self, tables: Tables, progress: Progress) -> tuple[Tables, dict[str, RegionBackup]]:
-        """Read all regions. Return the tables as they are then, and what the manifest says of each region.
+        """Read all regions. Return the tables as they are after the last one, and the manifest's entry for each region.
 
         Raise CliError, OSError.
         """

@@ -270,7 +270,7 @@ def count(number: int, noun: str) -> str:
 
 def in_transition(number: int, parked: int, noun: str = "") -> str:
     """Return `3 regions in transition, 1 of them parked`. Parked ones are in transition everywhere."""
-    what = f"{number} {noun}s" if noun and number != 1 else f"{number} {noun}".rstrip()
+    what = count(number, noun) if noun else str(number)
     return f"{what} in transition{f', {parked} of them parked' if parked else ''}"
 
 

@@ -163,7 +163,7 @@ def say_nothing() -> None:
 
 
 def limit_each_wait() -> None:
-    """Make --timeout the limit of each single wait: this command works long, and its waits are answered."""
+    """Make --timeout the limit of each single wait, not of all waits together: for commands that work for long."""
     _patience.is_of_each = True
 
 

@@ -34,7 +34,8 @@ null_text = click.option("--null", default="", metavar="TEXT", help="CSV field t
 
 @contextlib.contextmanager
 def open_regions(given: Globals, timeout_s: float) -> Iterator[RegionClient]:
-    """Yield a client of the cluster's regions; its errors become one clear line. `timeout_s`: without --timeout."""
+    """Yield a client of the cluster's regions; its errors become one clear line. `timeout_s`: limit of a
+    request if --timeout was not given."""
     with open_cluster(given) as cluster:
         client = RegionClient(RegionLocator(cluster.client, cluster.layout), timeout_s=limit_s(timeout_s))
         try:

@@ -19,8 +19,8 @@ from coord.errors import ConfigError
 def hold(data_dir: Path, *, is_new: bool) -> Iterator[None]:
     """Lock the data directory for this process. Raise CliError that names the holder if it is locked.
 
-    `is_new`: the directory must hold nothing. If the start is refused before the directory has a cluster, the lock
-    and a directory that was made for it are removed again.
+    `is_new`: the directory must hold nothing. If the start fails before there is a cluster.json, remove the
+    lock, and the directory if this call made it.
     """
     made = not data_dir.exists()
     lock = _opened(data_dir, is_new)

@@ -172,7 +172,10 @@ def test_the_map_is_used_by_keyboard(browser: Any, cluster: LocalUp) -> None:
 
 
 def test_rounds_and_checks_are_shown(browser: Any, cluster: LocalUp) -> None:
-    """On the standby it says whose they are. Fails if `_plans` sends no rounds or `_alarms` no checks."""
+    """A standby's page says that rounds and checks are the active master's.
+
+    Fails if `_plans` sends no rounds or `_alarms` no checks.
+    """
     for role, address in pages_of(cluster).items():
         with tab(browser, address + "#/plans", token=token_of(cluster)) as one:
             said = "The balancer is on" if role == "active" else "Only the active master balances"

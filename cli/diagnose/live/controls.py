@@ -23,7 +23,7 @@ class InTransition(NamedTuple):
 
 
 class Controls:
-    """What the operator has chosen by keys."""
+    """How the operator has chosen to sort and filter the list, and whether it stands still."""
 
     def __init__(self) -> None:
         self.sort = SORTS[0]

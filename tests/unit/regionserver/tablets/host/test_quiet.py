@@ -142,7 +142,7 @@ def test_a_leader_with_a_doubt_stays_awake(hosts: Hosts, doubt: str) -> None:
 
 
 def test_a_leader_that_wakes_takes_its_time_again_and_wakes_the_others_with_the_next_beat(hosts: Hosts) -> None:
-    """An awake one sends no heartbeat for each request."""
+    """A request at a leader that is awake already causes no additional heartbeat."""
     name = rest(hosts)
     forget_sent(hosts)
     turn, group = hosts.servers[name].turn, group_on(hosts, name)
