@@ -27,6 +27,7 @@ from master.heartbeats import HeartbeatReceiver
 from master.page.hiding import KeyHider
 from master.page.listeners import LISTENERS_MAX, PageListener, event, with_id
 from master.process import MasterProcess
+from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.liveness.roster import SILENT_MS
 from regions.messages.tablets import TabletHealth
@@ -52,7 +53,7 @@ COMMENT_S: Final = 10.0
 #: Kinds of work: the part of the master's CPU time that each may take, and its shortest and longest pause. Regions that
 #: pass several states within a pause are sent once. What the timer of each second begins has pauses that end before it.
 PACES: Final = {
-    "deltas": (0.015, DELTA_S, 10.0),
+    "deltas": (0.02, DELTA_S, 2.0),
     "figures": (0.01, FIGURES_S / 2, 2.5),
     "tablets": (0.0025, FIGURES_S / 2, 2.5),
     "measures": (0.0025, 9.5, 29.5),
@@ -81,8 +82,9 @@ class Following:
         self.replay = PageReplay(generation)
         self.work: Iterator[None] = iter(())
         self.is_loaded = False
-        #: Keys of the changed replicas that are being looked at.
-        self._unseen: set[str] = set()
+        #: The changed replicas that are being looked at, and the number of those that were.
+        self._unseen: list[Replica] = []
+        self._seen = 0
         #: Keys of the rows whose load is above 0.
         self.loaded: set[str] = set()
         #: The latest step that was sent.
@@ -99,9 +101,9 @@ class Following:
             self.world.changed = None
 
     def _load(self, world: ClusterState) -> Iterator[None]:
-        keys = list(world.replicas)
-        for at in range(0, len(keys), SLICE):
-            self.model.load_rows(world, keys[at : at + SLICE])
+        replicas = list(world.replicas.values())
+        for at in range(0, len(replicas), SLICE):
+            self.model.look(replicas[at : at + SLICE])
             yield
         self.model.mark_sent()
         self.is_loaded = True
@@ -109,18 +111,19 @@ class Following:
     def begin_looking(self) -> None:
         """Begin to look at all replicas that have changed."""
         if self.world is not None and self.world.changed:
-            self._unseen, self.world.changed = self.world.changed, set()
+            self._unseen, self._seen, self.world.changed = list(self.world.changed), 0, set()
 
     @property
     def is_looking(self) -> bool:
         """True if not all replicas that had changed were looked at and sent."""
-        return bool(self._unseen) or self.model.has_changes
+        return self._seen < len(self._unseen) or self.model.has_changes
 
-    def look_at_changes(self) -> bool:
-        """Look at up to SLICE changed replicas. Return True if there are more."""
-        if self.world is not None:
-            self.model.look(self.world, self._unseen, SLICE)
-        return bool(self._unseen)
+    def look_at_changes(self) -> None:
+        """Look at up to SLICE changed replicas."""
+        self.model.look(self._unseen[self._seen : self._seen + SLICE])
+        self._seen = min(self._seen + SLICE, len(self._unseen))
+        if self._seen == len(self._unseen):
+            self._unseen, self._seen = [], 0
 
 
 class Feed:
@@ -305,14 +308,14 @@ class Feed:
             listener.send(event("steps", self._encoded(self._steps(following, is_new=True))))
 
     def _send_changes(self, following: Following) -> bool:
-        """Look at what has changed, if that is due, then send it. Return True if there is more to do now."""
+        """Look at a slice of what has changed, if that is due, and send it. Return True if there is more to do now."""
         if not following.is_looking:
             if not self._is_due("deltas"):
                 return False
             following.begin_looking()
         with self._at_pace("deltas"):
-            if not following.look_at_changes():
-                self._send_delta(following)
+            following.look_at_changes()
+            self._send_delta(following)
         return following.is_looking
 
     def _send_delta(self, following: Following) -> None:

@@ -211,6 +211,7 @@ class Replica:
         "open_on",
         "order",
         "origin",
+        "page_row",
         "plan_id",
         "refusal",
         "region",
@@ -260,6 +261,8 @@ class Replica:
         self.not_before_ms = 0
         #: Schema version last reported by the server that hosts the replica, -1 before the first report.
         self.schema_version = -1
+        #: Number of the replica's row on the live page, which alone sets it; -1 for none.
+        self.page_row = -1
         #: Last error that a server has reported, for operators. The transition holds the errors of failed opens.
         self.last_error = ""
         #: Live server that has the replica, and live server that it is on its way to.

@@ -43,8 +43,8 @@ class ClusterState:
         self.bars: dict[str, BarRecord] = {}
         #: Replicas with a transition or an order.
         self.active: dict[str, Replica] = {}
-        #: Keys of the replicas that have changed, for the one reader that empties the set; None: nobody reads it.
-        self.changed: set[str] | None = None
+        #: Replicas that have changed or are gone, for the one reader that empties the set; None: nobody reads it.
+        self.changed: set[Replica] | None = None
 
     def put_table(self, record: TableRecord, version: int, regions: Iterable[tuple[RegionRecord, int]] = ()) -> Table:
         """Add a table with its regions, or apply its new record. The name is added last, as readers use it (OC-07)."""
@@ -289,7 +289,7 @@ class ClusterState:
         else:
             self.active.pop(replica.key, None)
         if self.changed is not None:
-            self.changed.add(replica.key)
+            self.changed.add(replica)
 
     def _unlink(self, replica: Replica) -> None:
         """Drop a replica of a dropped region from all sets and counts."""
@@ -301,7 +301,7 @@ class ClusterState:
         replica.region.table.behind.pop(replica.key, None)
         del self.replicas[replica.key]
         if self.changed is not None:
-            self.changed.add(replica.key)
+            self.changed.add(replica)
 
     @staticmethod
     def _set_links(replica: Replica, on: Server | None, coming: Server | None) -> None:

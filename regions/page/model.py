@@ -3,14 +3,17 @@
 A row has a number, which is its index in the arrays. Numbers are given once and never reused within a generation. So a
 part or a delta can be applied in any order and twice: each sets rows by number to values that are at least as new.
 
-    look        replicas have changed: their rows are made anew
+    look        replicas are new, have changed, or are gone: their rows are made anew
     put, drop   a row has changed, or is gone
     size, load  bytes and requests per second of a row, as far as they were measured
     part        rows from a number on, for a new listener
     take        the changes since the last call: each row at most once, with its latest values
 
-A row that has changed and changed back before `take` is not sent. A delta has at most DELTA_ROWS_MAX rows; the others
-follow with the next one, oldest first.
+A replica that has changed and changed back between two looks is not sent. A delta has at most DELTA_ROWS_MAX rows; the
+others follow with the next one, oldest first.
+
+A replica holds the number of its row (`Replica.page_row`), so that a look needs no dictionary of 100,000 keys. The
+number is valid if the row has the replica's own key: the last generation may have given another one.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from regions.cluster.state import ClusterState
+from regions.cluster.entities import Replica
 from regions.page.parts import PageDelta, PagePart
 from regions.page.rows import PageRow, RowState, row_of
 
@@ -49,12 +52,8 @@ class PageModel:
         self._loads: list[float] = []
         self.tables = _Names()
         self.servers = _Names()
-        #: Numbers of the rows that may differ from what was sent. Rows from `_sent` on were never sent.
+        #: Numbers of the rows that have changed since they were sent. Rows from `_sent` on were never sent.
         self._changed: dict[int, None] = {}
-        #: The fields as they were sent, of the rows that were; state -1 if listeners were sent different ones.
-        self._sent_state: list[int] = []
-        self._sent_server: list[int] = []
-        self._sent_since: list[int] = []
         self._resized: dict[int, None] = {}
         self._reloaded: dict[int, None] = {}
         self._sent = 0
@@ -87,11 +86,18 @@ class PageModel:
 
     def put(self, key: str, table_id: str, start: str, row: PageRow) -> None:
         """Add a row, or set its latest values."""
-        if self.update(key, row):
+        number = self._numbers.get(key)
+        if number is None:
+            self._add(key, table_id, start, row)
             return
         state, uuid, since_ms = row
+        self._set(number, state, self.servers.index(uuid) if uuid else -1, since_ms)
+
+    def _add(self, key: str, table_id: str, start: str, row: PageRow) -> int:
+        """Add a row, and return its number."""
+        state, uuid, since_ms = row
         server = self.servers.index(uuid) if uuid else -1
-        self._numbers[key] = len(self._state)
+        number = self._numbers[key] = len(self._state)
         self._keys.append(key)
         self._table.append(self.tables.index(table_id))
         self._start.append(start)
@@ -100,37 +106,37 @@ class PageModel:
         self._state.append(state)
         self._server.append(server)
         self._since.append(since_ms)
+        return number
 
-    def look(self, world: ClusterState, keys: set[str], most: int) -> None:
-        """Take up to `most` keys of replicas from a set, and make their rows anew."""
-        self.load_rows(world, [keys.pop() for _ in range(min(most, len(keys)))])
-
-    def load_rows(self, world: ClusterState, keys: list[str]) -> None:
-        """Make the rows of these replicas anew, in this order."""
-        for key in keys:
-            replica = world.replicas.get(key)
-            if replica is None:
-                self.drop(key)
+    def look(self, replicas: list[Replica]) -> None:
+        """Make the rows of these replicas anew, in this order. Those that are not part of the cluster any more have no
+        standing: their rows are gone."""
+        keys = self._keys
+        for replica in replicas:
+            number, key = replica.page_row, replica.key
+            is_known = 0 <= number < len(keys) and keys[number] is key
+            if replica.standing is None:
+                if is_known:
+                    self._drop(key, number)
                 continue
             row = row_of(replica)
-            if not self.update(key, row):
+            if is_known:
+                state, uuid, since_ms = row
+                self._set(number, state, self.servers.index(uuid) if uuid else -1, since_ms)
+            else:
                 record = replica.region.record
-                self.put(key, record.table_id, record.start_key, row)
-
-    def update(self, key: str, row: PageRow) -> bool:
-        """Set the latest values of a row. Return False if there is none with this key."""
-        number = self._numbers.get(key)
-        if number is None:
-            return False
-        state, uuid, since_ms = row
-        self._set(number, state, self.servers.index(uuid) if uuid else -1, since_ms)
-        return True
+                replica.page_row = self._add(key, record.table_id, record.start_key, row)
 
     def drop(self, key: str) -> None:
         """Remove a row. Unknown keys are ignored."""
-        number = self._numbers.pop(key, None)
+        number = self._numbers.get(key)
         if number is not None:
-            self._set(number, _GONE, -1, 0)
+            self._drop(key, number)
+
+    def _drop(self, key: str, number: int) -> None:
+        if self._numbers.get(key) == number:  # else its region has come back with another row
+            del self._numbers[key]
+        self._set(number, _GONE, -1, 0)
 
     def keep_tablets(self, listed: set[str]) -> None:
         """Drop the rows of tablets that are not listed any more. A tablet's key is its region id."""
@@ -140,11 +146,13 @@ class PageModel:
             self.drop(key)
 
     def _set(self, number: int, state: int, server: int, since_ms: int) -> None:
-        if number < self._sent:
-            self._changed[number] = None
+        if self._state[number] == state and self._since[number] == since_ms and self._server[number] == server:
+            return
         self._state[number] = state
         self._server[number] = server
         self._since[number] = since_ms
+        if number < self._sent:
+            self._changed[number] = None
 
     def size(self, key: str, size_bytes: int) -> None:
         """Set the size of a row, in bytes rounded to three figures."""
@@ -185,11 +193,9 @@ class PageModel:
     def named_part(self, at: int, tables: int, servers: int) -> PagePart:
         """Return a part for a new listener, with the names of the tables and servers from these indices on.
 
-        The part has values that were not sent to others. The next delta has those rows, even if they have changed back.
+        The part may have values that were not sent to others: the next delta has those rows, even if they have changed
+        back.
         """
-        for number in range(at, min(at + self._part_rows, self._sent)):
-            if number in self._changed:
-                self._sent_state[number] = -1
         return msgspec.structs.replace(
             self.part(at), tables=self.tables.since(tables), servers=self.servers.since(servers)
         )
@@ -199,8 +205,7 @@ class PageModel:
         self._changed.clear()
         self._resized.clear()
         self._reloaded.clear()
-        self._sent = 0
-        self._note_sent(len(self._state))
+        self._sent = len(self._state)
         self._tables_sent, self._servers_sent = len(self.tables), len(self.servers)
 
     @property
@@ -210,14 +215,14 @@ class PageModel:
 
     def take(self, most: int = DELTA_ROWS_MAX) -> PageDelta | None:
         """Return the changes since the last call, at most `most` rows; None if there are none."""
-        numbers = self._take_changed(most)
+        numbers = _taken(self._changed, most)
         fresh = min(len(self._state) - self._sent, most - len(numbers))
         sized, loaded = _taken(self._resized, most), _taken(self._reloaded, most)
         tables, servers = self.tables.since(self._tables_sent), self.servers.since(self._servers_sent)
         if not (numbers or fresh or sized or loaded or tables or servers):
             return None
         new = self.part(self._sent, fresh) if fresh else None
-        self._note_sent(self._sent + fresh)
+        self._sent += fresh
         self._tables_sent, self._servers_sent = len(self.tables), len(self.servers)
         return PageDelta(
             numbers,
@@ -230,38 +235,6 @@ class PageModel:
             tables,
             servers,
         )
-
-    def _take_changed(self, most: int) -> list[int]:
-        """Return the numbers of up to `most` rows that differ from what was sent, and note that they are sent."""
-        numbers: list[int] = []
-        seen = 0
-        for number in self._changed:
-            if len(numbers) >= most:
-                break
-            seen += 1
-            state, server, since_ms = self._state[number], self._server[number], self._since[number]
-            if (
-                state != self._sent_state[number]
-                or since_ms != self._sent_since[number]
-                or server != self._sent_server[number]
-            ):
-                numbers.append(number)
-                self._sent_state[number] = state
-                self._sent_server[number] = server
-                self._sent_since[number] = since_ms
-        if seen == len(self._changed):
-            self._changed.clear()
-        else:
-            _taken(self._changed, seen)
-        return numbers
-
-    def _note_sent(self, end: int) -> None:
-        """Note that a listener is being sent the present values of the rows up to number `end`."""
-        at = self._sent
-        self._sent_state[at:] = self._state[at:end]
-        self._sent_server[at:] = self._server[at:end]
-        self._sent_since[at:] = self._since[at:end]
-        self._sent = end
 
 
 class _Names:
@@ -289,6 +262,10 @@ class _Names:
 
 def _taken(numbers: dict[int, None], most: int) -> list[int]:
     """Return the first `most` numbers, and remove them."""
+    if len(numbers) <= most:
+        all_ = list(numbers)
+        numbers.clear()
+        return all_
     found = [one for one, _ in zip(numbers, range(most), strict=False)]
     for one in found:
         del numbers[one]

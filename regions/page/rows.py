@@ -37,6 +37,11 @@ _OPENING: Final = RowState.OPENING.value
 _OPENED: Final = RowState.OPENED.value
 _CLOSING: Final = RowState.CLOSING.value
 _CLOSED_MOVING: Final = RowState.CLOSED_MOVING.value
+# Comparing with a constant is several times faster than with a member that is looked up in its enumeration.
+_STATE_OPENING: Final = RegionState.OPENING
+_STATE_OPENED: Final = RegionState.OPENED
+_STATE_CLOSING: Final = RegionState.CLOSING
+_STATE_CLOSED: Final = RegionState.CLOSED
 _OF_HEALTH: Final = {
     TabletHealth.HEALTHY: RowState.OPEN.value,
     TabletHealth.UNAVAILABLE: RowState.NOT_OPEN.value,
@@ -58,20 +63,20 @@ def row_of(replica: Replica) -> PageRow:
         if replica.open_on is not None:
             return _OPEN, replica.open_on.uuid, 0
         return _NOT_OPEN if replica.wants_open else _CLOSED, "", 0
-    at = transition.source if transition.state is RegionState.CLOSING else transition.destination
-    state = _PARKED if transition.parked else _moving(transition.state)
-    return state, "" if at is None else at.uuid, transition.since_ms
+    state = transition.state
+    at = transition.source if state is _STATE_CLOSING else transition.destination
+    return _PARKED if transition.parked else _moving(state), "" if at is None else at.uuid, transition.since_ms
 
 
 def _moving(state: RegionState) -> int:
-    """Return the number of a transition's state. Comparing is faster than a look-up by a member of an enumeration."""
-    if state is RegionState.OPENING:
+    """Return the number of a transition's state."""
+    if state is _STATE_OPENING:
         return _OPENING
-    if state is RegionState.OPENED:
+    if state is _STATE_OPENED:
         return _OPENED
-    if state is RegionState.CLOSING:
+    if state is _STATE_CLOSING:
         return _CLOSING
-    return _CLOSED_MOVING if state is RegionState.CLOSED else _OFFLINE
+    return _CLOSED_MOVING if state is _STATE_CLOSED else _OFFLINE
 
 
 def row_of_tablet(health: TabletHealth, leader: str, since_ms: int) -> PageRow:
