@@ -71,10 +71,6 @@ def objection_to_tablets(
     wrong = objection_to_count(replicas)
     if wrong:
         return wrong
-    if format_in_force < TABLETS:
-        return (
-            f"the cluster has format {format_in_force}, tablets need format {TABLETS}: upgrade all masters and servers"
-        )
     if not registered:
         return (
             "every server of this group is of another kind, is being drained, or has weight 0: undrain or start servers"
@@ -83,6 +79,10 @@ def objection_to_tablets(
         return (
             f"none of the {registered} servers that could be used takes tablets:"
             " create the table with --replicas 1, whose one copy lies in the shared directory"
+        )
+    if format_in_force < TABLETS:
+        return (
+            f"the cluster has format {format_in_force}, tablets need format {TABLETS}: upgrade all masters and servers"
         )
     few = objection_to_servers(replicas, len(sites), allow_under_replicated=allow_under_replicated)
     return few or objection_to_racks(sites, racks_min, min(replicas, len(sites)))

@@ -65,6 +65,8 @@ def test_every_objection_says_what_to_do() -> None:
     assert "odd" in objection(replicas=2)
     assert objection(in_force=TABLETS - 1).endswith("upgrade all masters and servers")
     assert objection([], registered=0).endswith("undrain or start servers")
+    # The format is raised as soon as a server takes tablets: to upgrade would not help these.
+    assert objection([], in_force=TABLETS - 1).startswith("none of the 4 servers")
     assert objection([]).startswith("none of the 4 servers that could be used takes tablets: create the table with")
     assert "3 replicas need 3 servers" in objection(SITES[:2])
     assert objection(SITES[:2], allow=True) == ""
