@@ -302,7 +302,9 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         limits += [] if shape.purge_after_ms is None else ["--purge-after", f"{shape.purge_after_ms}ms"]
         return [*start, "master", "run", *place, *common, *plan, *limits, *daemon.options]
     shared = str(daemon.home / "shared")
-    peer = ["--peer-address", daemon.peer] if daemon.peer else []
+    # Without --peer-address a server takes tablets on a loopback address alone. It keeps the port that it has chosen.
+    takes_tablets = shape.opener == "kv" and "--no-tablets" not in daemon.options
+    peer = daemon.peer or (f"{cluster.host}:0" if takes_tablets else "")
     return [
         *start,
         "server",
@@ -313,7 +315,7 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         shared,
         "--rack",
         daemon.rack,
-        *peer,
+        *(["--peer-address", peer] if peer else []),
         "--opener",
         shape.opener,
         "--drill-links",

@@ -207,8 +207,14 @@ class BringUp:
         self._display.end(output.count(wanted, "server"))
 
     def create_table(self, cluster: Cluster, table: UpTable) -> None:
-        """Create the table; its regions open in the phases that follow."""
+        """Create the table as soon as the active master knows the servers; its regions open in the phases that follow.
+
+        The master reads a registration some milliseconds later than this process, and rejects a table without servers.
+        """
         self._display.begin("table", f"table {table.name} is created")
+        self._until(
+            lambda _: cluster_status(cluster).servers >= self._running(SERVER), "the master did not see all servers"
+        )
         request = messages.CreateTable(
             name=table.name, regions=table.specs, replication=table.replicas, request_id=new_request_id()
         )

@@ -1,4 +1,7 @@
-"""`rk up --tls`: no port serves without TLS, certificates are rotated by two commands, revoked ones are refused."""
+"""`rk up --tls`: no port serves without TLS, certificates are rotated by two commands, revoked ones are refused.
+
+The cluster listens on an address of this machine that other machines reach, if there is one.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,18 @@ from tests.support.helpers import eventually
 _SHAPE = ("--store-nodes", "3", "--masters", "1", "--servers", "3", "--regions", "1", "--plan-engine", "greedy")
 
 
+def own_address() -> str:
+    """Return the address from which this machine would send to TEST-NET-2, 127.0.0.1 without a route. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, contextlib.suppress(OSError):
+        sock.connect(("198.51.100.1", 9))
+        return str(sock.getsockname()[0])
+    return "127.0.0.1"
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUp]:
     folder = tmp_path_factory.mktemp("tls") / "data"
-    with local_up(folder, "--tls", "--base-port", str(free_base_port()), *_SHAPE) as up:
+    with local_up(folder, "--tls", "--address", own_address(), "--base-port", str(free_base_port()), *_SHAPE) as up:
         up.event("up")
         yield up
 
@@ -147,7 +158,7 @@ def test_a_revoked_certificate_loses_the_stores_peers(cluster: LocalUp) -> None:
     assert run_rk("certs", "revoke", "--serial", facts["serial"], *data).returncode == 0
     eventually(lambda: peers_of_the_first_node(cluster) == [2], what="the end of the links with node 3")
     assert run_rk("put", "packages", "k", "without node 3", *data).returncode == 0
-    issue = ("certs", "issue", "--daemon", "node:3", "--host", "127.0.0.1", "--to", str(certs / "store-3"))
+    issue = ("certs", "issue", "--daemon", "node:3", "--host", own_address(), "--to", str(certs / "store-3"))
     assert run_rk(*issue, *data).returncode == 0
     eventually(lambda: peers_of_the_first_node(cluster) == [2, 3], what="links with both peers")
     eventually(lambda: run_rk("health", *data).returncode == 0, what="a healthy cluster")

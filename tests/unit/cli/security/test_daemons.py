@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli.common.errors import CliError, UsageFaultError
-from cli.common.local import CERTS_DIR, LocalCluster, Shape, design
+from cli.common.local import CERTS_DIR, LocalCluster, Shape, command_line, design
 from cli.security import daemons
 from cli.up.ports import is_free
 from cli.up.shape import with_security
@@ -91,6 +92,33 @@ def test_choices_that_contradict(
     """One sentence each, before anything starts."""
     with pytest.raises(UsageFaultError, match=message):
         with_security(SHAPE, None, secure, tls=tls, certs_dir="", address=address, data_dir=tmp_path)
+
+
+def test_an_open_cluster_keeps_its_address_without_being_told_again(tmp_path: Path) -> None:
+    """The directory remembers --insecure and --address; another address, or keys, need the choice anew.
+
+    Fails if `with_security` asks for --insecure itself at every start.
+    """
+
+    def start(before: LocalCluster | None, secure: bool | None, address: str | None) -> LocalCluster:
+        shape = with_security(SHAPE, before, secure, tls=False, certs_dir="", address=address, data_dir=tmp_path)
+        return design(shape, tmp_path)
+
+    before = start(None, False, "10.0.0.5")
+    again = start(before, None, None)
+    assert (again.host, again.secured) == ("10.0.0.5", False)
+    for secure, address in ((None, "10.0.0.6"), (True, None)):
+        with pytest.raises(UsageFaultError, match="can be reached from other machines"):
+            start(before, secure, address)
+
+
+@pytest.mark.parametrize("opener", ["kv", "none"])
+def test_servers_take_tablets_on_every_address(tmp_path: Path, opener: str) -> None:
+    """Fails if `command_line` leaves the peers' address to the server's default, which is for loopback alone: then
+    `rk up --tls --address` ends at the first table, because no server takes its tablets."""
+    cluster = cluster_of(tmp_path, tls=True, host="10.0.0.5")
+    words = command_line(cluster.servers[0], cluster, msgspec.structs.replace(SHAPE, opener=opener))
+    assert ("--peer-address 10.0.0.5:0" in " ".join(words)) is (opener == "kv")
 
 
 def test_an_address_of_another_machine_is_a_mistake() -> None:
