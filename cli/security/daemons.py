@@ -100,7 +100,7 @@ def _check_no_certificates(directory: Path) -> None:
     if (directory / EVERY_PORT_FILE).exists():
         raise CliError(
             f"the topology wants no certificates, but {directory / EVERY_PORT_FILE} says that every port speaks TLS",
-            'Give credentials = "certificates".',
+            'Give credentials = "certificates" in the topology file.',
         )
 
 

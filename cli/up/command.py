@@ -219,11 +219,11 @@ def up(
     limits = (create_timeout_s, replacements_max, purge_after_ms)
     shape = shape_of(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener, spark, limits)
     shape = with_dead_s(shape, before, replica_dead_s)
-    shape = with_security(
-        shape, before, secure, tls=tls, certs_dir=certs_named(given), address=address, data_dir=data_dir
-    )
-    if wanted is not None:
-        base = base_port_of(wanted, before, lambda port: is_free(shape.host, port))
+    if wanted is None:
+        certs_dir = certs_named(given)
+        shape = with_security(shape, before, secure, tls=tls, certs_dir=certs_dir, address=address, data_dir=data_dir)
+    else:
+        base = base_port_of(wanted, before, lambda port: is_free(wanted.address or HOST, port))
         shape = shape_of_topology(wanted, shape, before, base)
     local = design(shape, data_dir, before)
     if wanted is not None and topology is not None:

@@ -20,6 +20,11 @@ DEFAULT_BASE_PORT: Final = 21800
 #: Base ports that a topology without one may get: BASES from the default on, below the kernel's outgoing ports.
 BASES: Final = 100
 _STEP: Final = 100
+#: The keys of a topology file by which it decides what these options say on a command line.
+_KEYS: Final = dict.fromkeys(("secure", "tls"), "credentials in ") | {
+    "certs-dir": "credentials-dir in ",
+    "address": "address in ",
+}
 #: Hosts that a topology of one machine may name.
 _HERE: Final = ("", HOST, "localhost")
 
@@ -94,7 +99,10 @@ def with_security(
     address: str | None,
     data_dir: Path,
 ) -> Shape:
-    """Return the shape with proofs, TLS, credentials and address: as requested, or as before. Raise UsageFaultError."""
+    """Return the shape with proofs, TLS, credentials and address: as requested, or as before. Raise UsageFaultError.
+
+    An open cluster that was started on an address of other machines starts there again: --insecure was said once.
+    """
     host = address or (before.host if before is not None else HOST)
     kept = certs_dir or (before.certs_dir if before is not None else "")
     secured = is_secured(before, True if (tls or certs_dir) and secure is None else secure)
@@ -112,7 +120,8 @@ def with_security(
             f"--tls is for every port, and the store at {made.outside_store} is not of this cluster",
             "Leave out --tls, and give --store-tls-ca and its companions for that store.",
         )
-    if not is_loopback(host) and not made.tls and secure is not False:
+    is_agreed = secure is False or (not secured and before is not None and before.host == host)
+    if not is_loopback(host) and not made.tls and not is_agreed:
         raise UsageFaultError(
             f"--address {host} can be reached from other machines, and without TLS everybody on the way can read along",
             "Give --tls, or --insecure on a network that you trust.",
@@ -149,10 +158,11 @@ def check_options(given: Globals, topology: Topology, file: Path, options: dict[
     """Raise UsageFaultError for options that the topology file decides, and for a file of several machines."""
     named = sorted(name for name, value in options.items() if value is not None)
     named += [name for name, value in (("store", given.store), ("root", given.root)) if value]
+    named += ["certs-dir"] if certs_named(given) else []
     if named:
         raise UsageFaultError(
             f"--{named[0].replace('_', '-')} stands beside --topology, and {file} decides it",
-            f"Change {file}, or leave out --topology.",
+            f"Change {_KEYS.get(named[0], '')}{file}, or leave out --topology.",
         )
     for node in topology.nodes():
         if node.host not in _HERE:
@@ -163,11 +173,16 @@ def check_options(given: Globals, topology: Topology, file: Path, options: dict[
 
 
 def shape_of_topology(topology: Topology, shape: Shape, before: LocalCluster | None, base_port: int) -> Shape:
-    """Return the shape with what the topology decides."""
+    """Return the shape with what the topology decides, security included. Raise UsageFaultError."""
     if before is not None and before.coord and topology.outside:
         raise UsageFaultError(
             f"the store in this directory has {len(before.coord)} nodes, and the topology names {topology.outside}",
             "Leave out [store] outside, or give another data-dir.",
+        )
+    if topology.outside and topology.credentials == CERTIFICATES:
+        raise UsageFaultError(
+            f"the topology wants TLS on every port, and the store at {topology.outside} is not of this cluster",
+            'Give credentials = "keys", and --store-tls-ca and its companions for that store.',
         )
     return msgspec.structs.replace(
         shape,

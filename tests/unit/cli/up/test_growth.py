@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.common.errors import CliError, UsageFaultError
-from cli.common.local import LocalCluster, command_line, design, read_cluster
+from cli.common.errors import CliError, ExitStatus, UsageFaultError
+from cli.common.local import LocalCluster, command_line, design, read_cluster, write_cluster
 from cli.common.options import Globals
+from cli.main import run
 from cli.topology.load import load
 from cli.up.cluster_file import ClusterFile
 from cli.up.control import ControlRequest
@@ -173,10 +174,34 @@ def test_what_the_file_decides_is_no_option(tmp_path: Path) -> None:
     path = file_with(tmp_path)
     with pytest.raises(UsageFaultError, match="--servers stands beside --topology"):
         check_options(Globals(), load(path), path, {"servers": 3, "masters": None})
+    given = Globals()
+    given.store_settings["certs-dir"] = str(tmp_path)
+    with pytest.raises(UsageFaultError, match="--certs-dir stands beside --topology") as refused:
+        check_options(given, load(path), path, {})
+    assert refused.value.hint.startswith("Change credentials-dir in ")
     nodes = "".join(f'[[{kind}.node]]\nhost = "db1"\n' for kind in ("store", "masters", "servers"))
     far = file_with(tmp_path, f'[cluster]\nname = "a"\n{nodes}')
     with pytest.raises(UsageFaultError, match="store-1 runs on db1"):
         check_options(Globals(), load(far), far, {})
+
+
+def test_a_file_decides_who_gets_in_at_every_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An open cluster on an address of other machines starts a second time; TLS needs a store of the cluster's own.
+
+    Fails if `rk up` applies the options --secure and --address before the file: the second start ends with status 2.
+    TEST-NET-2 belongs to nobody, so that both starts end at the first port.
+    """
+    path = file_with(
+        tmp_path, FILE.replace("[store]", 'credentials = "insecure"\naddress = "198.51.100.1"\n[store]', 1)
+    )
+    first, _ = designed(path)
+    (tmp_path / "orders").mkdir(mode=0o700)
+    write_cluster(first, tmp_path / "orders")
+    assert run(["up", "--topology", str(path), "--data-dir", str(tmp_path / "orders")]) == ExitStatus.USAGE
+    assert "no daemon can listen on 198.51.100.1" in capsys.readouterr().err
+    outside = '[cluster]\nname = "a"\ncredentials = "certificates"\n[store]\noutside = "db1:2181"\n'
+    with pytest.raises(UsageFaultError, match="the topology wants TLS on every port"):
+        designed(file_with(tmp_path, outside))
 
 
 def test_a_store_does_not_start_with_other_founders(tmp_path: Path) -> None:
