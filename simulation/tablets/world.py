@@ -448,8 +448,10 @@ class World(SeededHistory):
         for item in frame.items:
             if isinstance(item, Quiet) and item.word is QuietWord.QUIET and item.tablet not in turn.quiet.awake:
                 group = turn.groups.get(item.tablet)
-                log = None if group is None or group.failure else group.core.log
-                if log is not None and (log.last, log.commit) != (item.commit, item.commit):
+                if group is None or group.failure or (group.core.leader, group.core.term) != (item.src, item.term):
+                    continue  # a late word of a former leader
+                log = group.core.log
+                if (log.last, log.commit) != (item.commit, item.commit):
                     what = f"up to {log.last}, committed {log.commit}, its leader up to {item.commit}"
                     raise Violation(f"{item.tablet} is quiet on {server.name} and has the log {what}")
 
