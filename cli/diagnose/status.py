@@ -465,7 +465,7 @@ def _rit(found: Status, names: Names) -> list[tuple[object, ...]]:
     return [
         (
             replica_key(one.region_id, one.replica),
-            one.after,
+            "PARKED" if one.parked else one.after,
             one.cause,
             names.of_uuid(one.server),
             one.attempt,

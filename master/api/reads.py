@@ -362,6 +362,7 @@ def _in_transition(seen_ms: int, record: TransitionRecord) -> ms.TransitionStep:
         record.attempt,
         record.last_error,
         "" if record.origin is None else record.origin.cause_id,
+        record.parked,
     )
 
 

@@ -261,6 +261,8 @@ class TransitionStep(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int = 0
     error: str = ""
     cause_id: str = ""
+    #: In a reply to ListRit: no master tries again by itself.
+    parked: bool = False
 
 
 class Transitions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

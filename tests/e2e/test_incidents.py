@@ -138,9 +138,7 @@ def test_a_fenced_live_server_gets_nothing_back(up: LocalUp) -> None:
     healthy(up)
     past = eventually(lambda: told(up, "history --since 10m"), what="the history")
     [fenced] = [line for line in past.splitlines() if ": fence server" in line]
-    reads(
-        fenced, "20...-...-... ...:...:...+0000  ** operator at user:admin at 127.0.0.1:...: fence server server-2 ..."
-    )
+    reads(fenced, "20...-...-... ...:...:...+0000  ** user:admin at 127.0.0.1:...: fence server server-2 ...")
 
 
 def test_masters_that_are_frozen(up: LocalUp) -> None:
@@ -223,6 +221,7 @@ def test_a_store_without_a_majority(up: LocalUp) -> None:
 def test_one_address_of_the_store_is_enough(up: LocalUp, monkeypatch: pytest.MonkeyPatch) -> None:
     """B8: the other nodes are found, and a follower that was named alone is not a store without a leader. Without
     a credential both commands say in one sentence what is missing."""
+    healthy(up)  # regions that were ordered to open a moment ago are not open yet
     cluster = json.loads((up.data_dir / "cluster.json").read_text())
     addresses = [one["address"] for one in cluster["coord"]]
     for address in addresses:
@@ -262,10 +261,12 @@ def test_a_region_that_cannot_be_opened(up: LocalUp, tmp_path: Path) -> None:
     )
     reads(
         told(up, "status --check", status=2),
-        """
+        f"""
         ...
         orders  RUNNING  enabled  6  5  1  1 ...
         1 region in transition, 1 of them parked, oldest first:
+        region  state  why  server  attempt  last error
+        {region.name}-0  PARKED  ...
         ...
         UNAVAILABLE
           1 region is parked
