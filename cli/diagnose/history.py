@@ -150,7 +150,8 @@ class HistoryView:
                 return f"{server} may get regions again"
             case entries_.REQUEST | entries_.REFUSED:
                 caller = entry.origin.rpartition(" from ")[2] if " from " in entry.origin else ""
-                who = f"operator at {caller}" if caller else "operator"
+                is_named = " at " in caller  # a secured cluster knows the user
+                who = caller if is_named else f"operator at {caller}" if caller else "operator"
                 refused = "refused: " if entry.cause == entries_.REFUSED else ""
                 return f"{who}: {refused}{self.names.in_text(entry.detail)}"
             case _:

@@ -14,6 +14,7 @@ import msgspec
 from coord.rpc.server import RpcError
 from master.assignment.history_writer import HistoryWriter
 from regions import messages as ms
+from regions.assign.resharding.holes import Hole
 from regions.cluster import effects as fx
 from regions.records.model import TableIntent, WorkOrigin
 from regions.transitions.entries import DETAIL_MAX, REFUSED, REQUEST
@@ -50,7 +51,7 @@ def words_of(request: msgspec.Struct) -> str:
         case ms.MoveRegion():
             return f"move region {request.region_id} to {request.destination or 'another server'}"
         case ms.CloseHole():
-            return f"close the hole from {request.start_key!r} to {request.end_key!r} in table {request.table}"
+            return f"close the hole in table {request.table}: {Hole(request.start_key, request.end_key).words}"
         case ms.SplitRegion():
             return f"split region {request.region_id}{f' at {request.at!r}' if request.at else ''}"
         case ms.MergeRegions():

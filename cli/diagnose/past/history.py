@@ -115,7 +115,7 @@ def history(
         return
     console = output.console()
     if left_out:
-        console.print(f"… and {left_out} earlier steps: --limit 0 shows all", style="dim")
+        console.print(f"… and {output.count(left_out, 'earlier step')}: --limit 0 shows all", style="dim")
     for text in lines(steps, zxids=zxids):
         console.print(text, soft_wrap=True)
     for problem in past.unreadable:

@@ -162,6 +162,10 @@ EVENTS = [
     HistoryEntry(NOW_MS, "", "master", "", "", STORE_OUTAGE, "", 3, detail="3.0 s without a connection to the store"),
     HistoryEntry(NOW_MS, "", "master", "", "", BALANCED, "", 3, detail="8 replicas move", cause_id="e3-4"),
     HistoryEntry(NOW_MS, "", "master", "", "", REQUEST, "", 3, detail="disable table orders", subject="orders"),
+    HistoryEntry(
+        NOW_MS, "", "master", "", "", REQUEST, "", 3, detail="abort plan p1",
+        origin="request: AbortPlan from user:admin at 10.0.0.9:41022",
+    ),
 ]  # fmt: skip
 TRANSCRIPT = """\
 ** 10.0.0.1:4000 becomes active, epoch 3
@@ -174,6 +178,7 @@ orders t1.0001  (none) -> CLOSING  by 10.0.0.3:5000  close order  [e3-3]
 ** store outage: 3.0 s without a connection to the store
 ** balancer round: 8 replicas move  [e3-4]
 ** operator: disable table orders
+** user:admin at 10.0.0.9:41022: abort plan p1
 """
 
 

@@ -137,6 +137,9 @@ def test_a_time_without_the_store_is_recorded(tmp_path: Path) -> None:
         (ms.Balance(), ""),
         (ms.RetireServer("s2", dry_run=True), ""),
         (ms.AbortPlan("p1"), "abort plan p1"),
+        (ms.CloseHole("orders", "d", "f"), "close the hole in table orders: from 'd' to 'f'"),
+        (ms.CloseHole("orders", "x", ""), "close the hole in table orders: from 'x' on"),
+        (ms.CloseHole("orders", "", ""), "close the hole in table orders: all keys"),
         (ms.ListServers(), ""),
     ],
 )
