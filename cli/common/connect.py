@@ -31,7 +31,15 @@ from kazoo.protocol.states import ZnodeStat
 
 from cli.common.access import PROBE_S, open_store, store_access
 from cli.common.errors import CliError, ForbiddenError, NotFoundError, UnreachableError, UsageFaultError
-from cli.common.local import LocalCluster, local_cluster_id, read_cluster, read_super, require_cluster
+from cli.common.local import (
+    LocalCluster,
+    is_held,
+    local_cluster_id,
+    read_cluster,
+    read_super,
+    require_cluster,
+    starting,
+)
 from cli.common.names import Names
 from cli.common.options import DEFAULT_ROOT, Globals
 from cli.common.waiting import is_limited, limit_s, waiting
@@ -449,7 +457,9 @@ def start_again_hint(given: Globals, hosts: str, local: LocalCluster | None) -> 
 
 
 def not_running(given: Globals) -> UnreachableError:
-    """Return the error for a local cluster that was stopped: how to start it."""
+    """Return the error for a local cluster that was stopped: how to start it; or that it is starting."""
+    if is_held(given.data_path):
+        return starting(given.data_path)
     where = "" if given.data_dir is None else f" --data-dir {given.data_dir}"
     return UnreachableError(f"the cluster in {given.data_path} is not running", f"Start it: rk up{where}")
 

@@ -444,9 +444,29 @@ def read_cluster(data_dir: Path) -> LocalCluster | None:
     return found
 
 
+def is_held(data_dir: Path) -> bool:
+    """Return True if an `rk up` starts, runs or stops the cluster in `data_dir`.
+
+    The lock is not tried: that could refuse a start at this moment.
+    """
+    try:
+        return Path(f"/proc/{int((data_dir / LOCK_FILE).read_text())}").exists()
+    except (OSError, ValueError):
+        return False
+
+
+def starting(data_dir: Path) -> UnreachableError:
+    """Return the error for a cluster whose `rk up` has not got so far."""
+    return UnreachableError(
+        f"the cluster in {data_dir} is starting or stopping", "Try again when `rk up` has printed its summary."
+    )
+
+
 def require_cluster(data_dir: Path) -> LocalCluster:
     """Return the cluster as `read_cluster` does; raise UnreachableError with a hint if there is none."""
     cluster = read_cluster(data_dir)
+    if cluster is None and is_held(data_dir):
+        raise starting(data_dir)
     if cluster is None:
         raise UnreachableError(
             f"no local cluster in {data_dir}",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
 import pytest
 
 from cli.common.errors import ExitStatus
-from cli.common.local import design, write_cluster
+from cli.common.local import LOCK_FILE, design, write_cluster
 from cli.common.options import Globals
 from cli.main import run
 from cli.up.shape import shape_of
@@ -34,4 +35,23 @@ def test_every_command_says_that_it_is_not_running(
     assert run([*shlex.split(command), "--data-dir", str(tmp_path)]) == ExitStatus.UNREACHABLE
     assert capsys.readouterr().err == (
         f"rk: the cluster in {tmp_path} is not running\n    Start it: rk up --data-dir {tmp_path}\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["up add server", "table list", "plan create"])
+@pytest.mark.parametrize("is_described", [False, True])
+def test_a_cluster_in_the_first_moments_of_its_start_is_starting(
+    tmp_path: Path, command: str, is_described: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before and after `rk up` has written cluster.json. Tried: without the look at the lock `rk up add` says that the
+    cluster is not running, and names `rk up`."""
+    if is_described:
+        local = design(shape_of(Globals(), None, 1, 1, 1, None, None, "greedy"), tmp_path)
+        [port] = free_ports(1)
+        local.coord[0].address = local.store = f"127.0.0.1:{port}"
+        write_cluster(local, tmp_path)
+    (tmp_path / LOCK_FILE).write_text(f"{os.getpid()}\n")
+    assert run([*shlex.split(command), "--data-dir", str(tmp_path)]) == ExitStatus.UNREACHABLE
+    assert capsys.readouterr().err == (
+        f"rk: the cluster in {tmp_path} is starting or stopping\n    Try again when `rk up` has printed its summary.\n"
     )
