@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from kazoo.exceptions import KazooException
+from kazoo.exceptions import KazooException, NoAuthError, SessionClosedRequireSaslError
 
 from coord.rpc.wire import Code, RpcError
 from regions.messages import FORBIDDEN, NO_LEASE, WRONG_SERVER
@@ -110,6 +110,15 @@ def require_table(name: str, table: TableRecord | None) -> TableRecord:
     return table
 
 
+def words_of(error: KazooException) -> str:
+    """Return what an error of the store says to a developer."""
+    if isinstance(error, SessionClosedRequireSaslError):
+        return "the store serves only clients that authenticate: RK_CERTS_DIR names the directory of your credentials"
+    if isinstance(error, NoAuthError):
+        return "the store's access lists deny this: connect with store_auth=, the cluster's credential, or RK_CERTS_DIR"
+    return f"the store does not answer ({type(error).__name__})"
+
+
 @contextlib.contextmanager
 def store_errors(table: str, key: str) -> Iterator[None]:
     """Turn errors of the store into Unavailable."""
@@ -118,7 +127,7 @@ def store_errors(table: str, key: str) -> Iterator[None]:
     except StoreSilentError as error:
         raise Unavailable(f"{table}: {key!r}: {error}") from error
     except KazooException as error:
-        raise Unavailable(f"{table}: {key!r}: the store does not answer ({type(error).__name__})") from error
+        raise Unavailable(f"{table}: {key!r}: {words_of(error)}") from error
     except CorruptZnode as error:
         raise record_damaged(table, key, error) from error
 

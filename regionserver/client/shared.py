@@ -40,6 +40,7 @@ from regionserver.client.errors import (
     record_damaged,
     refused,
     require,
+    words_of,
 )
 from regionserver.client.locator import RegionLocator
 from regionserver.client.store import StoreSilentError
@@ -106,7 +107,7 @@ class SharedCalls:
             except StoreSilentError as error:
                 problem = RpcError(Code.UNREACHABLE, str(error))
             except KazooException as error:
-                problem = RpcError(Code.UNREACHABLE, f"the store does not answer ({type(error).__name__})")
+                problem = RpcError(Code.UNREACHABLE, words_of(error))
             except CorruptZnode as error:
                 raise record_damaged(table, key, error, may_have_been_done=is_outcome_unknown) from error
             if problem.code not in NOTHING_DONE:

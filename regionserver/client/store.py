@@ -30,6 +30,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from coord.client.access import StoreAccess
 
+_log: Final = logging.getLogger(__name__)
+
 #: A node that has not replied for this long is left; later nodes get up to the second value.
 SILENCE_S: Final = 1.0
 SILENCE_MAX_S: Final = 8.0
@@ -40,6 +42,8 @@ PAUSE_S: Final = 0.02
 #: Time limit for closing a session; the store expires what remains.
 CLOSE_S: Final = 1.0
 SESSION_TIMEOUT_S: Final = 10.0
+#: Time without a session after which the log says so.
+FIRST_WORD_S: Final = 1.0
 #: kazoo's reconnection to a store that was down; by default its pauses double up to a minute.
 RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "max_jitter": 0.1}
 
@@ -82,7 +86,8 @@ class StoreReader:
         Raise StoreSilentError if no node opens one within `timeout_s`.
         """
         logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # hides retries; this class raises what matters
-        until_s = time.monotonic() + timeout_s
+        began_s = time.monotonic()
+        until_s, is_said = began_s + timeout_s, False
         client = KazooClient(hosts, timeout=SESSION_TIMEOUT_S, connection_retry=RECONNECT, **_proof(auth))
         client.add_listener(lambda _: _renew(client, auth))
         reader = cls(client)
@@ -92,8 +97,11 @@ class StoreReader:
             if left_s <= 0:
                 reader.close()
                 raise StoreSilentError(f"the store at {hosts} opened no session within {timeout_s:g} s")
-            if not is_connected.wait(min(left_s, reader._silence_left_s())):
+            if not is_connected.wait(min(left_s, reader._silence_left_s(), FIRST_WORD_S)):
                 reader._unanswered()
+            if not is_said and time.monotonic() >= began_s + FIRST_WORD_S and not is_connected.is_set():
+                _log.warning("the store at %s has opened no session yet; trying for %.3g s", hosts, timeout_s)
+                is_said = True
         reader._answered()
         return reader
 
