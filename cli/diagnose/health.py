@@ -291,6 +291,8 @@ def _with_load(found: ServerFinding, load: messages.ServerLoad | None) -> Server
 
 
 def _start_hint(given: Globals) -> str:
+    if given.explicit_store() is not None or knows_masters_alone(given):
+        return "Is the cluster up, and are these its addresses? `rk up` starts a cluster here."
     where = "" if given.data_dir is None else f" --data-dir {given.data_dir}"
     return f"Is the cluster up? Start the one in {given.data_path}: rk up{where}"
 
