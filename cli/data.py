@@ -185,7 +185,7 @@ def put(
         raise UsageFaultError(f"table {table!r} has no columns: write KEY VALUE", "Put a value with blanks in quotes.")
     key, value = words
     data = sys.stdin.buffer.read() if value == "-" else bytes_of(value, is_base64=is_base64)
-    done = f"put {len(data)} bytes at {key}"
+    done = f"put {output.count(len(data), 'byte')} at {key}"
     if if_absent or if_value is not None:
         return _compare_and_set(given, table, key, if_value, data, done, timeout_s)
     with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}", math.inf):
