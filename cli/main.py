@@ -80,7 +80,9 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
         "Every step of a region, table or server, with actor and cause.",
     ),
     CommandEntry(_LOOK, "state", "cli.diagnose.past.state:state", "The whole cluster as it was at a time or zxid."),
-    CommandEntry(_LOOK, "debug", "cli.debug.command:debug", "The files of a stopped region server, in words."),
+    CommandEntry(
+        _LOOK, "debug", "cli.debug.command:debug", "A bundle for the report of a fault; stopped servers' files."
+    ),
     CommandEntry(_LOOK, "runs", "cli.diagnose.past.runs:runs", "What each startup, failover and bulk assignment took."),
     CommandEntry(_LOOK, "tablet", "cli.tablets.command:tablet", "Tablets: health, leader, members, and why; copies."),
     CommandEntry(_CHANGE, "table", "cli.tables:table", "Create, list, alter, enable, disable, delete tables."),

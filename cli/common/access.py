@@ -418,10 +418,10 @@ def open_store(
 
 def _accepts_any(addresses: Sequence[str], timeout_s: float) -> bool:
     """Return True as soon as one address accepts a TCP connection."""
-    return any(one.result() for one in as_completed([_begun(is_answering, one, timeout_s) for one in addresses]))
+    return any(one.result() for one in as_completed([begun(is_answering, one, timeout_s) for one in addresses]))
 
 
-def _begun(ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Future[T]:
+def begun(ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Future[T]:
     """Begin a question on a thread of its own. The process ends without its answer; it would wait for a pool's."""
     answer: Future[T] = Future()
 
@@ -476,8 +476,8 @@ class _Look:
         # Two connections one after the other for `misfit`, and two for `answer_of`.
         probe_s = max(_LOOK_S, min(PROBE_S, timeout_s / 2))
         self._names = store.names
-        self._misfits = [_begun(misfit, split_address(one), store.access, probe_s) for one in store.addresses]
-        self._answers = {one: _begun(answer_of, one, probe_s, store.access) for one in store.addresses}
+        self._misfits = [begun(misfit, split_address(one), store.access, probe_s) for one in store.addresses]
+        self._answers = {one: begun(answer_of, one, probe_s, store.access) for one in store.addresses}
 
     def check(self) -> None:
         """Raise CliError if a node has shown that `access` does not match the store."""

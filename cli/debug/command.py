@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from cli.common.options import global_options
+from cli.common.views.help import CommandGroup
 
 #: Name of a command of `rk debug tablet`, its attribute in `cli.debug.tablet`, and one line of help.
 _TABLET: Final = {
@@ -40,10 +41,26 @@ class _TabletGroup(click.Group):
             formatter.write_dl([(name, entry[1]) for name, entry in _TABLET.items()])
 
 
-@click.group()
+class _DebugGroup(CommandGroup):
+    """`tablet`, and `bundle`, which is imported when it is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names."""
+        return ["bundle", *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return one command; None for an unknown name."""
+        if cmd_name != "bundle":
+            return super().get_command(ctx, cmd_name)
+        from cli.debug.bundle.command import bundle  # it loads much of `rk`
+
+        return bundle
+
+
+@click.group(cls=_DebugGroup)
 @global_options
 def debug() -> None:
-    """The files of stopped daemons, in words. Nothing is written."""
+    """One file for the report of a fault; the files of stopped daemons, in words."""
 
 
 @debug.group(cls=_TabletGroup)

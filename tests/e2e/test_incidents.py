@@ -19,6 +19,7 @@ import select
 import shutil
 import struct
 import subprocess
+import tarfile
 import termios
 import time
 from collections.abc import Iterator
@@ -166,7 +167,7 @@ def test_masters_that_are_frozen(up: LocalUp) -> None:
     healthy(up)
 
 
-def test_a_store_without_a_majority(up: LocalUp) -> None:
+def test_a_store_without_a_majority(up: LocalUp, tmp_path: Path) -> None:
     """B3: the living node is not taken for the broken one, and the wait ends when it was told to."""
     with frozen(up, "store-1", "store-2"):
         # A follower keeps its role until it has heard nothing from the leader for an election timeout.
@@ -215,7 +216,23 @@ def test_a_store_without_a_majority(up: LocalUp) -> None:
               ...
         """,
         )
+        bundled(up, tmp_path / "bundle.tgz")
     healthy(up)
+
+
+def bundled(up: LocalUp, target: Path) -> None:
+    """Check the bundle of a cluster whose store has no majority: all processes are in it, and no secret."""
+    told(up, f"debug bundle --output {target}")
+    with tarfile.open(target) as archive:
+        texts = {one.name.partition("/")[2]: archive.extractfile(one).read().decode() for one in archive}  # type: ignore[union-attr]
+    assert "T (stopped)" in texts["processes/store-1/process.txt"]
+    assert "processes/store-1/srvr.txt: " in texts["summary.txt"]
+    assert json.loads(texts["processes/store-3/status.json"])["serving"] is False
+    for name in ("master-1", "master-2", "server-1", "server-2", "server-3"):
+        assert {f"processes/{name}/{page}" for page in ("status.json", "health.json", "metrics.txt")} < set(texts)
+    key = json.loads((up.data_dir / CERTS_DIR / "user.admin.json").read_text())["key"]
+    secrets = (key, (up.data_dir / SUPER_FILE).read_text().strip())
+    assert not any(secret in text for text in texts.values() for secret in secrets)
 
 
 def test_one_address_of_the_store_is_enough(up: LocalUp, monkeypatch: pytest.MonkeyPatch) -> None:

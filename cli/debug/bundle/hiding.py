@@ -1,0 +1,93 @@
+"""What a bundle must not contain: secrets, and on request the keys of regions and rows. Pure but for reading files.
+
+Two nets. The values that are secrets here are known, and are replaced wherever they stand. And what is named like a
+secret loses its value, also if nobody here knows it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+HIDDEN: Final = "(hidden)"
+#: Shorter values are found by chance: a word of a log is no secret.
+_LEAST: Final = 8
+_WORDS: Final = "password|passwd|secret|token|credential|store[-_]auth|store[-_]sasl|private[-_.]?key"
+#: A value of such a name; a file's name (@FILE) and a path stay.
+_NAMED: Final = re.compile(
+    rf"""(?i)(["']?[\w.\-]*(?:{_WORDS})[\w.\-]*["']?\s*[:=]\s*["']?)(?![@/"'\s])([^\s"',}}\]]+)"""
+)
+_PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S)
+_PUBLIC: Final = ("cluster", "kind", "name", "number", "user")
+_FILE_BYTES_MAX: Final = 1 << 16
+#: A key in a sentence stands in quotes, a range of keys in brackets; in JSON keys have fields of these names.
+_QUOTED: Final = re.compile(r"'(?:[^'\\\n]|\\.)*'")
+_RANGE: Final = re.compile(r"\[[^\[\]\n]*, [^\[\]\n]*?\)")
+_FIELD: Final = re.compile(r'("(?:start_key|end_key|start|end|key|at|split|splits|bounds)":\s*)"(?:[^"\\]|\\.)*"')
+
+
+class Hider:
+    """Takes secrets, and keys if wanted, out of texts."""
+
+    def __init__(self, secrets: Iterable[str], *, keys: bool = False) -> None:
+        """`secrets`: values that are known to be secret. `keys`: hide keys as well."""
+        longest_first = sorted({one for one in secrets if len(one) >= _LEAST}, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self.hides_keys = keys
+
+    def text(self, text: str) -> str:
+        """Return the text without them."""
+        if self._known is not None:
+            text = self._known.sub(HIDDEN, text)
+        text = _PRIVATE_KEY.sub(HIDDEN, text)
+        text = _NAMED.sub(rf"\g<1>{HIDDEN}", text)
+        if self.hides_keys:
+            text = _FIELD.sub(rf'\g<1>"{HIDDEN}"', _RANGE.sub(f"[{HIDDEN})", _QUOTED.sub(f"'{HIDDEN}'", text)))
+        return text
+
+
+def secrets_in(directories: Iterable[Path], files: Iterable[Path]) -> set[str]:
+    """Return every value that is a secret in directories of credentials, and in files of one credential a line."""
+    found: set[str] = set()
+    for directory in directories:
+        for path in sorted(directory.rglob("*")):
+            found.update(_secrets_of(path))
+    for path in files:
+        for line in _read(path).splitlines():
+            found.update((line.strip(), line.strip().partition(":")[2]))
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_FILE_BYTES_MAX).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _secrets_of(path: Path) -> Iterator[str]:
+    """Yield the secrets in a file of credentials; a certificate has none."""
+    text = _read(path) if path.is_file() else ""
+    if path.suffix == ".json":
+        try:
+            yield from _values(msgspec.json.decode(text.encode()), "")
+        except ValueError:
+            yield from text.split()
+    elif "PRIVATE KEY" in text or "BEGIN" not in text:
+        yield from (line.strip() for line in text.splitlines() if not line.startswith("-----"))
+
+
+def _values(value: Any, name: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _values(one, str(key))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _values(one, name)
+    elif isinstance(value, str) and name not in _PUBLIC:
+        yield value
