@@ -13,6 +13,7 @@ from cli.common import output
 from cli.common.connect import Cluster, open_cluster
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.common.views.help import CommandGroup
 from regions import messages
 from regions.records.kinds import pool_words
 
@@ -20,7 +21,7 @@ from regions.records.kinds import pool_words
 _SHOWN: Final = 30
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @global_options
 def balance() -> None:
     """Even out regions, bytes and load over the servers: automatically, in single rounds, or as a dry run.

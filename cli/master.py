@@ -8,11 +8,12 @@ import click
 
 from cli.common.options import Globals, daemon_options, global_options, spark_options
 from cli.common.staleness import duration_ms
+from cli.common.views.help import CommandGroup
 from coord.errors import ConfigError
 from master.settings import ENGINES, MasterSettings, limits_of
 
 
-@click.group("master")
+@click.group("master", cls=CommandGroup)
 @global_options
 def master() -> None:
     """A master: decides which server gets which region."""

@@ -17,6 +17,7 @@ from cli.common.lookup import key_text
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
+from cli.common.views.help import CommandGroup
 from cli.common.views.lists import Key, Listing, listed
 from cli.common.waiting import waiting
 from cli.shell import complete
@@ -30,7 +31,7 @@ from regions.records.partitioning import place
 _GRACE_S: Final = 5.0
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @global_options
 def region() -> None:
     """List, move, split, merge, assign, unassign and retry regions."""

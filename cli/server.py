@@ -18,6 +18,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, daemon_options, global_options
 from cli.common.peers import peer_options, peer_secret, peer_tls
 from cli.common.staleness import duration_ms
+from cli.common.views.help import CommandGroup
 from cli.common.views.lists import Key, Listing, listed
 from cli.diagnose import reach
 from cli.identity import new_identity
@@ -37,7 +38,7 @@ from regions.records.model import BarRecord
 _GRACE_S: Final = 5.0
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @global_options
 def server() -> None:
     """Run, list, drain, retire and fence region servers."""

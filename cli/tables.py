@@ -17,6 +17,7 @@ from cli.common.errors import UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
+from cli.common.views.help import CommandGroup
 from cli.common.views.lists import Key, Listing, listed
 from cli.replicas import alter_replicas, check_alone
 from cli.shell import complete
@@ -49,7 +50,7 @@ ASK_S: Final = 15.0
 _PAGE: Final = 10_000
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @global_options
 def table() -> None:
     """Create, list, describe, enable, disable, alter and delete tables."""

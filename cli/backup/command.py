@@ -21,6 +21,7 @@ from cli.common import output
 from cli.common.connect import open_cluster
 from cli.common.errors import CliError, ExitStatus, UsageFaultError
 from cli.common.options import Globals, global_options, json_option
+from cli.common.views.help import CommandGroup
 from cli.common.views.lists import Listing, listed
 from cli.common.waiting import takes_timeout
 from cli.rows.opening import open_regions
@@ -42,7 +43,7 @@ _threads = click.option(
 )  # fmt: skip
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @global_options
 def backup() -> None:
     """Save the rows of all regions and the store in a directory, check it, restore tables from it.

@@ -12,6 +12,7 @@ import click
 from cli.common import output
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.options import DEFAULT_DATA_DIR, Globals, apply_options, global_options
+from cli.common.views.help import CommandGroup
 from cli.common.waiting import say_nothing
 from cli.drill.records.history import list_drills, show_drill
 from cli.html.options import html_option
@@ -35,7 +36,7 @@ _EPILOG: Final = (
 )
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=CommandGroup, epilog=_EPILOG)
 @global_options
 def drill() -> None:
     """Break a part of a running cluster under load, measure what was unavailable, check the invariants.

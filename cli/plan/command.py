@@ -16,6 +16,7 @@ import numpy as np
 from cli.common import output
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options, spark_options
+from cli.common.views.help import CommandGroup
 from cli.html.options import html_option
 from cli.html.pages import write
 from cli.plan.apply import Now, abort, apply, census_now, list_command, list_plans, resume, show_plan
@@ -45,7 +46,7 @@ _CLUSTER: Final = "cluster"
 _directory = click.Path(path_type=Path, file_okay=False)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @global_options
 def plan() -> None:
     """Bulk plans: create one, show it, compare it, apply it.

@@ -16,6 +16,7 @@ from cli.common.access import certs_dir_named, credentials_of, local_certs_dir
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import FIRST_USER, read_cluster
 from cli.common.options import Globals, global_options
+from cli.common.views.help import CommandGroup
 from cli.security import daemons
 from cli.security.revoke import revoke, revoked
 from coord.errors import ConfigError
@@ -52,7 +53,7 @@ class ListedFile(NamedTuple):
     problem: str
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def certs() -> None:
     """Credentials of daemons and users: make, issue, rotate, show, revoke."""
 

@@ -9,6 +9,7 @@ import click
 from cli.common import output
 from cli.common.connect import open_cluster
 from cli.common.options import Globals, global_options
+from cli.common.views.help import CommandGroup
 from cli.shell import complete
 from regions import messages
 from regions.records.acts.grants import UserRole
@@ -57,7 +58,7 @@ def revoke(given: Globals, user: str, role: str, table: str, force: bool, dry_ru
     _change(given, messages.ChangeGrant(user, UserRole(role), table, granted=False, force=force, dry_run=dry_run))
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @global_options
 def acl() -> None:
     """Which user has which role."""

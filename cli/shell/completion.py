@@ -16,6 +16,7 @@ from click.shell_completion import ShellComplete, get_completion_class
 from cli.common import output
 from cli.common.errors import CliError
 from cli.common.options import Globals, global_options
+from cli.common.views.help import CommandGroup
 
 #: Variable by which the shell asks `rk` for completions.
 VARIABLE: Final = "_RK_COMPLETE"
@@ -33,7 +34,7 @@ _THEN: Final = {
 }
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def completion() -> None:
     """Completion of commands, options, tables, regions, servers and plans in the shell.
 

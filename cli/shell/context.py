@@ -16,6 +16,7 @@ from cli.common.access import as_absolute
 from cli.common.configuration import CLUSTER_KEYS, ConfigFile, file_named
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import PLACES, SETTINGS, Globals, complete_contexts, global_options
+from cli.common.views.help import CommandGroup
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -24,7 +25,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _CREDENTIALS: Final = ("store-auth", "store-sasl")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @global_options
 def context() -> None:
     """Clusters by name, kept in the configuration file: ~/.config/rk/config.toml, --config-file or RK_CONFIG_FILE.

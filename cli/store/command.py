@@ -14,6 +14,7 @@ import click
 from cli.common.errors import UsageFaultError
 from cli.common.options import apply_options, given_before, global_options, log_options
 from cli.common.peers import peer_tls
+from cli.common.views.help import WHOLE
 from coord.errors import ConfigError
 from coord.security import process
 from coord.security.principal import NODE, Principal
@@ -129,7 +130,7 @@ class _CoordGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any of them."""
-        own = [(name, self.commands[name].get_short_help_str()) for name in super().list_commands(ctx)]
+        own = [(name, self.commands[name].get_short_help_str(WHOLE)) for name in super().list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([*own, *((name, entry[1]) for name, entry in _ELSEWHERE.items())])
 

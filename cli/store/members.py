@@ -118,7 +118,8 @@ def add(given: Globals, node_id: int, peer: str, client: str | None, observer: b
 def remove(given: Globals, node_id: int) -> None:
     """Remove node ID from a running store, whether the node runs or not. A leader transfers leadership first.
 
-    Rejected if the remaining nodes that run are no majority. The process of the node exits on its own.
+    Rejected if the remaining nodes that run are no majority. The process of the node ends
+    by itself 10 s later.
     """
     began = time.monotonic()
     with MemberRequests(given) as store:

@@ -17,6 +17,7 @@ from cli.common.connect import open_cluster
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.common.views.help import CommandGroup
 from cli.common.views.lists import Key, Listing, listed
 from cli.shell import complete
 from cli.tablets.copies import cancel, copy, jobs
@@ -32,7 +33,7 @@ from regions import messages
 from regions.messages import TabletHealth, TabletList, TabletStatus
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @global_options
 def tablet() -> None:
     """List tablets, show, move or change one, copy replicas. Tablets are the regions of tables with several replicas

@@ -12,6 +12,7 @@ from cli.common import output
 from cli.common.errors import NotFoundError, UsageFaultError
 from cli.common.local import environment
 from cli.common.options import Globals, global_options
+from cli.common.views.help import CommandGroup
 from cli.topology.credentials import credentials
 from cli.topology.load import USUAL_FILE, load, local_data_dir
 from cli.topology.model import PlacedDaemon, Topology
@@ -20,7 +21,7 @@ from cli.topology.words import address, arguments, data_dir
 _FILE = click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default=USUAL_FILE)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @global_options
 def topology() -> None:
     """A topology file: what a cluster consists of, and where each daemon runs.

@@ -41,6 +41,7 @@ from cli.common.local import (
 from cli.common.options import DEFAULT_DATA_DIR, Globals, own_masters_options, spark_options, variable_of
 from cli.common.staleness import duration_ms
 from cli.common.views.display import Display, choose
+from cli.common.views.help import CommandGroup
 from cli.common.waiting import say_nothing
 from cli.security import daemons
 from cli.splits import specs_of_csv, usage_faults
@@ -85,7 +86,7 @@ class StopRequested(BaseException):
     """Ctrl-C or SIGTERM. A BaseException, so that `except Exception` does not catch it."""
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option(
     "--topology",
     type=click.Path(dir_okay=False, path_type=Path),

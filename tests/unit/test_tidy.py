@@ -41,7 +41,6 @@ ROOMS_IN_CIRCLES: Final[set[str]] = set()
 DUPLICATE_CLASSES: Final[set[str]] = set()
 #: Definitions whose users are still to be written, or that a base class of another project calls.
 UNUSED: Final[set[str]] = {
-    "cli.main.format_commands",
     "coord.tls.listening.writeSequence",
     "pyspark_regionkeeper.source.pushFilters",
 }
