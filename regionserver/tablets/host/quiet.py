@@ -112,7 +112,7 @@ class QuietGroups:
         lead = core.leadership
         if lead is None or not lead.has_committed_in_term() or not group.is_settled():
             return False
-        if lead.transferee or core.configs.current.pre_voters or group.refusals:
+        if lead.transferee or core.configs.current.pre_voters:
             return False
         if not beats.disk_answers or beats.is_full or not self._is_majority_there(group):
             return False
@@ -121,8 +121,9 @@ class QuietGroups:
         for peer in lead.peers:
             server = group.servers.get(peer.peer, "")
             if beats.is_there(server):
+                runs = peer.counts and peer.last_received > oldest and peer.peer not in group.refusals
                 has_all = peer.match == log.last and peer.commit_sent == log.commit
-                if not (has_all and peer.counts and peer.last_received > oldest and self._reads_quiet(server)):
+                if not (runs and has_all and self._reads_quiet(server)):
                     return False
         return True
 

@@ -141,6 +141,16 @@ def test_a_leader_with_a_doubt_stays_awake(hosts: Hosts, doubt: str) -> None:
     assert not turn.quiet._may_be_quiet(group)
 
 
+def test_a_removed_member_that_refuses_keeps_nobody_awake(hosts: Hosts) -> None:
+    """A late message of a former member makes its server known again, and the server refuses the answer."""
+    name = hosts.elect()
+    hosts.ticks(HEARTBEAT_TICKS)
+    group = group_on(hosts, name)
+    group.servers[9] = "s9"
+    group.refusals[9] = Refusal("t", Word.DELETED, 9, group.core.id)
+    assert hosts.servers[name].turn.quiet._may_be_quiet(group)
+
+
 def test_a_leader_that_wakes_takes_its_time_again_and_wakes_the_others_with_the_next_beat(hosts: Hosts) -> None:
     """A request at a leader that is awake already causes no additional heartbeat."""
     name = rest(hosts)
