@@ -47,6 +47,7 @@ _MODULES: Final = {
     "regions/assign": "assigner decisions moves order_followup orders outbox placement replacement selection servers"
     " transition_writes",
     "regions/cluster": "causes deadlines entities mirror state work",
+    "regions/cluster/reads": "changed",
     "regions/diagnose": "invariants",
     "regions/diagnose/live": "work_in_progress",
     "regions/liveness": "reports",

@@ -26,8 +26,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.client.session import EVENT_GAP, SessionState
+from coord.client.watches import Event
 from coord.errors import CoordError, RetryableError
-from coord.wire.records import EVENT_DATA_CHANGED
 from master.assignment.balancer import Balancing
 from master.assignment.dispatch import Dispatcher
 from master.assignment.effects import AssignerEffects
@@ -37,12 +37,9 @@ from master.assignment.registry import Registry, take_over
 from master.assignment.roll_call import first_heartbeat, holders_of, wait_ms
 from master.assignment.server_events import ServerEvents
 from master.assignment.transitions import (
-    OPENING_UNREAD_MS,
     TransitionReader,
     TransitionWriter,
     Write,
-    is_only_begun,
-    is_own_write,
     read_missed_changes,
     wipe_ops,
 )
@@ -86,7 +83,6 @@ from regions.records.model import (
     RunRecord,
     ServerRecord,
 )
-from regions.records.replica_key import replica_key
 from regions.records.znodes import decode_region
 from regions.replication.recovery import is_startup, to_wipe
 from regions.transitions.states import Cause
@@ -198,7 +194,7 @@ class ActiveMaster:
     async def _begin(self) -> None:
         """Watch, load, then decide (MF-01 to MF-03). A startup also wipes transitions and waits for servers."""
         self.phases.begin("load")
-        await self._client.add_watch(self._layout.unassigned, self._unassigned_event, recursive=True)
+        await self._client.watch_below(self._layout.unassigned, self._unassigned_events)
         await self.registry.start()
         await self.balancing.load()
         warm = await self._hand_over()
@@ -323,7 +319,7 @@ class ActiveMaster:
             self._stop_listening()
         if self._client.state is SessionState.CONNECTED:
             # A later tenure in the same session adds its own watch.
-            self._client.remove_watch(self._layout.unassigned, self._unassigned_event).addErrback(lambda _: None)
+            self._client.remove_watch(self._layout.unassigned, self._unassigned_events).addErrback(lambda _: None)
         self.operations.locks.fail(Deposed(reason))
         self._waiters.fail(Deposed(reason))
         self.store_session.fail(Deposed(reason))
@@ -422,27 +418,18 @@ class ActiveMaster:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _unassigned_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - read the znode
+    def _unassigned_events(self, events: list[Event]) -> None:
         if self.is_over:
             return
-        if event_type == EVENT_GAP:
+        if events[0][0] == EVENT_GAP:
             self._gap()
             return
-        found = self._layout.parse_transition(path)
-        if found is None:
-            return
-        if self.keeper.watch_event(event_type, *found):
+        replicas, tablets = self.assigner.world.replicas, self.keeper.keeper.tablets
+        others = self._reader.changed.see(events, self._layout.unassigned, replicas, tablets, self._now_ms())
+        for event_type, region_id, number in others:
+            self.keeper.watch_event(event_type, region_id, number)
+        if others or len(self._reader.changed):
             self.schedule()
-            return
-        replica = self.assigner.world.replicas.get(replica_key(*found))
-        if replica is not None and is_own_write(replica, event_type):
-            return  # if another process made the change, our write is refused, and the znode is read then
-        begun = replica is not None and event_type == EVENT_DATA_CHANGED and is_only_begun(replica)
-        # A server takes OFFLINE only to OPENING, and OPENING needs no action of the master (RT-18).
-        if begun and self._reader.put_later(*found, self._now_ms() + OPENING_UNREAD_MS):
-            return
-        self._reader.put(*found)
-        self.schedule()
 
     def _servers_changed(
         self, servers: list[ServerRecord], draining: list[str], fences: list[FenceRecord], bars: list[BarRecord]
@@ -471,7 +458,7 @@ class ActiveMaster:
         self._ticking = self._reactor.callLater(TICK_S, self._tick)
         if self.is_open and not self.store_session.is_paused:
             self.assigner.tick(self._now_ms())
-            self._reader.due(self._now_ms())
+            self._reader.changed.due(self._now_ms())
             self.keeper.tick()
             moves = self.balancing.tick()
             origin = self.assigner.causes.begin("timer: a round of the balancer") if moves else None

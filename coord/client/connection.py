@@ -67,8 +67,8 @@ class ConnectionOwner(Protocol):
         """Handle the end of the connection. Called exactly once, before the pending requests fail."""
         ...
 
-    def event_received(self, event: r.WatcherEvent, zxid: int) -> None:
-        """Handle a fired watch."""
+    def events_received(self, block: bytes, frames: list[tuple[int, int]], at: int) -> int:
+        """Handle notifications of fired watches, the first in `frames[at]`. Return the index after the last one."""
         ...
 
     def watch_confirmed(self, order: WatchOrder, *, exists: bool) -> None:
@@ -228,12 +228,18 @@ class StoreConnection(protocol.Protocol):
     def _take_replies(self, block: bytes, frames: list[tuple[int, int]]) -> None:
         """Fire the Deferred of each reply. Raise RemoteProtocolError for a reply out of order or malformed."""
         pending = self._pending
-        for at, end in frames:
+        number, count = 0, len(frames)
+        while number < count:
             if self.phase == DEAD:
                 return
+            at, end = frames[number]
             xid, zxid, err = _reply_header_at(block, at)
+            if xid == r.XID_NOTIFICATION:
+                number = self._owner.events_received(block, frames, number)
+                continue
+            number += 1
             if xid < 0:
-                self._take_special(xid, zxid, err, block, at + r.REPLY_HEADER_BYTES, end)
+                self._take_special(xid, err)
                 continue
             if not pending or pending[0][0] != xid:
                 raise RemoteProtocolError(f"received reply {xid}, expected {pending[0][0] if pending else 'none'}")
@@ -260,11 +266,9 @@ class StoreConnection(protocol.Protocol):
             else:
                 answer.callback(result)
 
-    def _take_special(self, xid: int, zxid: int, err: int, block: bytes, at: int, end: int) -> None:
-        """Handle events and the replies that are not in request order."""
-        if xid == r.XID_NOTIFICATION:
-            self._owner.event_received(r.decode_watcher_event(block, at, end), zxid)
-        elif xid == r.XID_PING and err == SESSION_CLOSED_REQUIRE_SASL_AUTH:
+    def _take_special(self, xid: int, err: int) -> None:
+        """Handle the replies that are not in request order."""
+        if xid == r.XID_PING and err == SESSION_CLOSED_REQUIRE_SASL_AUTH:
             self._owner.auth_refused(self)
         elif xid == r.XID_PING and self._pings_ms:
             self.proven_ms = max(self.proven_ms, self._pings_ms.popleft())

@@ -22,9 +22,11 @@ from coord.client.watches import (
     KIND_DATA,
     KIND_EXIST,
     KIND_PERSISTENT,
+    KIND_RECEIVER,
     KIND_RECURSIVE,
     WatchBook,
     WatchCallback,
+    WatchReceiver,
 )
 from coord.errors import BadArguments, NoNode, OperationError, ThrottledOp
 from coord.wire import records as r
@@ -225,7 +227,19 @@ class Requests:
         full = self._full(path)
         return self._ask(r.OP_ADD_WATCH, path, r.encode_path_version(full, mode), None, (kind, full, callback))
 
-    def remove_watch(self, path: str, callback: WatchCallback | None = None, recursive: bool = True) -> Deferred[None]:
+    def watch_below(self, path: str, receiver: WatchReceiver) -> Deferred[None]:
+        """Like a recursive `add_watch`, but `receiver` takes a list of events: those that arrive together.
+
+        EVENT_GAP comes alone. An event that also fires another watch of this session comes alone, too, so that each
+        callback gets the events in their order.
+        """
+        full = self._full(path)
+        body = r.encode_path_version(full, r.WATCH_PERSISTENT_RECURSIVE)
+        return self._ask(r.OP_ADD_WATCH, path, body, None, (KIND_RECEIVER, full, receiver))
+
+    def remove_watch(
+        self, path: str, callback: WatchCallback | WatchReceiver | None = None, recursive: bool = True
+    ) -> Deferred[None]:
         """Remove a persistent watch, for one callback or all. Fails with NoWatcher if the server has no such watch."""
         kind, watcher = (
             (KIND_RECURSIVE, r.WATCHER_PERSISTENT_RECURSIVE) if recursive else (KIND_PERSISTENT, r.WATCHER_PERSISTENT)

@@ -39,7 +39,7 @@ from coord.client.connection import StoreConnection, WatchOrder
 from coord.client.hosts import HostCycle, parse_hosts
 from coord.client.requests import Requests
 from coord.client.secured import Secured
-from coord.client.watches import WatchBook, WatchCallback
+from coord.client.watches import Event, WatchBook
 from coord.env import Clock, Rng
 from coord.env_os import OsClock, OsEntropy, OsRng
 from coord.errors import AuthFailed, ConnectionLoss, InvalidTransition, OperationError, SessionExpired
@@ -368,7 +368,7 @@ class ZkClient(Requests):
         def notify(_: object) -> None:
             still = set(self._watches.persistent())
             for path, callback in filter(still.__contains__, notified):
-                self._call(callback, EVENT_GAP, self._shown(path), connection.last_zxid)
+                self._deliver(callback, [(EVENT_GAP, self._shown(path), connection.last_zxid)])
 
         requests = [
             connection.ask(r.OP_SET_WATCHES2, r.encode_set_watches(sets, second=True), None, "") for sets in batches
@@ -410,18 +410,25 @@ class ZkClient(Requests):
         kind, path, callback = order
         self._watches.add(self._kind_for(kind, exists=exists), path, callback)
 
-    def event_received(self, event: r.WatcherEvent, zxid: int) -> None:
-        """Run the callbacks of a fired watch."""
-        event_type = event.event_type
-        callbacks = self._watches.fire(event_type, event.path)
-        path = self._shown(event.path) if callbacks else ""
-        for callback in callbacks:
-            self._call(callback, event_type, path, zxid)
+    def events_received(self, block: bytes, frames: list[tuple[int, int]], at: int) -> int:
+        """Run the callbacks of fired watches. Return the index of the first frame that was not taken."""
+        fired = self._watches.take(block, frames, at, self._chroot_length)
+        for callback in fired.callbacks:
+            self._deliver(callback, fired.events)
+        return fired.end
 
-    def _call(self, callback: WatchCallback, event_type: int, path: str, zxid: int) -> None:
+    def _deliver(self, callback: Callable[..., object], events: list[Event]) -> None:
+        """Give events to the callback of a watch: all at once, or one after the other."""
+        if self._watches.is_receiver(callback):
+            self._call(callback, events)
+        else:
+            for event in events:
+                self._call(callback, *event)
+
+    def _call(self, callback: Callable[..., object], *arguments: object) -> None:
         """Run a watch callback; log an exception in it and go on with the other callbacks."""
         try:
-            running = callback(event_type, path, zxid)
+            running = callback(*arguments)
         except Exception:  # any error is the callback's: log it and protect the other callbacks
             self._callback_failed(Failure())  # type: ignore[no-untyped-call]
             return

@@ -3,6 +3,9 @@
 Paths are the server's (chroot included, bytes). One-shot watches are removed by the event that fires them; persistent
 ones stay until they are removed or the session ends. The table of which event fires which kind is ZooKeeper's
 (ZKWatchManager.materialize).
+
+A *receiver* is a callback of a recursive watch that takes many events in one call. Consecutive events that only
+receivers get, and all of the same receivers, are delivered together.
 """
 
 from __future__ import annotations
@@ -10,22 +13,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from coord.wire.codec import REPLY_HEADER, decode_watcher_event
 from coord.wire.records import (
     EVENT_CHILDREN_CHANGED,
     EVENT_CREATED,
     EVENT_DATA_CHANGED,
     EVENT_DELETED,
+    REPLY_HEADER_BYTES,
+    XID_NOTIFICATION,
     WatchSets,
 )
 
-#: (event type, the caller's path, zxid of the change or -1). The return value is ignored unless awaitable.
+#: (event type, the caller's path, zxid of the change or -1)
+Event = tuple[int, str, int]
+#: Takes the fields of an event. The return value is ignored unless awaitable.
 WatchCallback = Callable[[int, str, int], object]
+#: Takes events in their order, at least one.
+WatchReceiver = Callable[[list[Event]], object]
+#: A WatchCallback or a WatchReceiver.
+_Callback = Callable[..., object]
 
 KIND_DATA: Final = 0  #: one-shot, on a znode that exists
 KIND_EXIST: Final = 1  #: one-shot, on a znode that does not exist yet
 KIND_CHILD: Final = 2  #: one-shot, on the list of children
 KIND_PERSISTENT: Final = 3  #: data, children and existence of one path
 KIND_RECURSIVE: Final = 4  #: data and existence of a path and all below it
+KIND_RECEIVER: Final = 5  #: like KIND_RECURSIVE, the callback is a receiver; in `add` only
 
 #: The one-shot kinds that an event fires and removes.
 _FIRES: Final[dict[int, tuple[int, ...]]] = {
@@ -41,6 +54,17 @@ SET_WATCHES_BYTES_MAX: Final = 128 * 1024
 #: Entries of the cache of recursive callbacks by directory.
 DIRECTORIES_MAX: Final = 4_096
 
+_header_at: Final = REPLY_HEADER.unpack_from
+
+
+class FiredEvents:
+    """Events in their order, the callbacks that get each of them, and the index of the frame after the last event."""
+
+    def __init__(self, callbacks: list[_Callback], events: list[Event], end: int) -> None:
+        self.callbacks = callbacks
+        self.events = events
+        self.end = end
+
 
 class WatchBook:
     """The watches of one session."""
@@ -48,32 +72,95 @@ class WatchBook:
     def __init__(self) -> None:
         #: kind -> path -> callbacks in the order of registration; a dict as an ordered set: the same callback
         #: registered twice fires once, as in the Java client.
-        self._kinds: list[dict[bytes, dict[WatchCallback, None]]] = [{}, {}, {}, {}, {}]
+        self._kinds: list[dict[bytes, dict[_Callback, None]]] = [{}, {}, {}, {}, {}]
+        #: Callbacks that are receivers.
+        self._receivers: set[_Callback] = set()
         #: Cache: directory of an event's path -> recursive callbacks. Most events are in a few directories.
-        self._above: dict[bytes, dict[WatchCallback, None]] = {}
+        self._above: dict[bytes, dict[_Callback, None]] = {}
+        #: Cache: directory -> its recursive callbacks if all of them are receivers; equal lists are one object.
+        self._received: dict[bytes, list[_Callback] | None] = {}
 
-    def add(self, kind: int, path: bytes, callback: WatchCallback) -> None:
+    def add(self, kind: int, path: bytes, callback: _Callback) -> None:
         """Register `callback`. Call this after the server has confirmed the watch."""
+        if kind == KIND_RECEIVER:
+            self._receivers.add(callback)
+            kind = KIND_RECURSIVE
         self._kinds[kind].setdefault(path, {})[callback] = None
-        self._above.clear()
+        self._forget_above()
 
-    def discard(self, kind: int, path: bytes, callback: WatchCallback | None) -> None:
-        """Remove `callback`, or with None all callbacks of that kind and path."""
+    def _forget_above(self) -> None:
         self._above.clear()
+        self._received.clear()
+
+    def discard(self, kind: int, path: bytes, callback: _Callback | None) -> None:
+        """Remove `callback`, or with None all callbacks of that kind and path."""
+        self._forget_above()
         callbacks = self._kinds[kind].get(path, {})
         if callback is not None:
             callbacks.pop(callback, None)
         if callback is None or not callbacks:
             self._kinds[kind].pop(path, None)
+        if kind == KIND_RECURSIVE:
+            self._receivers &= {one for callbacks in self._kinds[kind].values() for one in callbacks}
 
-    def others(self, kind: int, path: bytes, callback: WatchCallback | None) -> bool:
+    def is_receiver(self, callback: _Callback) -> bool:
+        """Return True if `callback` takes a list of events."""
+        return callback in self._receivers
+
+    def others(self, kind: int, path: bytes, callback: _Callback | None) -> bool:
         """Return True if callbacks other than `callback` need the same watch."""
         callbacks = self._kinds[kind].get(path, {})
         return callback is not None and any(other != callback for other in callbacks)
 
-    def fire(self, event_type: int, path: bytes) -> list[WatchCallback]:
+    def take(self, block: bytes, frames: list[tuple[int, int]], at: int, chroot_length: int) -> FiredEvents:
+        """Decode the notification in `frames[at]`, and those behind it that go to the same callbacks.
+
+        `chroot_length` bytes are cut off each path. Raise RemoteProtocolError for a malformed notification.
+        """
+        events: list[Event] = []
+        receivers: list[_Callback] = []
+        while at < len(frames):
+            begin, end = frames[at]
+            xid, zxid, _ = _header_at(block, begin)
+            if xid != XID_NOTIFICATION:
+                break
+            event = decode_watcher_event(block, begin + REPLY_HEADER_BYTES, end)
+            found = self._only_receivers(event.event_type, event.path)
+            if events and found is not receivers:
+                break
+            at += 1
+            if found is None:
+                callbacks = self.fire(event.event_type, event.path)
+                path = event.path[chroot_length:].decode() if callbacks else ""
+                return FiredEvents(callbacks, [(event.event_type, path or "/", zxid)], at)
+            receivers = found
+            events.append((event.event_type, event.path[chroot_length:].decode() or "/", zxid))
+        return FiredEvents(receivers, events, at)
+
+    def _only_receivers(self, event_type: int, path: bytes) -> list[_Callback] | None:
+        """Return the callbacks of an event if it has some, and all are receivers that watch a znode above `path`."""
+        kinds = self._kinds
+        if event_type == EVENT_CHILDREN_CHANGED or not self._receivers or len(path) < 2:
+            return None
+        for paths in kinds:
+            if path in paths:
+                return None
+        directory = path[: path.rindex(b"/")] or b"/"
+        if directory not in self._received:
+            above = list(self._recursive_callbacks(directory))
+            known = above if above and all(one in self._receivers for one in above) else None
+            if len(self._received) >= DIRECTORIES_MAX:
+                self._received.clear()
+            for same in self._received.values():
+                if same == known:
+                    known = same
+                    break
+            self._received[directory] = known
+        return self._received[directory]
+
+    def fire(self, event_type: int, path: bytes) -> list[_Callback]:
         """Return the callbacks of an event, each once, and remove the one-shot watches that it fires."""
-        found: dict[WatchCallback, None] = {}
+        found: dict[_Callback, None] = {}
         kinds = self._kinds
         for kind in _FIRES.get(event_type, ()):
             if kinds[kind]:
@@ -88,7 +175,7 @@ class WatchBook:
                 found.update(self._recursive_callbacks(path[: path.rindex(b"/")] or b"/"))
         return list(found)
 
-    def _recursive_callbacks(self, directory: bytes) -> dict[WatchCallback, None]:
+    def _recursive_callbacks(self, directory: bytes) -> dict[_Callback, None]:
         """Return the recursive callbacks of `directory` and of its ancestors."""
         known = self._above.get(directory)
         if known is None:
@@ -101,7 +188,7 @@ class WatchBook:
             self._above[directory] = known
         return known
 
-    def persistent(self) -> list[tuple[bytes, WatchCallback]]:
+    def persistent(self) -> list[tuple[bytes, _Callback]]:
         """Return every persistent watch as (path, callback): the receivers of EVENT_GAP."""
         return [
             (path, callback)
@@ -128,7 +215,8 @@ class WatchBook:
         """Remove all watches: the session has ended, and the server's watches with it."""
         for paths in self._kinds:
             paths.clear()
-        self._above.clear()
+        self._receivers.clear()
+        self._forget_above()
 
 
 def _self_and_ancestors(path: bytes) -> Iterator[bytes]:

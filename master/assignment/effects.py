@@ -51,7 +51,7 @@ class AssignerEffects:
             case fx.SendOpen() | fx.SendClose():
                 self._dispatcher.send(effect)
             case fx.ReadTransition():
-                self._reader.put(effect.region_id, effect.replica)
+                self._reader.changed.put(effect.region_id, effect.replica)
             case fx.RequestPlan():
                 ensureDeferred(active_master.bulk_plans.make(effect)).addErrback(self._failed)
             case fx.Note():

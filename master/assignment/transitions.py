@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
@@ -26,12 +25,12 @@ from twisted.python.failure import Failure
 from coord.client.ops import Check, Create, Delete, GetData, ReadOp, SetData, WriteOp
 from coord.client.session import ZkClient
 from coord.errors import MultiFailed, NoNode, OperationError
-from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED, Stat
+from coord.wire.records import Stat
 from master.catalog import store
 from master.leadership.fence import BYTES_MAX, OPS_MAX, Fence, weight
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.entities import Replica
+from regions.cluster.reads.changed import ChangedTransitions
 from regions.cluster.state import ClusterState
 from regions.records.model import RegionState, TransitionRecord
 from regions.records.znodes import CorruptZnode, Layout, decode_transition, encode
@@ -44,8 +43,6 @@ log = Logger()
 IN_FLIGHT_MAX: Final = 8
 #: A partly filled multi is sent only while fewer multis than this are in flight.
 EAGER_BELOW: Final = 2
-#: A transition that has probably become OPENING is read after this time, unless another event comes first.
-OPENING_UNREAD_MS: Final = 1_500
 #: Znodes in one multi-read.
 READS_MAX: Final = 250
 READS_IN_FLIGHT_MAX: Final = 4
@@ -320,43 +317,19 @@ class TransitionReader:
         self._seen = seen
         self._batch_done = batch_done
         self._failed = failed
-        self._dirty: dict[tuple[str, int], None] = {}
-        #: Transitions to be read at a later time unless `put` comes first, by key. Insertion order is order of time.
-        self._later: dict[tuple[str, int], int] = {}
+        #: What is to be read. The caller queues transitions here, then calls `flush`.
+        self.changed = ChangedTransitions()
         self._in_flight = 0
         self._closed = False
         self.reads = 0
 
-    def put(self, region_id: str, replica: int) -> None:
-        """Queue a transition to be read."""
-        key = (region_id, replica)
-        self._later.pop(key, None)
-        self._dirty[key] = None
-
-    def put_later(self, region_id: str, replica: int, when_ms: int) -> bool:
-        """Queue a transition to be read at `when_ms`, unless `put` queues it earlier. Return False if it is queued."""
-        key = (region_id, replica)
-        if key in self._later or key in self._dirty:
-            return False
-        self._later[key] = when_ms
-        return True
-
-    def due(self, now_ms: int) -> None:
-        """Queue the transitions of `put_later` whose time has come."""
-        while self._later:
-            key, when_ms = next(iter(self._later.items()))
-            if when_ms > now_ms:
-                return
-            self.put(*key)  # takes the key out of `_later`
-
     def flush(self) -> None:
         """Send queued reads. A partly filled read waits while another read is in flight."""
-        while self._dirty and self._in_flight < READS_IN_FLIGHT_MAX:
-            if self._in_flight and len(self._dirty) < READS_MAX:
+        changed = self.changed
+        while len(changed) and self._in_flight < READS_IN_FLIGHT_MAX:
+            if self._in_flight and len(changed) < READS_MAX:
                 return
-            keys = list(islice(self._dirty, READS_MAX))
-            for key in keys:
-                del self._dirty[key]
+            keys = changed.take(READS_MAX)
             self._in_flight += 1
             self.reads += 1
             paths = [self._layout.transition(*key) for key in keys]
@@ -367,8 +340,7 @@ class TransitionReader:
     def close(self) -> None:
         """Stop reading and reporting."""
         self._closed = True
-        self._dirty.clear()
-        self._later.clear()
+        self.changed.clear()
 
     def _answered(self, results: list[Any], keys: list[tuple[str, int]], paths: list[str]) -> None:
         self._in_flight -= 1
@@ -395,30 +367,9 @@ class TransitionReader:
     def _not_answered(self, failure: Failure, keys: list[tuple[str, int]]) -> None:
         self._in_flight -= 1
         if not self._closed:
-            self._dirty.update(dict.fromkeys(keys))
+            for key in keys:
+                self.changed.put(*key)
             self._failed(failure)
-
-
-def is_own_write(replica: Replica, event_type: int) -> bool:
-    """Return True if a watch event of the transition reports the write that is in flight for `replica`."""
-    return replica.write is not None and event_type == event_of_write(replica.transition, replica.write.record)
-
-
-def event_of_write(before: TransitionRecord | None, after: TransitionRecord | None) -> int:
-    """Return the type of the watch event of a write that makes `after` out of `before`; None: no znode."""
-    if before is None:
-        return EVENT_CREATED
-    return EVENT_DELETED if after is None else EVENT_DATA_CHANGED
-
-
-def is_only_begun(replica: Replica) -> bool:
-    """Return True if a change of the transition's data can only be the server's step from OFFLINE to OPENING."""
-    transition = replica.transition
-    if transition is None or transition.state is not RegionState.OFFLINE or replica.is_writing:
-        return False
-    if replica.failure is not None:  # the master's next step depends on the value of the znode
-        return False
-    return replica.order is not None and replica.order.first_sent_ms > 0
 
 
 def wipe_ops(layout: Layout, transitions: list[tuple[TransitionRecord, int]]) -> list[WriteOp]:

@@ -29,8 +29,9 @@ from twisted.python.failure import Failure
 
 from coord.client.requests import gather
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
+from coord.client.watches import Event
 from coord.errors import CoordError, NodeExists, NoNode
-from coord.wire.records import EVENT_CREATED, EVENT_DELETED, Stat
+from coord.wire.records import Stat
 from master.catalog import store
 from master.standby.shortfall import ShortfallCheck
 from regions.cluster.state import ClusterState
@@ -40,8 +41,8 @@ from regions.diagnose.live.check_log import AuditCheck, CheckLog
 from regions.diagnose.live.doubts import OwnerDoubts, SettledList
 from regions.diagnose.live.key_space import KeySpaceCheck
 from regions.records.alarms import Alarm
-from regions.records.model import Incarnation, RegionState, ServerRecord, TransitionRecord
-from regions.records.replica_key import parse_replica_key, replica_key
+from regions.records.model import Incarnation, ServerRecord
+from regions.records.replica_key import parse_replica_key
 from regions.records.znodes import (
     CorruptZnode,
     Layout,
@@ -51,7 +52,7 @@ from regions.records.znodes import (
     decode_transition,
     encode,
 )
-from regions.transitions.observed import UNKNOWN, ObservedTransition
+from regions.transitions.observed import UNKNOWN, ObservedTransition, SeenVersions, deleted
 
 log = Logger()
 
@@ -118,7 +119,7 @@ class Auditor:
         self.alarms = 0
         self._servers: dict[str, ServerRecord] = {}
         #: Latest version of each transition's znode, counted by its events; absent if events may have been missed.
-        self._versions: dict[str, int] = {}
+        self._versions = SeenVersions()
         self._watching = False
         #: True while watches are set and no event can have been missed.
         self._is_current = False
@@ -238,26 +239,22 @@ class Auditor:
         keys = {one.key for one in present}
         for key in self.audit.in_transition:
             if key not in keys:
-                region_id, replica = parse_replica_key(key)
-                self._report(self.audit.see(self._gone(region_id, replica, UNKNOWN)))
+                self._report(self.audit.see(deleted(key, UNKNOWN, self._now_ms())))
         for one in present:
             self._report(self.audit.see(one))
 
     # --- transitions --------------------------------------------------------------------------------------------------
 
-    def transition_event(self, event_type: int, path: str) -> None:
-        """Process an event: a transition's znode was created, changed or deleted."""
+    def transition_events(self, events: list[Event]) -> None:
+        """Process events: transitions' znodes were created, changed or deleted."""
         if self._stopped:
             return
-        key = path.rpartition("/")[2]
-        if event_type == EVENT_DELETED:
-            region_id, replica = parse_replica_key(key)
-            self._report(self.audit.see(self._gone(region_id, replica, self._versions.pop(key, UNKNOWN))))
-            self.doubt([key])
-        elif event_type == EVENT_CREATED:
-            self._versions[key] = 0
-        elif key in self._versions:
-            self._versions[key] += 1
+        gone = self._versions.see(events, self._now_ms())
+        for one in gone:
+            if alarms := self.audit.see(one):
+                self._report(alarms)
+        if gone:
+            self.doubt([one.key for one in gone])
 
     def transition_read(self, path: str, data: bytes, stat: Stat) -> None:
         """Process a transition that was read after its latest event."""
@@ -268,18 +265,13 @@ class Auditor:
 
     def _observed(self, path: str, data: bytes, stat: Stat) -> ObservedTransition | None:
         key = path.rpartition("/")[2]
-        self._versions[key] = max(stat.version, self._versions.get(key, UNKNOWN))
+        self._versions.read(key, stat.version)
         try:
             record = decode_transition(data, path)
         except CorruptZnode as error:
             log.error("cannot audit a damaged znode: {error}", error=error)
             return None
         return ObservedTransition(self._now_ms(), key, record, stat.version, stat.czxid, stat.mzxid)
-
-    def _gone(self, region_id: str, replica: int, version: int) -> ObservedTransition:
-        """Return the observation of a deleted transition, whose last record may not have been read."""
-        record = TransitionRecord(region_id, region_id.rpartition(".")[0], replica, RegionState.OPENED)
-        return ObservedTransition(self._now_ms(), replica_key(region_id, replica), record, version, exists=False)
 
     # --- epoch, servers, tables ---------------------------------------------------------------------------------------
 

@@ -33,9 +33,10 @@ from twisted.python.failure import Failure
 from coord.client.ops import GetChildren, GetData, ReadOp
 from coord.client.requests import gather
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
+from coord.client.watches import Event
 from coord.errors import ConnectionLoss, CoordError, NoNode, OperationError
 from coord.wire.records import EVENT_DELETED, Stat
-from regions.cluster.mirror import ReadBatch, StandbyMirror, Unread
+from regions.cluster.mirror import ReadBatch, StandbyMirror, Unread, of_transitions
 from regions.cluster.state import ClusterState
 from regions.messages import MirrorStatus
 from regions.messages.staleness import AsOf, Bound
@@ -70,7 +71,7 @@ BEGIN_AGAIN_S: Final = 5.0
 class Listener(Protocol):
     """The receiver of events and reads of transitions: the auditor."""
 
-    def transition_event(self, event_type: int, path: str) -> None: ...
+    def transition_events(self, events: list[Event]) -> None: ...
 
     def transition_read(self, path: str, data: bytes, stat: Stat) -> None: ...
 
@@ -177,7 +178,7 @@ class StoreWatcher:
     async def _watch(self, *, is_gap: bool) -> None:
         """Set the watches, then read the current state. Setting a watch twice is harmless."""
         mirror = self.mirror
-        await self._client.add_watch(self._layout.unassigned, self._transition_event, recursive=True)
+        await self._client.watch_below(self._layout.unassigned, self._transition_events)
         if mirror is not None:
             await gather(self._client.add_watch(path, self._record_event, recursive=True) for path in self._watched())
         if mirror is self.mirror and not self._watches_set:
@@ -233,23 +234,21 @@ class StoreWatcher:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _transition_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - read the znode
+    def _transition_events(self, events: list[Event]) -> None:
         if self._stopped:
             return
-        if event_type == EVENT_GAP:
+        if events[0][0] == EVENT_GAP:
             self._begin_again()
             self._listener.gap()
             return
-        if self._layout.parse_transition(path) is None:
-            return
-        self._listener.transition_event(event_type, path)
-        if event_type != EVENT_DELETED:
-            self._transitions.put(path)
+        events = of_transitions(events, self._layout.unassigned)
+        self._listener.transition_events(events)
+        gone = self._transitions.see(events)
+        if self._transitions.waiting:
             self._read_soon("transitions")
-            return
-        self._transitions.discard(path)
-        if self.mirror is not None:
-            self.mirror.gone(path)
+        if gone and self.mirror is not None:
+            for path in gone:
+                self.mirror.gone(path)
             self._progress()
 
     def _record_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - read the znode

@@ -23,7 +23,7 @@ from twisted.logger import Logger
 
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master.assignment.dispatch import Dispatcher
-from master.assignment.transitions import OPENING_UNREAD_MS, TransitionReader, TransitionWriter, Write, event_of_write
+from master.assignment.transitions import TransitionReader, TransitionWriter, Write
 from master.catalog import store
 from master.catalog.forgetting import forgotten_ms
 from master.catalog.tablet_progress import CountProgress
@@ -37,6 +37,7 @@ from master.tablets.reports import ReportQueue
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
+from regions.cluster.reads.changed import OPENING_UNREAD_MS, event_of_write
 from regions.diagnose.member_intents import obstacle_to_empty, stuck_lines, tablets_on
 from regions.diagnose.tablets import TabletWatch, is_listed, problem_lines
 from regions.messages.heartbeat import Measure, Report
@@ -181,7 +182,7 @@ class TabletKeeping:
                 is_new = event.record.region_id not in keeper.tablets
                 keeper.region_seen(event.record, event.version, origin)
                 for member in event.record.members if is_new else ():
-                    self._reader.put(event.record.region_id, member.number)
+                    self._reader.changed.put(event.record.region_id, member.number)
             case ev.RegionReplaced() if event.region_id in keeper.tablets:
                 keeper.replaced(event.region_id, event.fresh, event.version)
             case ev.ReplaceFailed():
@@ -215,19 +216,16 @@ class TabletKeeping:
                 history.append(master_step(former, None, None, epoch, now))
         self.keeper.transition_seen(event.region_id, event.replica, event.record, event.version, now)
 
-    def watch_event(self, event_type: int, region_id: str, number: int) -> bool:
-        """Read a transition that has changed, unless that is our own write. Return False for an unknown tablet."""
-        tablet = self.keeper.tablets.get(region_id)
-        if tablet is None:
-            return False
+    def watch_event(self, event_type: int, region_id: str, number: int) -> None:
+        """Read a tablet's transition that has changed, unless that is our own write."""
+        tablet = self.keeper.tablets[region_id]
         work = tablet.work.get(number)
         if _is_own_write(tablet, work, event_type):
-            return True  # if another process made the change, our write is refused, and the znode is read then
+            return  # if another process made the change, our write is refused, and the znode is read then
         begun = event_type == EVENT_DATA_CHANGED and work is not None and _is_only_begun(work)
         # A server takes OFFLINE only to OPENING, and OPENING needs no action of the master (RT-18).
-        if not begun or not self._reader.put_later(region_id, number, self._now_ms() + OPENING_UNREAD_MS):
-            self._reader.put(region_id, number)
-        return True
+        if not begun or not self._reader.changed.put_later(region_id, number, self._now_ms() + OPENING_UNREAD_MS):
+            self._reader.changed.put(region_id, number)
 
     def servers_changed(
         self, servers: Iterable[ServerRecord], draining: Iterable[str], bars: Iterable[BarRecord]
@@ -284,7 +282,7 @@ class TabletKeeping:
         """Process everything that is due. Called twice a second."""
         now = self._now_ms()
         self.keeper.tick(now)
-        self._reader.due(now)
+        self._reader.changed.due(now)
         self._look_up(now)
         self.intents.tick()
         self.balancing.tick()
@@ -319,7 +317,7 @@ class TabletKeeping:
                          cause=effect.cause_id)  # fmt: skip
                 self._dispatcher.change(effect, self._change_answered)
             case fx.ReadTransition():
-                self._reader.put(effect.region_id, effect.replica)
+                self._reader.changed.put(effect.region_id, effect.replica)
             case fx.ReadRegion():
                 self._regions_to_read[effect.region_id] = effect.table_id
             case fx.ReadTable():

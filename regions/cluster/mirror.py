@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from coord.wire.records import EVENT_DELETED
 from regions.cluster.entities import Region, Replica
 from regions.cluster.state import ClusterState
 from regions.records.model import (
@@ -32,7 +33,7 @@ from regions.records.model import (
     TabletState,
     TransitionRecord,
 )
-from regions.records.replica_key import replica_key
+from regions.records.replica_key import key_in, replica_key
 from regions.records.znodes import (
     CorruptZnode,
     Layout,
@@ -289,6 +290,11 @@ class ReadBatch:
         self.oldest = oldest
 
 
+def of_transitions(events: list[tuple[int, str, int]], directory: str) -> list[tuple[int, str, int]]:
+    """Return the events (event type, path, zxid) of transitions below `directory`, without those of its parts."""
+    return [event for event in events if key_in(event[1], directory) is not None]
+
+
 class Unread:
     """Queue of changed znodes that have not been read yet, oldest first, each at most once.
 
@@ -322,6 +328,17 @@ class Unread:
     def discard(self, path: str) -> None:
         """Remove a deleted znode."""
         self._waiting.pop(path, None)
+
+    def see(self, events: list[tuple[int, str, int]]) -> list[str]:
+        """Queue what has changed by events (event type, path, zxid). Return the paths of deleted znodes."""
+        gone: list[str] = []
+        for event_type, path, _ in events:
+            if event_type == EVENT_DELETED:
+                self.discard(path)
+                gone.append(path)
+            else:
+                self.put(path)
+        return gone
 
     def take(self, most: int) -> ReadBatch | None:
         """Remove and return up to `most` of the oldest znodes for one read; None if the queue is empty."""

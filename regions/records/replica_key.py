@@ -30,6 +30,19 @@ def parse_replica_key(key: str) -> tuple[str, int]:
     return region_id, int(number)
 
 
+def key_in(path: str, directory: str) -> ReplicaKey | None:
+    """Return the key that a transition's path `<directory>/<two characters>/<key>` ends with; None for another path."""
+    begin = len(directory) + 4
+    if len(path) < begin + 2 or not path.startswith(directory):
+        return None
+    key = path[begin:]
+    region_id, _, number = key.rpartition("-")
+    if not region_id or "/" in key or not (number.isascii() and number.isdigit()):
+        return None
+    found: ReplicaKey = key  # type: ignore[assignment]  # a call of ReplicaKey doubles the time
+    return found
+
+
 def is_key_of(region_id: str, key: str) -> bool:
     """Return True if `key`, which may be any text, is the key of a replica of this region."""
     try:

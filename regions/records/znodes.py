@@ -44,7 +44,7 @@ from regions.records.model import (
     TableRecord,
     TransitionRecord,
 )
-from regions.records.replica_key import parse_replica_key, replica_key
+from regions.records.replica_key import key_in, parse_replica_key, replica_key
 
 T = TypeVar("T")
 
@@ -429,11 +429,5 @@ class Layout:
 
     def parse_transition(self, path: str) -> tuple[str, int] | None:
         """Return region id and replica of a transition's path, or None for any other path."""
-        prefix = self.unassigned
-        if not path.startswith(prefix) or len(path) < len(prefix) + 6:
-            return None
-        name = path[len(prefix) + 4 :]
-        try:
-            return None if "/" in name else parse_replica_key(name)
-        except ValueError:
-            return None
+        key = key_in(path, self.unassigned)
+        return None if key is None else parse_replica_key(key)

@@ -15,7 +15,9 @@ import itertools
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from coord.wire.records import EVENT_CREATED, EVENT_DELETED
 from regions.records.model import Intent, RegionState, TransitionRecord
+from regions.records.replica_key import parse_replica_key
 from regions.transitions.states import RESTS_ON_MEMBERS, STEPS, Actor, Cause
 
 #: Sequences of steps between two observations that are searched: with two, the missed steps are ambiguous.
@@ -75,6 +77,42 @@ class _Known(NamedTuple):
     record: TransitionRecord
     version: int
     czxid: int
+
+
+class SeenVersions:
+    """The versions of transitions' znodes, counted by the events of a watch."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, int] = {}
+
+    def clear(self) -> None:
+        """Forget all versions, because events may have been missed."""
+        self._versions.clear()
+
+    def read(self, key: str, version: int) -> None:
+        """Note the version of a znode that was read. Events that have arrived meanwhile may have counted further."""
+        self._versions[key] = max(version, self._versions.get(key, UNKNOWN))
+
+    def see(self, events: list[tuple[int, str, int]], now_ms: int) -> list[ObservedTransition]:
+        """Count events of transitions' znodes: (event type, path, zxid). Return the observations of deleted ones."""
+        gone: list[ObservedTransition] = []
+        versions = self._versions
+        for event_type, path, _ in events:
+            key = path.rpartition("/")[2]
+            if event_type == EVENT_DELETED:
+                gone.append(deleted(key, versions.pop(key, UNKNOWN), now_ms))
+            elif event_type == EVENT_CREATED:
+                versions[key] = 0
+            elif key in versions:
+                versions[key] += 1
+        return gone
+
+
+def deleted(key: str, version: int, now_ms: int) -> ObservedTransition:
+    """Return the observation of a deleted transition, whose last record may not have been read."""
+    region_id, number = parse_replica_key(key)
+    record = TransitionRecord(region_id, region_id.rpartition(".")[0], number, RegionState.OPENED)
+    return ObservedTransition(now_ms, key, record, version, exists=False)
 
 
 class History:

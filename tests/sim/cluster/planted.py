@@ -15,6 +15,7 @@ from twisted.internet.defer import succeed
 
 from coord.client.ops import Check, Delete, SetData
 from coord.client.session import EVENT_GAP, SessionState
+from coord.client.watches import Event
 from coord.wire.records import EVENT_DATA_CHANGED
 from master import active as active_module
 from master.assignment.transitions import TransitionWriter
@@ -393,12 +394,12 @@ class GapIgnored(Bug):
     seeds = 30
 
     def patches(self) -> list[Patch]:
-        def event(self: StoreWatcher, event_type: int, path: str, zxid: int) -> None:
-            if event_type != EVENT_GAP:
-                real(self, event_type, path, zxid)
+        def receive(self: StoreWatcher, events: list[Event]) -> None:
+            if events[0][0] != EVENT_GAP:
+                real(self, events)
 
-        real = StoreWatcher._transition_event
-        return [instead(StoreWatcher, "_transition_event", event)]
+        real = StoreWatcher._transition_events
+        return [instead(StoreWatcher, "_transition_events", receive)]
 
     def script(self, cluster: SimulatedCluster) -> None:
         trouble(cluster, ["store-node-restart", "cut-from-store", "break-connection"], 0.3)

@@ -167,6 +167,22 @@ class FakeStore:
             return error
 
 
+class EachAlone:
+    """Gives a receiver of many events each event alone."""
+
+    def __init__(self, receiver: Callable[..., object]) -> None:
+        self.receiver = receiver
+
+    def __call__(self, *event: object) -> object:
+        return self.receiver([event])
+
+    def __eq__(self, other: object) -> bool:
+        return self.receiver == (other.receiver if isinstance(other, EachAlone) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.receiver)
+
+
 class WatchedStore(FakeStore):
     """A store with persistent watches. Changes made by `change` and `drop` are reported at once, before any reply that
     could show them."""
@@ -185,6 +201,9 @@ class WatchedStore(FakeStore):
         if (path, callback) not in self.persistent:
             self.persistent.append((path, callback))
         return self._later(lambda: None)
+
+    def watch_below(self, path: str, receiver: Callable[..., object]) -> Any:
+        return self.add_watch(path, EachAlone(receiver), recursive=True)
 
     def remove_watch(self, path: str, callback: Callable[..., object]) -> Any:
         if (path, callback) in self.persistent:

@@ -325,6 +325,52 @@ def test_a_gap_is_reported_after_the_watch_is_restored() -> None:
     assert removed == []
 
 
+def test_a_receiver_gets_the_events_that_arrive_together() -> None:
+    """In one call, with the chroot cut off. An event of another watch's callback, and a gap, come alone."""
+    server = Server("a:1/x")
+    server.begin()
+    heard: list[object] = []
+    server.client.watch_below("/a", heard.append)
+    server.client.get("/a/2/c", lambda *event: heard.append(event))
+    server.turn()
+    (watch, get) = server.requests()
+    assert watch[1:] == (r.OP_ADD_WATCH, r.encode_path_version(b"/x/a", r.WATCH_PERSISTENT_RECURSIVE))
+    server.reply(watch[0])
+    server.reply(get[0], r.encode_data_reply(b"", r.Stat()))
+    fired = [(r.EVENT_CREATED, b"/x/a/1/b", 7), (r.EVENT_DELETED, b"/x/a/2/b", 8), (r.EVENT_DELETED, b"/x/a/2/c", 8),
+             (r.EVENT_CREATED, b"/x/a/2/c", 9), (r.EVENT_CREATED, b"/x/b", 9)]  # fmt: skip
+    frames = [r.encode_event_frame(kind, r.STATE_CONNECTED, path, zxid) for kind, path, zxid in fired]
+    server.connection.dataReceived(b"".join(frames))
+    third = (r.EVENT_DELETED, "/a/2/c", 8)
+    assert heard[0] == [(r.EVENT_CREATED, "/a/1/b", 7), (r.EVENT_DELETED, "/a/2/b", 8)]
+    assert sorted(heard[1:3], key=str) == [third, [third]]
+    assert heard[3:] == [[(r.EVENT_CREATED, "/a/2/c", 9)]]
+    server.cut()
+    server.turn(0.1)
+    server.accept()
+    server.welcome()
+    server.reply(server.requests()[0][0])
+    assert heard[4:] == [[(EVENT_GAP, "/a", 5)]]
+    server.client.remove_watch("/a", heard.append)
+    server.event(r.EVENT_CREATED, b"/x/a/1/d")
+    assert len(heard) == 5
+
+
+def test_events_and_replies_keep_their_order() -> None:
+    """A receiver gets the events before a reply when that reply fires, and those behind it later."""
+    server = Server()
+    server.begin()
+    heard: list[object] = []
+    server.client.watch_below("/a", heard.append)
+    server.client.sync().addCallback(lambda _: heard.append("reply"))
+    server.turn()
+    (watch, sync) = server.requests()
+    server.reply(watch[0])
+    before, after = (r.encode_event_frame(r.EVENT_CREATED, r.STATE_CONNECTED, path, 6) for path in (b"/a/1", b"/a/2"))
+    server.connection.dataReceived(before + r.encode_reply_frame(sync[0], 6, 0, b"") + after)
+    assert heard == [[(r.EVENT_CREATED, "/a/1", 6)], "reply", [(r.EVENT_CREATED, "/a/2", 6)]]
+
+
 def test_watches_that_cannot_be_restored_close_the_connection() -> None:
     """Otherwise the client would miss events without knowing it."""
     server = Server()

@@ -199,7 +199,7 @@ def test_reads_are_batched() -> None:
     bench.store.put(LAYOUT.transition("r1", 0), encode(record), 2)
     bench.store.put(LAYOUT.transition("r3", 0), b"{")
     for name in ("r1", "r2", "r1", "r3"):
-        bench.reader.put(name, 0)
+        bench.reader.changed.put(name, 0)
     bench.reader.flush()
     bench.store.answer()
     assert bench.seen == [ev.TransitionRead("r1", 0, record, 2), ev.TransitionRead("r2", 0, None, -1)]
@@ -209,17 +209,17 @@ def test_reads_are_batched() -> None:
 def test_a_delayed_read_is_dropped_after_an_earlier_one() -> None:
     """An OPENING region is read after a while or with the next change, not twice."""
     bench = Bench()
-    assert bench.reader.put_later("r1", 0, 100)
-    assert not bench.reader.put_later("r1", 0, 200)
-    bench.reader.put_later("r2", 0, 120)
-    bench.reader.due(99)
+    assert bench.reader.changed.put_later("r1", 0, 100)
+    assert not bench.reader.changed.put_later("r1", 0, 200)
+    bench.reader.changed.put_later("r2", 0, 120)
+    bench.reader.changed.due(99)
     bench.reader.flush()
     assert not bench.store.waiting
-    bench.reader.put("r1", 0)
-    bench.reader.due(110)
+    bench.reader.changed.put("r1", 0)
+    bench.reader.changed.due(110)
     bench.reader.flush()
     bench.store.answer()
-    bench.reader.due(120)
+    bench.reader.changed.due(120)
     bench.reader.flush()
     bench.store.answer()
     assert [event.region_id for event in bench.seen] == ["r1", "r2"]

@@ -79,8 +79,7 @@ def test_a_transition_that_was_never_read_is_checked_by_its_events() -> None:
     legal."""
     bench = Bench()
     path = LAYOUT.transition("t.0001", 0)
-    bench.auditor.transition_event(EVENT_CREATED, path)
-    bench.auditor.transition_event(EVENT_DELETED, path)
+    bench.auditor.transition_events([(EVENT_CREATED, path, 1), (EVENT_DELETED, path, 2)])
     bench.store.answer()
     assert bench.auditor.audit.steps == 2
     assert bench.stored() == []
@@ -215,8 +214,7 @@ def test_the_end_of_a_transition_puts_its_region_in_doubt() -> None:
     owners = Owners()
     path = LAYOUT.transition("t.0001", 0)
     owners.held = {A: []}
-    owners.auditor.transition_event(EVENT_CREATED, path)
-    owners.auditor.transition_event(EVENT_DELETED, path)
+    owners.auditor.transition_events([(EVENT_CREATED, path, 1), (EVENT_DELETED, path, 2)])
     owners.pass_time(3.0)
     assert Rule.NO_OWNER.value in owners.rules()
 

@@ -10,6 +10,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from coord.client.session import EVENT_GAP, SessionState
+from coord.client.watches import Event
 from coord.errors import ConnectionLoss, QuotaExceeded
 from coord.wire.records import Stat
 from master.standby import watcher as module
@@ -38,8 +39,8 @@ class Heard:
         self.read: list[str] = []
         self.gaps = 0
 
-    def transition_event(self, event_type: int, path: str) -> None:
-        self.events.append((event_type, path))
+    def transition_events(self, events: list[Event]) -> None:
+        self.events += [(event_type, path) for event_type, path, _ in events]
 
     def transition_read(self, path: str, data: bytes, stat: Stat) -> None:
         self.read.append(path)
@@ -160,7 +161,7 @@ def test_a_gap_during_a_handover_cancels_it(bench: Bench) -> None:
     """A master must not decide from a state that may lack changes."""
     bench.opened()
     results = result_of(bench.watcher.hand_over())
-    bench.watcher._transition_event(EVENT_GAP, LAYOUT.unassigned, 0)
+    bench.watcher._transition_events([(EVENT_GAP, LAYOUT.unassigned, 0)])
     assert isinstance(results[0], Failure)
     assert isinstance(results[0].value, ConnectionLoss)
 
@@ -170,7 +171,7 @@ def test_a_gap_makes_the_standby_read_everything_again(bench: Bench) -> None:
     bench.go_on(2.0)
     assert bench.watcher.as_of(0) is not None
     del bench.store.nodes[REGION]
-    bench.watcher._transition_event(EVENT_GAP, LAYOUT.unassigned, 0)
+    bench.watcher._transition_events([(EVENT_GAP, LAYOUT.unassigned, 0)])
     assert bench.heard.gaps == 1
     assert bench.watcher.as_of(0) is None
     mirror = bench.watcher.mirror

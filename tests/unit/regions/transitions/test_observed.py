@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from regions.records.model import RegionState, TransitionRecord
-from regions.transitions.observed import UNKNOWN, History, ObservedTransition, actor_of, epoch_breaches
+from regions.transitions.observed import UNKNOWN, History, ObservedTransition, SeenVersions, actor_of, epoch_breaches
 from regions.transitions.states import Actor
 
 KEY = "r1-0"
@@ -178,3 +179,17 @@ def test_records_keep_their_fields() -> None:
     history = History()
     (change,) = history.see(sight("OFFLINE", epoch=7))
     assert msgspec.structs.asdict(change.record)["epoch"] == 7
+
+
+def test_versions_are_counted_by_events() -> None:
+    """A read may be older or newer than the events; nothing is known of a znode whose begin was not seen."""
+    seen, path = SeenVersions(), "/unassigned/07/t1.0001-0"
+    created, changed, deleted = ((kind, path, 3) for kind in (EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED))
+    assert seen.see([created, changed, changed], 5) == []
+    seen.read("t1.0001-0", 1)
+    [end] = seen.see([deleted], 6)
+    assert (end.at_ms, end.key, end.version, end.exists, end.record.table_id) == (6, "t1.0001-0", 2, False, "t1")
+    assert [one.version for one in seen.see([changed, deleted], 7)] == [UNKNOWN]
+    seen.read("t1.0001-0", 4)
+    seen.clear()
+    assert [one.version for one in seen.see([deleted], 8)] == [UNKNOWN]

@@ -1,0 +1,1 @@
+"""Which znodes must be read."""

@@ -1,0 +1,122 @@
+"""The transitions that the active master must read, by the events of its watch. Pure.
+
+An event only says that a znode was created, changed or deleted. Two kinds of events need no read, or none soon:
+
+- The event of a write of this master that is in flight. If another process made the change, the write is refused, and
+  the znode is read then.
+- A server takes OFFLINE only to OPENING, and OPENING needs no action of the master (RT-18). Mostly OPENED follows soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from itertools import islice
+from typing import Final
+
+from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
+from regions.cluster.entities import Replica
+from regions.records.model import RegionState, TransitionRecord
+from regions.records.replica_key import key_in, parse_replica_key
+
+#: A transition that has probably become OPENING is read after this time, unless another event comes first.
+OPENING_UNREAD_MS: Final = 1_500
+
+
+class ChangedTransitions:
+    """The transitions to be read, by region id and replica, each once and in the order of `put`."""
+
+    def __init__(self) -> None:
+        self._now: dict[tuple[str, int], None] = {}
+        #: Transitions to be read at a later time unless `put` comes first. Insertion order is order of time.
+        self._later: dict[tuple[str, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._now)
+
+    def put(self, region_id: str, replica: int) -> None:
+        """Queue a transition."""
+        key = (region_id, replica)
+        self._later.pop(key, None)
+        self._now[key] = None
+
+    def put_later(self, region_id: str, replica: int, when_ms: int) -> bool:
+        """Queue a transition for `when_ms`, unless `put` queues it earlier. Return False if it is queued."""
+        key = (region_id, replica)
+        if key in self._later or key in self._now:
+            return False
+        self._later[key] = when_ms
+        return True
+
+    def due(self, now_ms: int) -> None:
+        """Queue the transitions of `put_later` whose time has come."""
+        while self._later:
+            key, when_ms = next(iter(self._later.items()))
+            if when_ms > now_ms:
+                return
+            self.put(key[0], key[1])  # takes the key out of `_later`
+
+    def take(self, most: int) -> list[tuple[str, int]]:
+        """Remove and return up to `most` transitions, the oldest first."""
+        keys = list(islice(self._now, most))
+        for key in keys:
+            del self._now[key]
+        return keys
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._now.clear()
+        self._later.clear()
+
+    def see(
+        self,
+        events: list[tuple[int, str, int]],
+        directory: str,
+        replicas: dict[str, Replica],
+        tablets: Container[str],
+        now_ms: int,
+    ) -> list[tuple[int, str, int]]:
+        """Queue what `events` below `directory` have changed: (event type, path, zxid).
+
+        Return the events of `tablets`' members, which are not queued, as (event type, region id, replica).
+        """
+        others: list[tuple[int, str, int]] = []
+        for event_type, path, _ in events:
+            key = key_in(path, directory)
+            if key is None:
+                continue
+            replica = replicas.get(key)
+            if replica is not None and is_own_write(replica, event_type):
+                continue
+            region_id, number = parse_replica_key(key)
+            if replica is None and region_id in tablets:
+                others.append((event_type, region_id, number))
+            elif (
+                replica is None
+                or event_type != EVENT_DATA_CHANGED
+                or not is_only_begun(replica)
+                or not self.put_later(region_id, number, now_ms + OPENING_UNREAD_MS)
+            ):
+                self.put(region_id, number)
+        return others
+
+
+def is_own_write(replica: Replica, event_type: int) -> bool:
+    """Return True if a watch event of the transition reports the write that is in flight for `replica`."""
+    return replica.write is not None and event_type == event_of_write(replica.transition, replica.write.record)
+
+
+def event_of_write(before: TransitionRecord | None, after: TransitionRecord | None) -> int:
+    """Return the type of the watch event of a write that makes `after` out of `before`; None: no znode."""
+    if before is None:
+        return EVENT_CREATED
+    return EVENT_DELETED if after is None else EVENT_DATA_CHANGED
+
+
+def is_only_begun(replica: Replica) -> bool:
+    """Return True if a change of the transition's data can only be the server's step from OFFLINE to OPENING."""
+    transition = replica.transition
+    if transition is None or transition.state is not RegionState.OFFLINE or replica.is_writing:
+        return False
+    if replica.failure is not None:  # the master's next step depends on the value of the znode
+        return False
+    return replica.order is not None and replica.order.first_sent_ms > 0
