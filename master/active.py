@@ -34,16 +34,16 @@ from master.assignment.effects import AssignerEffects
 from master.assignment.history_writer import HistoryWriter
 from master.assignment.misplaced import MisplacedReplicas
 from master.assignment.registry import Registry, take_over
-from master.assignment.roll_call import first_heartbeat, holders_of, wait_ms
 from master.assignment.server_events import ServerEvents
 from master.assignment.transitions import (
     TransitionReader,
     TransitionWriter,
     Write,
     read_missed_changes,
-    wipe_ops,
 )
 from master.assignment.waiters import Waiters, wait_within
+from master.beginning.content import read_content, wipe
+from master.beginning.roll_call import first_heartbeat, holders_of, wait_ms
 from master.catalog import store
 from master.catalog.ddl import TableOperations
 from master.catalog.forgetting import Forgetting
@@ -52,7 +52,7 @@ from master.catalog.janitor import Janitor
 from master.catalog.purging import Purging
 from master.catalog.undelete import Undelete
 from master.causes import acting, log_begun
-from master.leadership.fence import Deposed, Fence, in_batches
+from master.leadership.fence import Deposed, Fence
 from master.leadership.store_session import StoreSession
 from master.phases import Phases
 from master.plans.applying import Applying
@@ -84,8 +84,6 @@ from regions.records.model import (
     ServerRecord,
 )
 from regions.records.znodes import decode_region
-from regions.replication.recovery import is_startup, to_wipe
-from regions.transitions.states import Cause
 
 log = Logger()
 
@@ -180,6 +178,11 @@ class ActiveMaster:
         self._waiters = Waiters()
         self._beginning: Deferred[None] | None = None
 
+    @property
+    def may_act(self) -> bool:
+        """True while this master may write and order: the store has been read, and the connection is not lost."""
+        return self.is_open and not self.store_session.is_paused
+
     # --- beginning and end ------------------------------------------------------------------------------------------
 
     def start(self, history: StepLog | None = None) -> None:
@@ -198,13 +201,13 @@ class ActiveMaster:
         await self.registry.start()
         await self.balancing.load()
         warm = await self._hand_over()
-        loaded, startup = await self._load(None if warm is None else warm.world)
+        loaded, startup = await read_content(self.fence, self.registry, None if warm is None else warm.world)
         if not startup and await self._await_heartbeat(loaded):
             warm = None
-            loaded, startup = await self._load(None)
+            loaded, startup = await read_content(self.fence, self.registry, None)
         self.is_warm = warm is not None and not startup
         if startup and warm is not None:  # a startup has time to load and needs no mirror
-            loaded, _ = await self._load(None)
+            loaded, _ = await read_content(self.fence, self.registry, None)
         self.path = "startup" if startup else "failover"
         self.bulk_plans.load([plan for plan in loaded.plans if not plan.by_moves])
         self.applying.load(loaded.plans)
@@ -228,7 +231,7 @@ class ActiveMaster:
         address = f"{self._settings.host}:{self._settings.port}"
         await self.history_writer.begin(self._uuid, address)
         if startup:
-            await self._wipe(loaded)
+            await wipe(self.fence, self.history_writer, self.phases, loaded, self.assigner.causes.current)
             transitions = []
             self.phases.begin("servers")
             pause_s = self._settings.registration_pause_ms / 1000
@@ -255,14 +258,6 @@ class ActiveMaster:
         await self.retry_write(partial(self.bulk_plans.prune, loaded.plans))
         await self.retry_write(partial(self.runs.add, run))
 
-    async def _load(self, kept: ClusterState | None) -> tuple[store.Loaded, bool]:
-        """Read the store, except for what a standby has `kept`. Return its content and whether the cluster starts."""
-        loaded = await store.load(self._client, self._layout, kept, cluster_id=self.fence.cluster_id)
-        alive = [one.incarnation for one in self.registry.servers]
-        # A fenced server may serve until its lease ends, so the cluster is not starting up.
-        alive += [fence.server.incarnation for fence in self.registry.fences]
-        return loaded, is_startup(loaded.region_records(), [one for one, _ in loaded.transitions], alive)
-
     async def _await_heartbeat(self, loaded: store.Loaded) -> bool:
         """Wait until a server that holds regions is known to live; return True if the store must be read again."""
         transitions = [one for one, _ in loaded.transitions]
@@ -281,18 +276,6 @@ class ActiveMaster:
     def _shutdown_canceled(self) -> None:
         self.persist(self._clear_clean_shutdown)
         self._pump()
-
-    async def _wipe(self, loaded: store.Loaded) -> None:
-        """Delete every transition by version: no region is open anywhere (RT-04). May be repeated (X8)."""
-        if not (wiped := to_wipe(loaded.region_records(), loaded.transitions)):
-            return
-        self.phases.begin("wipe")
-        at = 0
-        for batch in in_batches(wipe_ops(self._layout, wiped)):
-            ends = wiped[at : at + len(batch)]
-            at += len(batch)
-            page = self.history_writer.page_of_ends(ends, Cause.STARTUP_WIPE, self.assigner.causes.current())
-            await self.history_writer.write(page, batch)
 
     def end(self, reason: str) -> None:
         """End the tenure. The epoch fences writes and orders that are still on their way."""
@@ -456,7 +439,7 @@ class ActiveMaster:
 
     def _tick(self) -> None:
         self._ticking = self._reactor.callLater(TICK_S, self._tick)
-        if self.is_open and not self.store_session.is_paused:
+        if self.may_act:
             self.assigner.tick(self._now_ms())
             self._reader.changed.due(self._now_ms())
             self.keeper.tick()
@@ -490,7 +473,7 @@ class ActiveMaster:
     def _pump(self) -> None:
         """Carry out the assigner's effects, then send the queued writes and reads."""
         self._pump_due = False
-        if not self.is_open or self.store_session.is_paused:
+        if not self.may_act:
             return
         try:
             effects = self.assigner.take(self._now_ms())

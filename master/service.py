@@ -455,7 +455,7 @@ class MasterService:
     def _deciding(self) -> ActiveMaster | None:
         """Return the active master of this process if it may decide now."""
         one = self.active_master
-        return one if one is not None and one.is_open and not one.store_session.is_paused else None
+        return one if one is not None and one.may_act else None
 
     def _home_of(self, key: str) -> Incarnation | None:
         """Return the server of a replica at rest. Return None for any other, and while its server reports OPENING or

@@ -21,6 +21,7 @@ from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.diagnose.explain import explain
 from regions.records.model import TransitionRecord
+from regions.records.replica_key import parse_replica_key
 
 #: Transitions on one page.
 PAGE: Final = 50
@@ -141,7 +142,9 @@ class TransitionList:
             moving = [(one.seen_ms, one.transition) for one in replicas[at : at + SLICE] if one.transition is not None]
             slices.append(self._sorted(world, moving, name, is_reversed=is_reversed))
             yield []
-        slices.append(self._sorted(world, self._of_tablets(), name, is_reversed=is_reversed))
+        for members in self._of_tablets():
+            slices.append(self._sorted(world, members, name, is_reversed=is_reversed))
+            yield []
         merged = merge(*slices, reverse=is_reversed)
         while some := [key for _, key in islice(merged, SLICE)]:
             yield some
@@ -172,21 +175,25 @@ class TransitionList:
 
     def _page(self, world: ClusterState, ordered: _Order, first: int) -> TransitionPage:
         first = max(0, min(first, len(ordered.keys) - 1) // PAGE * PAGE)
-        tablets = {record.key: (seen_ms, record) for seen_ms, record in self._of_tablets()}
+        active = self._master.active_master
         now_ms = self._master.now_ms()
         found = []
         for key in ordered.keys[first : first + PAGE]:
             replica = world.replicas.get(key)
             if replica is not None and replica.transition is not None:
                 found.append(self._of_replica(replica, replica.transition, world, now_ms))
-            elif key in tablets:
-                found.append(self._of_member(world, *tablets[key]))
+            elif active is not None and (member := active.keeper.transition_of(*parse_replica_key(key))) is not None:
+                found.append(self._of_member(world, *member))
         age_ms = round(1000 * (self._reactor.seconds() - ordered.at_s))
         return TransitionPage(len(ordered.keys), first, age_ms, found)
 
-    def _of_tablets(self) -> list[tuple[int, TransitionRecord]]:
+    def _of_tablets(self) -> Iterator[list[tuple[int, TransitionRecord]]]:
+        """Yield the transitions of tablets' members in slices, each with the time at which it was read."""
         active = self._master.active_master
-        return [] if active is None else active.keeper.in_transition()
+        tablets = [] if active is None else list(active.keeper.keeper.tablets.values())
+        for at in range(0, len(tablets), SLICE):
+            work = (one for tablet in tablets[at : at + SLICE] for one in tablet.work.values())
+            yield [(one.seen_ms, one.transition) for one in work if one.transition is not None]
 
     def _began(self, seen_ms: int, record: TransitionRecord) -> int:
         return self._master.transition_times.began_ms(record.key) or record.since_ms or seen_ms
@@ -217,14 +224,13 @@ class TransitionList:
 
     def _of_member(self, world: ClusterState, seen_ms: int, record: TransitionRecord) -> TransitionFigure:
         server = record.destination or record.source
-        since_ms = record.since_ms or seen_ms
         return TransitionFigure(
             record.key,
             _table_name(world, record.table_id),
             _state(record),
-            since_ms,
-            True,
-            since_ms,
+            self._began(seen_ms, record),
+            not self._master.transition_times.began_ms(record.key),
+            record.since_ms or seen_ms,
             record.deadline_ms,
             attempt=record.attempt,
             attempts_max=self._master.limits.attempts_max,

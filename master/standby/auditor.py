@@ -345,12 +345,11 @@ class Auditor:
     def _look_at_doubts(self) -> None:
         self._later("doubts", DOUBTS_S, self._look_at_doubts)
         if self._doubts:
-            now_ms = self._now_ms()
+            now_ms, before = self._now_ms(), self._doubts.compared
             found = self._doubts.look(self._sources.home_of, self._sources.settled(), now_ms)
-            self._found(
-                AuditCheck.DOUBTS,
-                [alarm for key, (rule, text) in found for alarm in self.audit.owner(key, rule, text, now_ms)],
-            )
+            alarms = [alarm for key, (rule, text) in found for alarm in self.audit.owner(key, rule, text, now_ms)]
+            if self._doubts.compared > before:  # a standby compares nothing, and drops its doubts
+                self._found(AuditCheck.DOUBTS, alarms)
         for server in [] if self._shortfall is None else self._shortfall.due(self.audit.epoch_changed_ms):
             ensureDeferred(self._look_for_unserved(server)).addErrback(self._failed)
 

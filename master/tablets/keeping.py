@@ -457,6 +457,12 @@ class TabletKeeping:
             if work.transition is not None
         ]
 
+    def transition_of(self, region_id: str, number: int) -> tuple[int, TransitionRecord] | None:
+        """Return the transition of a member with the time at which it was read, or None if the member is at rest."""
+        tablet = self.keeper.tablets.get(region_id)
+        work = None if tablet is None else tablet.work.get(number)
+        return None if work is None or work.transition is None else (work.seen_ms, work.transition)
+
     def measure(self, region_id: str) -> Measure | None:
         """Return the measured size of a tablet, or None if no replica has reported one."""
         tablet = self.keeper.tablets.get(region_id)

@@ -74,7 +74,8 @@ NEEDS: Final[Mapping[str, Need]] = {
     "ListServers": _LOOK,
     "ListRit": _LOOK,
     "RecentTransitions": _LOOK_AT_REGION,
-    "ListContacts": _LOOK,
+    #: Masters ask each other, for the live page.
+    "ListContacts": Need(UserRole.READ, Scope.CLUSTER, _MASTER),
     "ListGrants": _RUN_TABLE,
     # --- masters: tables and their regions
     "CreateTable": _RUN,

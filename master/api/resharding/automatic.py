@@ -45,7 +45,7 @@ class AutomaticResharding:
         if active_master.is_over:
             return
         self._reactor.callLater(TICK_S, self._tick)
-        if not active_master.is_open or active_master.store_session.is_paused:
+        if not active_master.may_act:
             return
         plan = active_master.applying.running()
         proposals = self._decision.step(

@@ -75,6 +75,8 @@ function route() {
   const title = main.querySelector("h1");
   document.title = (title ? title.textContent + " · " : "") + "RegionKeeper";
   navigation();
+  const here = document.querySelector("#nav [aria-current]");
+  if (here) here.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone the pages are one line
   if (state.figures && shown.figures) shown.figures();
   if (shown.rows) shown.rows();
   if (shown.steps) shown.steps(state.steps);

@@ -42,7 +42,7 @@ export function overview(main, state) {
       const servers = one.servers.filter((server) => server.state !== "gone");
       const silent = servers.filter((server) => server.state === "silent").length;
       replace(tiles,
-        tile("regions", number(counts.regions)), tile("open", number(counts.open), counts.open < counts.replicas - (counts.resting || 0) ? "warn" : ""),
+        tile("regions", number(counts.regions)), tile("replicas open", number(counts.open), counts.open < counts.replicas - (counts.resting || 0) ? "warn" : ""),
         tile("in transition", number(counts.rit), counts.rit ? "warn" : ""), tile("not open", number(counts.unserved), counts.unserved ? "alert" : ""),
         tile("parked", number(counts.parked), counts.parked ? "alert" : ""), tile("tables", number(counts.tables)),
         tile(silent ? `servers, ${silent} silent` : "servers", number(servers.length), silent ? "alert" : ""),

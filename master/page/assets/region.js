@@ -68,7 +68,7 @@ export function region(main, state, id) {
     const shown = steps.slice(byTime ? -400 : -40), keys = [...new Set(shown.map((one) => one.key))].sort();
     const width = 1000, line = 26, first = shown[0].at_ms, span = Math.max(1, state.now() - first);
     const x = (i) => (byTime ? (i < shown.length ? (shown[i].at_ms - first) / span : 1) : i / shown.length) * width;
-    const drawing = svg("svg", { viewBox: `0 0 ${width} ${keys.length * line + 18}`, class: "life", role: "img", "aria-label": `States of the region ${byTime ? "over time" : "one after another"}; a table with the same steps follows` });
+    const drawing = svg("svg", { viewBox: `0 0 ${width} ${keys.length * line}`, class: "life", preserveAspectRatio: "none", height: keys.length * line, role: "img", "aria-label": `States of the region ${byTime ? "over time" : "one after another"}; a table with the same steps follows` });
     keys.forEach((name, at) => {
       shown.forEach((one, i) => {
         if (one.key !== name) return;
@@ -81,8 +81,7 @@ export function region(main, state, id) {
         drawing.append(rect);
       });
     });
-    drawing.append(svg("text", { x: 0, y: keys.length * line + 14 }, clock(shown[0].at_ms, true)), svg("text", { x: width, y: keys.length * line + 14, "text-anchor": "end" }, byTime ? "now" : clock(shown[shown.length - 1].at_ms, true)));
-    return el("div", { class: "card" }, drawing);
+    return el("div", { class: "card" }, drawing, el("div", { class: "ends" }, el("span", null, clock(shown[0].at_ms, true)), el("span", null, byTime ? "now" : clock(shown[shown.length - 1].at_ms, true))));
   }
   const numbers = () => STATES.map((_one, at) => state.model.numbers.get(at === 0 ? id : `${id}-${at - 1}`)).filter((one) => one !== undefined);
   let timer = 0;

@@ -38,7 +38,7 @@ function all(main, state) {
 
 /** A bar whose parts are as long as the phases. */
 function phases(list) {
-  const total = Math.max(0.001, list.reduce((sum, one) => sum + one[1], 0)), width = 260;
+  const total = Math.max(0.001, list.reduce((sum, one) => sum + one[1], 0)), width = 180;
   const drawing = svg("svg", { width, height: 16, viewBox: `0 0 ${width} 16`, role: "img", "aria-label": list.map(([name, s]) => `${name} ${s.toFixed(2)} s`).join(", ") });
   let x = 0;
   list.forEach(([name, s], at) => {

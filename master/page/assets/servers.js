@@ -35,6 +35,8 @@ export function servers(main, state) {
       { name: "server", keep: true, cell: (one) => one.address },
       ...masters.map((master) => ({ name: `${master.address} (${master.role})`, cell: (one) => {
         const ms = heard(one, master);
+        const isTold = master.uuid === state.figures.uuid || found.some((other) => master.address in (other.elsewhere || {}));
+        if (!isTold) return el("span", { class: "soft", title: "this master has not answered the one that shows this page" }, "no answer yet");
         if (ms === undefined || ms < 0) return tag("never", one.state === "gone" ? "" : "bad");
         return tag(duration(Math.floor(ms / 100) * 100), ms > 5000 ? "bad" : ms > 2000 ? "warn" : "good");
       } })),

@@ -13,7 +13,7 @@ export function tablets(main, state) {
     const isLeader = one.number === tablet.leader;
     const kind = one.transition || one.reason ? "warn" : one.health && one.health !== "HEALTHY" ? "bad" : isLeader ? "good" : "";
     const words = [state.place(one.server), isLeader ? "leads" : (one.raft_role || one.role || "").toString().toLowerCase(), one.behind ? `${number(one.behind)} behind` : "", one.transition ? (one.is_parked ? "parked" : one.transition.toLowerCase()) : "", one.state && one.state !== "RUNNING" ? one.state.toLowerCase() : ""];
-    return el("div", { title: visible(one.reason || one.last_error || "") }, tag(words.filter(Boolean).join(", "), kind));
+    return el("span", { title: visible(one.reason || one.last_error || "") }, tag(words.filter(Boolean).join(", "), kind));
   }
   function show(found) {
     const shown = found.tablets || [];
@@ -24,8 +24,8 @@ export function tablets(main, state) {
       { name: "health", cell: (one) => tag(one.health, one.health === "HEALTHY" ? "good" : one.health === "UNAVAILABLE" ? "bad" : "warn") },
       { name: "for", n: true, cell: (one) => (one.at_least ? "≥ " : "") + duration(Math.floor(one.for_ms / 1000) * 1000) },
       { name: "term", n: true, cell: (one) => number(one.term) },
-      { name: "members", wrap: true, cell: (one) => [...one.members].sort((a, b) => (b.number === one.leader) - (a.number === one.leader)).map((each) => member(each, one)) },
-      { name: "moves", wrap: true, cell: (one) => (one.moves || []).length ? `${one.moves.length} under way` : "" },
+      { name: "members", wide: true, cell: (one) => el("div", { class: "members" }, [...one.members].sort((a, b) => (b.number === one.leader) - (a.number === one.leader)).map((each) => member(each, one))) },
+      { name: "moves", cell: (one) => (one.moves || []).length ? `${one.moves.length} under way` : "" },
       { name: "why", wrap: true, cell: (one) => rename(visible(one.reason || ""), state) },
     ], shown, { empty: "there is no replicated table" }), el("div", { class: "bar" },
       earlier.length ? el("button", { type: "button", "data-focus": "back", onclick: () => go(earlier.pop()) }, "← previous page") : "",

@@ -60,6 +60,8 @@ class OwnerDoubts:
 
     def __init__(self) -> None:
         self._doubts: dict[str, _Doubt] = {}
+        #: Comparisons of a replica with the lists of the servers.
+        self.compared = 0
 
     def __len__(self) -> int:
         return len(self._doubts)
@@ -97,6 +99,7 @@ class OwnerDoubts:
                 if now_ms - doubt.since_ms < DOUBT_MAX_MS:
                     self._doubts[key] = doubt
                 continue
+            self.compared += 1
             owners = [server for server, one in settled.items() if key in one.keys]
             if owners == [home]:
                 continue  # served where the store says: most replicas

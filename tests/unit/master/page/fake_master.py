@@ -34,7 +34,9 @@ class FakeMaster:
         self.limits = cluster.config
         watch = SimpleNamespace(counts=_Zero(), listed=[], members=_Zero(), open=_Zero())
         keeper = SimpleNamespace(tablets={})
-        keeping = SimpleNamespace(keeper=keeper, watch=watch, in_transition=list, counts=lambda _id: None)
+        keeping = SimpleNamespace(
+            keeper=keeper, watch=watch, in_transition=list, counts=lambda _id: None, transition_of=lambda *_: None
+        )
         self.active_master: Any = SimpleNamespace(
             is_open=True,
             assigner=cluster.assigner,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.defer import ensureDeferred
@@ -136,3 +137,17 @@ def test_many_browsers_cost_one_order() -> None:
         sight.page(first=first)
         sight.page("region", first=first)
     assert orders == ["-age", "region"]
+
+
+def test_a_member_of_a_tablet_stands_where_its_age_puts_it() -> None:
+    """By the begin of its transition, which is shown, too. Fails if `_of_member` shows the time of its state."""
+    sight = moving(4)
+    record = TransitionRecord("x.0", "x", 2, RegionState.OPENING, since_ms=10_000)
+    work = SimpleNamespace(seen_ms=9_000, transition=record)
+    keeper = sight.master.active_master.keeper
+    keeper.keeper.tablets["x.0"] = SimpleNamespace(work={2: work})
+    keeper.transition_of = lambda region_id, number: (9_000, record) if (region_id, number) == ("x.0", 2) else None
+    sight.master.transition_times = SimpleNamespace(began_ms=lambda key: 2 if key == record.key else 0)
+    found = sight.page().transitions
+    assert [one.began_ms for one in found] == [1, 2, 2, 3, 4]
+    assert [one.since_ms for one in found if one.key == record.key] == [10_000]

@@ -195,6 +195,17 @@ def test_only_regions_at_rest_are_compared() -> None:
     assert owners.rules() == []
 
 
+def test_a_standby_that_compares_nothing_has_made_no_check() -> None:
+    """The page says "by the active master" then. Fails if `_look_at_doubts` notes every look."""
+    owners = Owners()
+    for is_active in (False, True):
+        owners.at_rest = {"t.0001-0": A} if is_active else None
+        owners.auditor.doubt(["t.0001-0"])
+        owners.pass_time(3)
+        (check,) = (one for one in owners.auditor.checks.figures() if one.name == AuditCheck.DOUBTS)
+        assert bool(check.times) == is_active
+
+
 def test_a_region_that_its_server_gives_up_rings_within_three_seconds() -> None:
     """N5: a server that drops a region on its own; the report of it puts the region in doubt."""
     owners = Owners()

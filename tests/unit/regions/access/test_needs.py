@@ -65,7 +65,7 @@ def test_what_daemons_may_send() -> None:
     looks = {"GetServerStatus", "ListOpen", "ListDirectories", "ShowReplicas", "ListCopyJobs"}
     orders = {"OpenRegions", "CloseRegions", "AlterRegions", "ReviewReplicas", "PurgeTable", "ChangeConfig"}
     assert by_kind[NODE] == set()
-    assert by_kind[MASTER] == known | looks | orders | set(_RESHARDING) | {"TransferLeadership"}
+    assert by_kind[MASTER] == known | looks | orders | set(_RESHARDING) | {"TransferLeadership", "ListContacts"}
     copies = {"StartTabletCopy", "ShowDigests", "QuarantineReplica"}
     assert by_kind[SERVER] == known | looks | copies | {"Heartbeat"}
 

@@ -129,6 +129,8 @@ def test_daemons_do_their_work_and_nothing_else() -> None:
     order = ms.OpenRegions(1, "s", 1, [], 0, "c")
     assert bench.code(master, order) == ""
     assert bench.code(server, order) == ms.FORBIDDEN
+    assert bench.code(master, ms.ListContacts()) == ""  # the live page has the heartbeats of all masters
+    assert bench.code(server, ms.ListContacts()) == ms.FORBIDDEN
     assert bench.text(server, ms.DeleteTable("t")) == "server:s may not send DeleteTable: only users send it"
     assert bench.text(server, order) == "server:s may not send OpenRegions: only masters send it"
 

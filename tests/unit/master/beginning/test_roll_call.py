@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from master.active import ActiveMaster
-from master.assignment.roll_call import holders_of, wait_ms
+from master.beginning.roll_call import holders_of, wait_ms
 from regions.records.members import Member
 from regions.records.model import (
     Incarnation,
