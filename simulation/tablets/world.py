@@ -438,7 +438,9 @@ class World(SeededHistory):
         if peer is not None and frame.header.start_code != peer.start_code:
             self.counts["replaced_process" if frame.header.start_code > peer.start_code else "former_process"] += 1
         server.turn.frame(source, frame)
-        if isinstance(frame, TurnFrame):
+        peer = server.turn.beats.peers.get(source)
+        # A frame of a former process is dropped: what it says is of no account.
+        if isinstance(frame, TurnFrame) and peer is not None and peer.start_code == frame.header.start_code:
             self._check_quiet(server, server.turn, frame)
         self.soon(server)
 
