@@ -165,7 +165,7 @@ class CopyThread:
                 if chunk.size != rows.size:
                     raise CopyFailed(f"{rows.size} bytes of rows were received, {chunk.size} were sent")
                 return chunk
-            rows.write(chunk)
+            rows.write(chunk.data, chunk.crc)
 
     def _fetch_log(self, channel: Channel, state: RowsState) -> CopiedReplica:
         """Receive the entries behind the rows, and finish. Steps 4 and 5."""
@@ -182,7 +182,7 @@ class CopyThread:
             chunk = self._next(channel, wire.LogSent)
             if isinstance(chunk, wire.LogSent):
                 break
-            entries = wire.decode_entries(chunk, last_index)
+            entries = wire.decode_entries(chunk.data, last_index)
             host.carry_out([steps.FillSlot(plan.slot, block.generation, entries)])
             last_index, last_term = entries[-1].index, entries[-1].term
         if (chunk.last_index, chunk.last_term) != (last_index, last_term):
@@ -208,14 +208,14 @@ class CopyThread:
             return None
         return _expected(answer, expected)
 
-    def _next(self, channel: Channel, ends: type[T]) -> memoryview | T:
-        """Return the data of the next chunk, or the answer that ends the chunks."""
+    def _next(self, channel: Channel, ends: type[T]) -> wire.SentChunk | T:
+        """Return the next chunk, or the answer that ends the chunks."""
         self._check()
         kind, body = channel.receive()
         if kind == wire.CHUNK:
-            data = wire.open_chunk(body)
-            self._job.received += len(data)
-            return data
+            chunk = wire.open_chunk(body)
+            self._job.received += len(chunk.data)
+            return chunk
         if kind != wire.ANSWER:
             raise RemoteProtocolError(f"a frame of kind {kind} instead of a chunk")
         return _expected(wire.decode_answer(body), ends)

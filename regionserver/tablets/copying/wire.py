@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from crc32c import crc32c
@@ -144,12 +144,20 @@ def seal_of(data: bytes | memoryview) -> bytes:
     return _CRC.pack(crc32c(data))
 
 
-def open_chunk(body: memoryview) -> memoryview:
-    """Return the data of a CHUNK. Raise RemoteProtocolError if it differs from what was sent."""
+class SentChunk(NamedTuple):
+    """The content of a CHUNK: data, and their CRC-32C."""
+
+    data: memoryview
+    crc: int
+
+
+def open_chunk(body: memoryview) -> SentChunk:
+    """Return the content of a CHUNK. Raise RemoteProtocolError if it differs from what was sent."""
     data = body[_CRC.size :]
-    if len(body) < _CRC.size or _CRC.unpack_from(body)[0] != crc32c(data):
+    crc = crc32c(data)
+    if len(body) < _CRC.size or _CRC.unpack_from(body)[0] != crc:
         raise RemoteProtocolError(f"a chunk of {len(data)} bytes has another checksum than when it was sent")
-    return data
+    return SentChunk(data, crc)
 
 
 def encode_entries(entries: Sequence[EntryView]) -> bytes:

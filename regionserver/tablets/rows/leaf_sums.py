@@ -18,8 +18,7 @@ Source: the layout of MDB_page and MDB_node in LMDB 0.9 (mdb.c), as in `regionse
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from hashlib import blake2b
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -27,13 +26,15 @@ from crc32c import crc32c
 
 from regionserver.kv.pages import DIRTY, KEY_BYTES_MAX, LEAF, NODE_BYTES, PAGE_HEADER, Damaged, Tree
 from regionserver.kv.rows import CRC_BYTES, seal, shown, unseal
-from regionserver.tablets.rows.digest import DIGEST_BYTES, add_to_digest, row_hash
+from regionserver.tablets.rows.digest import DIGEST_BYTES, add_to_digest, row_hash, row_hashes
 from regionserver.tablets.rows.state import RowsCount
 
 #: CRC-32C of any row that is whole, with its checksum.
 _WHOLE: Final = crc32c(seal(b"", b""))
 #: Rows of one length that are checked together; for fewer, numpy takes longer than one CRC for each.
 _TOGETHER_MIN: Final = 32
+#: Parts of the leaves with long rows, which may be summed at the same time: hashes of long values run in parallel.
+_LONG_PARTS: Final = 2
 #: The digest of a page as 4 numbers of 32 bits.
 _LIMBS: Final = DIGEST_BYTES // 4
 _LIMB_BITS: Final = 32
@@ -73,6 +74,18 @@ class _Sums(NamedTuple):
     digest: Any
 
 
+class _LongSums(NamedTuple):
+    """Sums of rows whose values have pages of their own."""
+
+    rows: int
+    size: int
+    hashes: int
+
+
+#: Calls a function for each part of the leaves with long rows.
+Spread = Callable[[Callable[[list[int]], _LongSums], list[list[int]]], Iterable[_LongSums]]
+
+
 class LeafSums:
     """Sums of the leaf pages of one file."""
 
@@ -95,9 +108,13 @@ class LeafSums:
             self._chunks.append(sums)
             self._pages += len(sums.finding)
 
-    def total(self, tree: Tree, progress: Callable[[], None] = lambda: None) -> RowsCount:
-        """Return the sums of the leaves that a checked tree has set apart; call `progress` regularly. Raise Damaged,
-        OSError, and RpcError for a long row whose checksum does not match."""
+    def total(self, tree: Tree, progress: Callable[[], None] = lambda: None, spread: Spread = map) -> RowsCount:
+        """Return the sums of the leaves that a checked tree has set apart; call `progress` regularly.
+
+        `spread` calls a function for each of a few parts of the long rows, on other threads or on this one.
+
+        Raise Damaged, OSError, and RpcError for a long row whose checksum does not match.
+        """
         if not self._chunks:
             raise Damaged("no page was received")
         sums = _Sums(*(np.concatenate(parts) for parts in zip(*self._chunks, strict=True)))
@@ -110,13 +127,10 @@ class LeafSums:
         rows, size = int(sums.rows[leaves].sum()), int(sums.size[leaves].sum())
         limbs = sums.digest[leaves].sum(axis=0, dtype=np.uint64).tolist()
         total = sum(limb << (_LIMB_BITS * place) for place, limb in enumerate(limbs))
-        for number in leaves[sums.has_long[leaves]].tolist():
-            progress()
-            for key, stored in tree.long_rows(number):
-                value = unseal(key, stored)
-                rows += 1
-                size += len(key) + len(value)
-                total += row_hash(key, value)
+        long = leaves[sums.has_long[leaves]].tolist()
+        parts = [long[at::_LONG_PARTS] for at in range(_LONG_PARTS)]
+        for found in spread(lambda numbers: _long_sums(tree, numbers, progress), parts):
+            rows, size, total = rows + found.rows, size + found.size, total + found.hashes
         return RowsCount(rows, size, add_to_digest(bytes(DIGEST_BYTES), total))
 
     def _error(self, tree: Tree, number: int, finding: int) -> Damaged:
@@ -179,12 +193,21 @@ class LeafSums:
             page, at = int(rows.page[row]), int(begin[row])
             finding[page] = _CHECKSUM
             self._damaged.setdefault(self._pages + page, data[at : at + int(rows.key[row])])
-        lengths, values = (begin - _LENGTH_BYTES).tolist(), (end - CRC_BYTES).tolist()
-        hashes = [
-            blake2b(data[one:until], digest_size=DIGEST_BYTES).digest()
-            for one, until in zip(lengths, values, strict=True)
-        ]
-        return np.frombuffer(b"".join(hashes), "<u4").reshape(-1, _LIMBS)
+        hashes = row_hashes(data, (begin - _LENGTH_BYTES).tolist(), (end - CRC_BYTES).tolist())
+        return np.frombuffer(hashes, "<u4").reshape(-1, _LIMBS)
+
+
+def _long_sums(tree: Tree, leaves: list[int], progress: Callable[[], None]) -> _LongSums:
+    """Return the sums of the long rows of these leaves. Raise Damaged, OSError, RpcError."""
+    rows = size = hashes = 0
+    for number in leaves:
+        progress()
+        for key, stored in tree.long_rows(number):
+            value = unseal(key, stored)
+            rows += 1
+            size += len(key) + len(value)
+            hashes += row_hash(key, value)
+    return _LongSums(rows, size, hashes)
 
 
 def _carried(limbs: Any) -> Any:
@@ -201,8 +224,7 @@ def broken_rows(data: bytes, begin: Any, end: Any) -> list[int]:
     for group in _groups(lengths):
         if len(group) < _TOGETHER_MIN or not _match(data, begin[group], int(lengths[group[0]])):
             suspects += group.tolist()
-    begins, ends = begin.tolist(), end.tolist()
-    return [row for row in sorted(suspects) if crc32c(data[begins[row] : ends[row]]) != _WHOLE]
+    return [row for row in sorted(suspects) if crc32c(data[int(begin[row]) : int(end[row])]) != _WHOLE]
 
 
 def _groups(lengths: Any) -> list[Any]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Chunks that wait for their sums; the thread that receives is stopped by more.
 _WAITING_MAX: Final = 4
+#: Threads of the check, whose work is the kernel's, the CRC's and the hash's: one reads back, the others hash.
+_CHECKING: Final = 3
 
 
 class ReceivedRows:
@@ -47,10 +49,13 @@ class ReceivedRows:
         self._chunks: list[tuple[int, int]] = []
         self.size = 0
 
-    def write(self, chunk: memoryview) -> None:
-        """Write the next bytes of the file, and have their rows checked. Raise RowsFailed, also for earlier bytes."""
+    def write(self, chunk: memoryview, crc: int) -> None:
+        """Write the next bytes of the file, and have their rows checked; `crc` is the CRC-32C with which they came.
+
+        Raise RowsFailed, also for earlier bytes.
+        """
         data = bytes(chunk)
-        self._chunks.append((len(data), crc32c(data)))
+        self._chunks.append((len(data), crc))
         at = 0
         while at < len(data):
             at += os.pwrite(self._fd, memoryview(data)[at:], self.size + at)
@@ -78,14 +83,18 @@ class ReceivedRows:
     def check(self, progress: Callable[[], None]) -> RowsCount:
         """Read the file back, and return its rows; call `progress` regularly. Raise RowsFailed for damage."""
         self._wait_for_sums(0)
-        with translated(self._path):
-            self._read_back(progress)
-            # Damaged pages can lead LMDB outside its map, which kills the process. So pages are read without a map.
-            tree = Tree(self._fd, self._path, leaves_apart=ROWS)
-            tree.check(progress)
-            if self._sums is None:
-                raise Damaged(f"{self._path} is empty")
-            return self._sums.total(tree, progress)
+        with translated(self._path), ThreadPoolExecutor(_CHECKING, "check") as pool:
+            reading_back = pool.submit(self._read_back, progress)
+            try:
+                # Damaged pages can lead LMDB outside its map, which kills the process. So pages are read without a map.
+                tree = Tree(self._fd, self._path, leaves_apart=ROWS)
+                tree.check(progress)
+                if self._sums is None:
+                    raise Damaged(f"{self._path} is empty")
+                return self._sums.total(tree, progress, pool.map)
+            finally:
+                # What the disk has changed explains everything else that the check finds.
+                reading_back.result()
 
     def _read_back(self, progress: Callable[[], None]) -> None:
         at = 0

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from coord.rpc.wire import RpcError
 from regionserver.kv.pages import Damaged, Tree
@@ -134,7 +135,8 @@ def test_the_error_names_the_page_and_the_row(tmp_path: Path) -> None:
 def received(path: Path, content: bytes) -> ReceivedRows:
     rows = ReceivedRows(str(path))
     for at in range(0, len(content), 1 << 16):
-        rows.write(memoryview(content)[at : at + (1 << 16)])
+        chunk = memoryview(content)[at : at + (1 << 16)]
+        rows.write(chunk, crc32c(chunk))
     rows.sync()
     return rows
 
