@@ -12,6 +12,8 @@ growth is measured at its two smaller sizes. Progress goes to stderr.
     takeover   kill -9 of the active master of 1,000, 10,000 and 100,000 regions at rest: warm and cold, memory
     ddl        create, alter and delete small tables: operations per second, by 1 and by 8 clients
     heartbeats 1,000 servers, one heartbeat a second each, and 100,000 regions: the masters' CPU
+    million    10,000, 100,000 and 1,000,000 regions on 1,000 servers in one process: plan, assignment, rest, a server's
+               death, balance, disable and enable, failovers, memory, longest turns; not measured unless named
     page       1,000, 10,000 and 100,000 regions that all move: the active master's CPU with 10 browsers and without
 
 Regions hold key-value data in `start` and `death`, nothing elsewhere (`--opener` of `rk server run`).
@@ -36,6 +38,9 @@ from benchmarks.assign import cluster_start, ddl, heartbeats, takeover, watched
 from benchmarks.assign.ddl import Ddl
 from benchmarks.assign.heartbeats import Beating
 from benchmarks.assign.lab import say
+from benchmarks.assign.million import phases as million
+from benchmarks.assign.million import report as million_report
+from benchmarks.assign.million.phases import Million
 from benchmarks.assign.scenes import SIZES, Death, Failover, Growth, death, failover, growth
 from benchmarks.assign.takeover import Takeover
 from benchmarks.assign.watched import Watched
@@ -45,6 +50,10 @@ from cli.html.curves import Drawing, Series, curves
 from coord.compiled import form
 
 PARTS: Final = ("start", "death", "failover", "growth", "takeover", "ddl", "heartbeats", "page")
+#: Measured only if named.
+EXTRA_PARTS: Final = ("million",)
+#: Parts that are measured at each size.
+SIZED: Final = ("growth", "takeover", "page", "million")
 SERVERS: Final = 4
 BASE_PORT: Final = 24_800
 #: Goals of this project, and the seconds that HBase's developers published for the same work.
@@ -68,6 +77,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     ddl: list[Ddl] = []
     heartbeats: list[Beating] = []
     page: list[Watched] = []
+    million: list[Million] = []
 
 
 def measure(options: argparse.Namespace, work: Path) -> Report:
@@ -75,7 +85,7 @@ def measure(options: argparse.Namespace, work: Path) -> Report:
     report = Report(form(), os.cpu_count() or 1)
     for number in range(options.rounds):
         for part in options.only:
-            for size in options.sizes if part in ("growth", "takeover", "page") else (0,):
+            for size in options.sizes if part in SIZED else (0,):
                 began = time.monotonic()
                 name = f"{part}{f' {size}' if size else ''}"
                 say(f"-- round {number + 1} of {options.rounds}: {name}, load of the machine {os.getloadavg()[0]:.1f}")
@@ -102,6 +112,8 @@ def _measure_part(report: Report, part: str, folder: Path, size: int) -> None:
         report.ddl += ddl.ddl(folder)
     elif part == "page":
         report.page.append(watched.watched(folder, size))
+    elif part == "million":
+        report.million.append(million.million(folder, size))
     elif part == "heartbeats":
         report.heartbeats.append(heartbeats.heartbeats(folder, heartbeats.SERVERS, heartbeats.REGIONS))
     else:
@@ -176,14 +188,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.assign", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", type=parts_of(PARTS), default=list(PARTS), help="parts, separated by commas")
+    parser.add_argument(
+        "--only", type=parts_of((*PARTS, *EXTRA_PARTS)), default=list(PARTS), help="parts, separated by commas"
+    )
     parser.add_argument("--full", action="store_true", help="the growth up to 100,000 regions")
-    parser.add_argument("--sizes", type=_sizes, default=None, help="regions of the growth, separated by commas")
+    parser.add_argument("--sizes", type=_sizes, default=None, help="regions of parts with sizes, separated by commas")
     parser.add_argument("--rounds", type=positive, default=1)
     parser.add_argument("--work", type=Path, default=None, help="where the data goes: a real disk")
     parser.add_argument("--json", action="store_true")
     add_html_option(parser)
     options = parser.parse_args()
+    if options.only == ["million"]:
+        options.sizes = options.sizes or million.SIZES
     options.sizes = options.sizes or (SIZES if options.full else SIZES[:-1])
     with work_folder(options.work) as work:
         report = measure(options, work)
@@ -193,7 +209,9 @@ def main() -> int:
     text = shown(report)
     sys.stdout.write(text)
     if options.html:
-        write_page(options.html, "The region layer", text, growth_curves(report))
+        write_page(
+            options.html, "The region layer", text, growth_curves(report) + million_report.drawings(report.million)
+        )
     return 0
 
 
@@ -215,6 +233,10 @@ def shown(report: Report) -> str:
         parts += [["heartbeats; parts of a core, CPU in microseconds"], heartbeats.table(report.heartbeats)]
     if report.page:
         parts += [["the live page while all regions close and open"], watched.table(report.page)]
+    if report.million:
+        told = "all regions on many servers in one process; processor in microseconds per region of the phase"
+        parts += [[told], million_report.phases_table(report.million), million_report.sizes_table(report.million)]
+        parts += [million_report.culprits(report.million)]
     return "".join("\n".join(lines) + "\n\n" for lines in parts if lines)
 
 
