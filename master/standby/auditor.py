@@ -41,7 +41,7 @@ from regions.diagnose.live.check_log import AuditCheck, CheckLog
 from regions.diagnose.live.doubts import OwnerDoubts, SettledList
 from regions.diagnose.live.key_space import KeySpaceCheck
 from regions.records.alarms import Alarm
-from regions.records.model import Incarnation, ServerRecord
+from regions.records.model import Incarnation
 from regions.records.replica_key import parse_replica_key
 from regions.records.znodes import (
     CorruptZnode,
@@ -117,7 +117,6 @@ class Auditor:
         self.audit = Audit()
         #: Alarms raised by this auditor.
         self.alarms = 0
-        self._servers: dict[str, ServerRecord] = {}
         #: Latest version of each transition's znode, counted by its events; absent if events may have been missed.
         self._versions = SeenVersions()
         self._watching = False
@@ -225,7 +224,7 @@ class Auditor:
         self._syncing = True
         try:
             await self._read_epoch()
-            await self._read_servers()
+            await self._read_servers(await store.list_all(self._client, [self._layout.servers]))
             await self._read_tables(await self._client.children(self._layout.tables))
             paths = await store.list_all(self._client, self._layout.shard_paths())
             observations = [self._observed(*found) for found in await store.read_all(self._client, paths)]
@@ -290,24 +289,19 @@ class Auditor:
     def _servers_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002
         if self._stopped or event_type == EVENT_GAP:
             return
-        self.audit.server(path.rpartition("/")[2], None)
-        ensureDeferred(self._read_servers()).addErrback(self._failed)
+        uuid = path.rpartition("/")[2]
+        self.audit.server(uuid, None)
+        # Only this server: reading all for each of a thousand that start would be a million reads.
+        ensureDeferred(self._read_servers([self._layout.server(uuid)])).addErrback(self._failed)
 
-    async def _read_servers(self) -> None:
-        paths = await store.list_all(self._client, [self._layout.servers])
-        servers: dict[str, ServerRecord] = {}
+    async def _read_servers(self, paths: list[str]) -> None:
         for path, data, _ in await store.read_all(self._client, paths):
             try:
                 record = decode_server(data, path)
             except CorruptZnode as error:
                 log.error("cannot audit a damaged znode: {error}", error=error)
                 continue
-            servers[record.uuid] = record
-        for uuid in self._servers.keys() - servers.keys():
-            self.audit.server(uuid, None)
-        for uuid, record in servers.items():
-            self.audit.server(uuid, record)
-        self._servers = servers
+            self.audit.server(record.uuid, record)
 
     def _tables_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002
         if self._stopped or event_type == EVENT_GAP:

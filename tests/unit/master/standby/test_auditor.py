@@ -16,7 +16,7 @@ from regions.diagnose.invariants import STILL_MS, Rule
 from regions.diagnose.live.check_log import AuditCheck
 from regions.diagnose.live.doubts import SettledList
 from regions.records.alarms import Alarm
-from regions.records.model import Incarnation, RegionRecord, RegionState, TableRecord, TransitionRecord
+from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
 from regions.records.znodes import Layout, decode_alarm, encode
 from tests.unit.master.fake_store import FakeStore, WatchedStore
 
@@ -106,6 +106,33 @@ def test_a_transition_that_may_have_moved_unseen_does_not_count_as_stuck() -> No
     assert auditor.alarms == 1, "it has not moved: so it has stood all the time"
     auditor.stop()
     assert store.listeners == []
+
+
+def test_a_registration_costs_one_read_however_many_servers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the auditor reads all servers after each event: a thousand servers start within a minute."""
+    store, clock = WatchedStore(), Clock()
+    for path in LAYOUT.parents():
+        store.put(path)
+    read: list[str] = []
+    usual = store.multi_read
+    monkeypatch.setattr(
+        store, "multi_read", lambda parts: (read.extend(one.path for one in parts), usual(parts))[1], raising=True
+    )
+    client: Any = store
+    auditor = Auditor(clock, client, LAYOUT, lambda: 1_000_000, "m1", Sources(lambda: None))
+    auditor.start()
+    store.answer()
+    read.clear()
+    servers = [ServerRecord(f"server-{number}", "127.0.0.1", 1, 7) for number in range(20)]
+    for one in servers:
+        store.change(LAYOUT.server(one.uuid), encode(one))
+        store.answer()
+    assert read == [LAYOUT.server(one.uuid) for one in servers]
+    assert auditor.audit._alive == {one.uuid: 7 for one in servers}
+    store.drop(LAYOUT.server("server-3"))
+    store.answer()
+    assert "server-3" not in auditor.audit._alive
+    auditor.stop()
 
 
 # --- owners ---------------------------------------------------------------------------------------------------------
