@@ -364,6 +364,7 @@ class Assigner:
         if self._decisions.is_deciding:
             for replica in self._selection.take(self._outbox.effects):
                 self._decisions.place(replica, now_ms)
+            self._selection.placed()
             self._orders.dispatch(self._outbox.effects, now_ms)
             self._alters.dispatch(self._outbox.effects, now_ms)
         return self._outbox.take()

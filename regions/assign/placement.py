@@ -11,7 +11,8 @@ excluded, and has no other replica of the region. Among eligible servers the ord
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import heapq
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -103,6 +104,51 @@ def choose(
             best, best_rank = uuid, rank
     assert best is None or (best not in exclude and best not in peers), f"server {best} must not get the replica"
     return best
+
+
+class LeastLoaded:
+    """Finds the server that `choose` would find, for many replicas in turn, without looking at all servers each time.
+
+    It knows the servers that are eligible for one group and kind, in a heap by load. Loads that have grown since are
+    noticed; the caller tells of those that have fallen (`changed`). A thousand replicas of a dead server are placed
+    among a thousand servers in some milliseconds.
+    """
+
+    def __init__(self, servers: Mapping[str, Server], group: str, kind: str, exclude: Collection[str]) -> None:
+        self._servers = servers
+        self._heap = [
+            (_ratio(one), one.uuid)
+            for one in servers.values()
+            if is_eligible(one, group=group, kind=kind, exclude=exclude, peers=())
+        ]
+        self._eligible = {uuid for _, uuid in self._heap}
+        heapq.heapify(self._heap)
+
+    def choose(self, exclude: Collection[str]) -> str | None:
+        """Return the eligible server with the least load that is not in `exclude`, or None."""
+        heap, passed = self._heap, []
+        found: str | None = None
+        while heap and found is None:
+            ratio, uuid = heap[0]
+            now = _ratio(self._servers[uuid])
+            if now != ratio:
+                heapq.heapreplace(heap, (now, uuid))
+            elif uuid in exclude:
+                passed.append(heapq.heappop(heap))
+            else:
+                found = uuid
+        for entry in passed:
+            heapq.heappush(heap, entry)
+        return found
+
+    def changed(self, uuid: str) -> None:
+        """The load of a server has fallen."""
+        if uuid in self._eligible:
+            heapq.heappush(self._heap, (_ratio(self._servers[uuid]), uuid))
+
+
+def _ratio(server: Server) -> float:
+    return (server.load + 1) / server.weight
 
 
 def objection_to(server: Server, replica: Replica, peers: Collection[str]) -> str:

@@ -7,7 +7,7 @@ taken from the set.
 
 from __future__ import annotations
 
-from regions.assign.placement import choose
+from regions.assign.placement import LeastLoaded, choose, is_eligible
 from regions.cluster import effects as fx
 from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
@@ -26,6 +26,10 @@ class Selection:
         self._unplaced: dict[str, Replica] = {}
         self._planning: dict[str, Replica] = {}
         self._unplaceable: dict[str, Replica] = {}
+        #: Between `take` and `placed`: the servers by load, of a group, a kind, and with or without flapping ones.
+        self._by_load: dict[tuple[str, str, bool], LeastLoaded] | None = None
+        #: Servers that a replica leaves for its new destination, since their loads were last looked at.
+        self._left: list[str] = []
 
     def __contains__(self, replica: Replica) -> bool:
         """Return True if the replica waits for the next selection, for a plan, or for an eligible server."""
@@ -93,6 +97,7 @@ class Selection:
         Many replicas without a former place become one request for a bulk plan, which is appended to `effects`. System
         tables are never placed by a plan.
         """
+        self._by_load, self._left = {}, []
         if not self._unplaced:
             return []
         waiting, self._unplaced = self._unplaced, {}
@@ -106,6 +111,10 @@ class Selection:
             self._planning[replica.key] = replica
         effects.append(fx.RequestPlan([one.key for one in fresh], Cause.ASSIGN.value, origin=fresh[0].origin))
         return urgent + [one for one in rest if one.key not in self._planning]
+
+    def placed(self) -> None:
+        """End the placement of what `take` has returned. Until then no server comes, goes, or changes its state."""
+        self._by_load = None
 
     def target_of_move(self, replica: Replica) -> Incarnation | None:
         """Return the destination for a CLOSE order; None if there is none now, and it is chosen again at CLOSED."""
@@ -121,6 +130,10 @@ class Selection:
 
         Servers that failed to open the replica, and flapping servers, are chosen only if no other server is eligible.
         """
+        if self._by_load is not None and not exclude_home and len(replica.region.replicas) == 1:
+            found = self._choose_by_load(replica, self._by_load)
+            if found is not None:
+                return found
         home = {replica.home.uuid} if exclude_home and replica.home is not None else set()
         doubtful = {*(replica.failed or ()), *self._world.flapping}
         peers, racks = self._world.peers(replica) if len(replica.region.replicas) > 1 else ((), ())
@@ -155,3 +168,30 @@ class Selection:
             )
         assert uuid is None or uuid not in home, f"{replica.key} would move to the server that it leaves"
         return None if uuid is None else servers[uuid].incarnation
+
+    def _choose_by_load(
+        self, replica: Replica, by_load: dict[tuple[str, str, bool], LeastLoaded]
+    ) -> Incarnation | None:
+        """Choose for one of many replicas, as `choose` does; None if all servers have to be looked at."""
+        servers, flapping = self._world.servers, self._world.flapping
+        table, failed = replica.region.table.record, replica.failed or ()
+        for uuid in self._left:
+            for known in by_load.values():
+                known.changed(uuid)
+        self._left.clear()
+        last = servers.get(replica.last_uuid or "")
+        chosen: str | None = None
+        if last is not None and last.uuid not in flapping:
+            is_last = is_eligible(last, group=table.group, kind=table.kind, exclude=failed, peers=())
+            chosen = last.uuid if is_last else None
+        for with_flapping in (False, True):
+            if chosen is None:
+                key = (table.group, table.kind, with_flapping)
+                if key not in by_load:
+                    by_load[key] = LeastLoaded(servers, table.group, table.kind, () if with_flapping else flapping)
+                chosen = by_load[key].choose(() if with_flapping else failed)
+        if chosen is None:
+            return None
+        if replica.coming_to is not None:
+            self._left.append(replica.coming_to.uuid)
+        return servers[chosen].incarnation
