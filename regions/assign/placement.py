@@ -110,7 +110,7 @@ class LeastLoaded:
     """Finds the server that `choose` would find, for many replicas in turn, without looking at all servers each time.
 
     It knows the servers that are eligible for one group and kind, in a heap by load. Loads that have grown since are
-    noticed; the caller tells of those that have fallen (`changed`). A thousand replicas of a dead server are placed
+    noticed; the caller reports those that have fallen (`changed`). A thousand replicas of a dead server are placed
     among a thousand servers in some milliseconds.
     """
 
