@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from prometheus_client import Counter
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -99,9 +99,9 @@ class Host:
         self._opener = opener
         self._paths = paths
         self._metrics = metrics
-        # A look-up of a metric by its label takes longer than the count.
-        self._steps_taken = metrics.steps.labels("taken")
-        self._outcomes: dict[OrderOutcome, Counter] = {}
+        # A count in a metric takes a lock, so steps and ends of orders are counted here and added many at a time.
+        self._steps_taken = 0
+        self._ended: Counter[OrderOutcome] = Counter()
         self._stop = stop
         self._workers = workers(reactor, threads, self._drain, self._fatal)
         self._store: Store | None = None
@@ -259,6 +259,7 @@ class Host:
             for effect in effects:
                 self._carry_out(effect)
         self._prepare_waiting()
+        self._add_counts()
         if self._emptied is not None and len(self.replicas) == 0:
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)
@@ -268,7 +269,7 @@ class Host:
             if self._steps is not None:
                 self._steps.write(effect)
         elif isinstance(effect, OrderFinished):
-            self._count_outcome(effect.result.outcome)
+            self._ended[effect.result.outcome] += 1
             for batch, at in self._batches.pop(effect.ticket, []):
                 batch.finished(at, effect.result)
         elif isinstance(effect, OpenRegion):
@@ -382,17 +383,20 @@ class Host:
 
         self._workers.submit(close_it, closed)
 
-    def _count_outcome(self, outcome: OrderOutcome) -> None:
-        counter = self._outcomes.get(outcome)
-        if counter is None:
-            counter = self._outcomes[outcome] = self._metrics.outcomes.labels(outcome.value)
-        counter.inc()
+    def _add_counts(self) -> None:
+        """Add to the metrics what was counted since the last call."""
+        if self._steps_taken:
+            self._metrics.steps.labels("taken").inc(self._steps_taken)
+            self._steps_taken = 0
+        for outcome, count in self._ended.items():
+            self._metrics.outcomes.labels(outcome.value).inc(count)
+        self._ended.clear()
 
     # --- results from the store (regionserver.replica.step_writer.Outcomes) -------------------------------------------
 
     def step_done(self, step: WriteStep, version: int, region_version: int, zxid: int) -> None:
         """Process a committed step."""
-        self._steps_taken.inc()
+        self._steps_taken += 1
         self.replicas.step_done(step.key, step.number, version, region_version, self._clock.wall_ms(), zxid)
 
     def step_failed(self, step: WriteStep, error: str, is_refused: bool) -> None:

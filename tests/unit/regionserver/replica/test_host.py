@@ -132,6 +132,13 @@ class HostTests(SynchronousTestCase):
         assert max(self.store.sizes) <= 2 * steps_module.STEPS_MAX + 1
         assert sum(self.opener.prepared) == 1000
 
+    def test_steps_and_ends_of_orders_are_counted(self) -> None:
+        """Each open has two steps and one end; they are in the metrics when the order is answered."""
+        self.opened(30)
+        value = self.metrics.registry.get_sample_value
+        assert value("regionkeeper_server_steps_total", {"result": "taken"}) == 60
+        assert value("regionkeeper_server_outcomes_total", {"outcome": OrderOutcome.DONE.value}) == 30
+
     def test_no_more_multis_under_way_than_the_bound(self) -> None:
         """Further steps are collected."""
         self.host.open_regions(self.orders(1000), 4, 5000)
