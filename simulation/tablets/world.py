@@ -438,9 +438,7 @@ class World(SeededHistory):
         if peer is not None and frame.header.start_code != peer.start_code:
             self.counts["replaced_process" if frame.header.start_code > peer.start_code else "former_process"] += 1
         server.turn.frame(source, frame)
-        peer = server.turn.beats.peers.get(source)
-        # A frame of a former process is dropped: what it says is of no account.
-        if isinstance(frame, TurnFrame) and peer is not None and peer.start_code == frame.header.start_code:
+        if isinstance(frame, TurnFrame):
             self._check_quiet(server, server.turn, frame)
         self.soon(server)
 
