@@ -24,8 +24,9 @@ from coord.rpc.wire import RpcError
 from regions.liveness.leader_search import Next, Search, is_repeatable
 from regions.messages import NO_BOUND, NOT_LEADER, TIMED_OUT, MasterStatus
 from regions.messages.staleness import AsOf, Bound
+from regions.records.model import MasterRecord
 
-__all__ = ["MasterClient", "NoLeader", "split_address"]
+__all__ = ["MasterClient", "NoLeader", "admin_address", "split_address"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -47,6 +48,11 @@ def split_address(address: str) -> tuple[str, int]:
     """Return host and port of `host:port`. The caller has validated the address."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def admin_address(master: MasterRecord) -> str:
+    """Return `host:port` of a master's admin port, "" without one."""
+    return f"{master.admin_host or master.host}:{master.admin_port}" if master.admin_port else ""
 
 
 def _standby_refusal(message: msgspec.Struct, reply: msgspec.Struct) -> RpcError | None:

@@ -15,6 +15,8 @@ from regions.records.znodes import DEFAULT_ROOT
 ENGINES: Final = ("auto", "greedy", "flow", "spark")
 #: Longest of the times that can be given: thirty years.
 SECONDS_MAX: Final = 1_000_000_000
+#: A port that listens on every address of the machine.
+_EVERY_ADDRESS: Final = ("0.0.0.0", "::")
 
 
 def limits_of(
@@ -129,6 +131,11 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--balance-period-s {self.balance_period_s} is below 0")
         if self.root and (not self.root.startswith("/") or self.root.endswith("/")):
             raise ConfigError(f"--root {self.root!r} must begin with a slash and not end with one")
+
+    @property
+    def registered_admin_host(self) -> str:
+        """Return the host of the admin port for this master's registration, "" if `host` leads there, too."""
+        return "" if self.admin_host in (self.host, *_EVERY_ADDRESS) else self.admin_host
 
     def _check_spark(self) -> None:
         from regions.plan.spark.target import BadTarget, parse_conf, parse_target  # imports NumPy, slow for `rk --help`

@@ -41,6 +41,7 @@ from coord.client.access import StoreAccess
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
 from coord.server.config.addresses import ANYWHERE, parse_config_text, shown
+from master.client import admin_address
 from regions import messages
 from regions.diagnose.health import EXIT_STATUS, Health, judge
 from regions.messages import TabletHealth
@@ -329,7 +330,7 @@ def master_lines(
         address = f"{one.host}:{one.port}"
         role, page = (
             "active" if is_active else "standby",
-            f"{admin_url(f'{one.host}:{one.admin_port}')}/" if one.admin_port else "",
+            f"{admin_url(admin_address(one))}/" if one.admin_port else "",
         )
         lines.append(MasterLine(names.of_master(one), address, role, epoch, one.uuid, page=page))
     seen = {line.address for line in lines}

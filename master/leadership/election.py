@@ -76,7 +76,15 @@ class Election:
 
     def _registration(self) -> MasterRecord:
         own, settings = self._identity, self._settings
-        return MasterRecord(own.uuid, settings.host, settings.port, own.start_code, settings.admin_port, KNOWN)
+        return MasterRecord(
+            own.uuid,
+            settings.host,
+            settings.port,
+            own.start_code,
+            settings.admin_port,
+            KNOWN,
+            admin_host=settings.registered_admin_host,
+        )
 
     async def win(self, now_ms: Callable[[], int], racing: Callable[[], None]) -> int:
         """Wait until this master is the active one and return its fencing epoch.

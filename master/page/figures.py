@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from master.api.pacing import Paced
+from master.client import admin_address
 from master.heartbeats import HeartbeatReceiver
 from master.process import MasterProcess
 from regions.assign.placement import bar_end_text
@@ -210,7 +211,7 @@ class FiguresMaker:
                 one.uuid,
                 f"{one.host}:{one.port}",
                 "active" if one.uuid == leads else "standby",
-                f"{one.host}:{one.admin_port}" if one.admin_port else "",
+                admin_address(one),
             )
             for one in self._master.registered
         ]

@@ -157,6 +157,8 @@ class MasterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     admin_port: int = 0
     #: The highest format that its build knows (`regions/records/formats.py`); 0: a build that announced none.
     format: int = 0
+    #: Where its admin port listens; "": at `host`.
+    admin_host: str = ""
 
 
 class ActiveRecord(msgspec.Struct, frozen=True, omit_defaults=True):

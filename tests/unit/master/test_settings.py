@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cli.common.names import Names
+from cli.diagnose.status import master_lines
 from coord.errors import ConfigError
-from master.settings import limits_of
+from master.client import admin_address
+from master.settings import MasterSettings, limits_of
 from regions.cluster.limits import AssignerConfig
+from regions.records.model import MasterRecord
+from regions.records.znodes import decode_master, encode
 
 USUAL: dict[str, Any] = {
     "start_timeout_s": 30.0,
@@ -26,6 +32,23 @@ USUAL: dict[str, Any] = {
 def test_the_defaults_of_the_command_line_are_those_of_the_assigner() -> None:
     """Both have one source of defaults."""
     assert limits_of(**USUAL) == AssignerConfig()
+
+
+@pytest.mark.parametrize(
+    ("admin_host", "page"),
+    [("", "10.0.0.5"), ("10.0.0.5", "10.0.0.5"), ("0.0.0.0", "10.0.0.5"), ("127.0.0.1", "127.0.0.1")],
+)
+def test_the_registration_says_where_the_page_is(admin_host: str, page: str) -> None:
+    """`rk status` and other masters' pages link it. Fails if `admin_address` takes the host of requests."""
+    settings = MasterSettings(
+        store="s:1", data_dir=Path("d"), host="10.0.0.5", port=7051, admin_host=admin_host, admin_port=8081
+    )
+    record = MasterRecord("m", settings.host, settings.port, 1, 8081, admin_host=settings.registered_admin_host)
+    assert decode_master(encode(record)) == record
+    (line,) = master_lines([record], None, Names([], None), None)
+    assert line.page == f"http://{page}:8081/"
+    former = decode_master(b'{"uuid":"m","host":"h","port":1,"start_code":1,"admin_port":2}')
+    assert admin_address(former) == "h:2"
 
 
 def test_bounds_of_making_regions() -> None:
