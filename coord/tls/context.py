@@ -26,6 +26,8 @@ NEED: Final = "need"
 _MODES: Final = {NONE: ssl.CERT_NONE, WANT: ssl.CERT_OPTIONAL, NEED: ssl.CERT_REQUIRED}
 #: Bytes read from the `ssl` module at once: one TLS record.
 _RECORD_BYTES: Final = 16 << 10
+#: The name by which both ends agree in the handshake (ALPN) that a TLS record may hold several frames.
+_FRAMES_TOGETHER: Final = "regionkeeper-frames"
 #: Bytes that may wait for the end of a handshake: connect requests and hello frames.
 _HELD_BYTES_MAX: Final = 64 << 10
 
@@ -108,6 +110,7 @@ def _bare_context(protocol: int, mode: ssl.VerifyMode) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.check_hostname = False
     context.verify_mode = mode
+    context.set_alpn_protocols([_FRAMES_TOGETHER])
     return context
 
 
@@ -160,6 +163,8 @@ class Engine:
         self.is_ended = False
         self._held: list[bytes] = []
         self._held_bytes = 0
+        #: The other end is of this program: it reads all frames of a record.
+        self._is_together = False
 
     def unseal(self, data: bytes) -> bytes:
         """Return the decrypted bytes. Raise TlsError. In both cases `take` returns the bytes to send in reply."""
@@ -171,7 +176,9 @@ class Engine:
             with contextlib.suppress(ssl.SSLWantReadError):
                 while part := self._ssl.read(_RECORD_BYTES):
                     parts.append(part)
-                self.is_ended = True
+                    if not self._incoming.pending and not self._ssl.pending():
+                        break  # an exception would say the same, at twice the cost of a record
+                self.is_ended = not part
         except ssl.SSLZeroReturnError:
             self.is_ended = True
         except ssl.SSLError as error:
@@ -183,9 +190,11 @@ class Engine:
 
         Each frame begins a new TLS record, as in ZooKeeper. kazoo selects on its socket and reads one frame at a time;
         it would not notice bytes of the next frame that the `ssl` module has already decrypted. So a record must not
-        hold the beginning of another frame.
+        hold the beginning of another frame. Both ends of this program agree in the handshake that it may.
         """
         if self.is_established:
+            if self._is_together and len(frames) > 1:
+                frames = [b"".join(frames)]
             for frame in frames:
                 self._ssl.write(frame)
             return self.take()
@@ -241,6 +250,7 @@ class Engine:
         except ssl.SSLWantReadError:
             return False
         self.is_established = True
+        self._is_together = self._ssl.selected_alpn_protocol() == _FRAMES_TOGETHER
         for data in self._held:
             self._ssl.write(data)
         self._held.clear()

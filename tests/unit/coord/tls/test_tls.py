@@ -97,10 +97,21 @@ def records(sealed: bytes) -> list[bytes]:
     return found
 
 
+def kazoos_context(ours: Authority) -> ssl.SSLContext:
+    """Return the context of a client that is not of this program."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(files(ours, "client").ca)
+    return context
+
+
 def test_each_frame_is_a_record_of_its_own(ours: Authority) -> None:
-    """A client that selects on its socket would not see the beginning of a second frame in the same record."""
+    """A client that selects on its socket would not see the beginning of a second frame in the same record.
+
+    Fails if `Engine` joins frames whatever the other end has offered.
+    """
     server = Engine(server_context(files(ours, "server")), is_server=True)
-    client = Engine(client_context(files(ours, "client")), is_server=False)
+    client = Engine(kazoos_context(ours), is_server=False)
     exchange(server, client)
     assert [client.unseal(record) for record in records(server.seal([b"one", b"two", b"three"]))] == [
         b"one",
@@ -111,6 +122,20 @@ def test_each_frame_is_a_record_of_its_own(ours: Authority) -> None:
     parts = [client.unseal(record) for record in records(server.seal([long, b"behind"]))]
     assert len(parts) == 4, "16 KiB, 16 KiB, the rest, and the next frame alone"
     assert (b"".join(parts[:3]), parts[3]) == (long, b"behind")
+
+
+def test_ends_of_this_program_put_frames_together(ours: Authority) -> None:
+    """A record costs as much as a hundred small answers. Fails if a context offers no ALPN."""
+    server = Engine(server_context(files(ours, "server")), is_server=True)
+    client = Engine(client_context(files(ours, "client")), is_server=False)
+    exchange(server, client)
+    sealed = server.seal([b"one", b"two"])
+    assert len(records(sealed)) == 1
+    assert client.unseal(sealed) == b"onetwo"
+    # Several records in one read, the last one in two parts, and the end of the session behind data.
+    sealed = b"".join(server.seal([part]) for part in (b"a", b"b", b"c"))
+    assert (client.unseal(sealed[:-3]), client.unseal(sealed[-3:])) == (b"ab", b"c")
+    assert (client.unseal(server.seal([b"last"]) + server.close_notify()), client.is_ended) == (b"last", True)
 
 
 def test_frames_from_before_the_end_of_the_handshake_are_records_of_their_own(ours: Authority) -> None:
