@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import re
+import socket
 from collections.abc import Sequence
 
 from cli.common.errors import CliError, NotFoundError
@@ -103,3 +105,12 @@ class Names:
         if not fits:
             raise NotFoundError(f"no live server {text!r}", f"Live servers: {live}.")
         raise CliError(f"{text!r} matches {len(fits)} servers", "Give more of the uuid, or host:port.")
+
+
+def who_runs() -> str:
+    """Return the user and the host that run this command."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

@@ -29,6 +29,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.diagnose.access_lists import check_access, set_access, wanted_of
 from cli.diagnose.fsck_deep import Deep, progress, read_rows, summary
+from cli.diagnose.past import last_check
 from cli.tablets.former import name_former
 from cli.tablets.matrix import show_tablets, tablets_found
 from cli.tablets.reading import read_replicas
@@ -115,7 +116,8 @@ def fsck(given: Globals, fix: bool, yes: bool, dry_run: bool, deep: bool, rate: 
 
     Everything is read twice, so a step in progress is no finding: the output only counts regions in transition, with
     the errors of those that fail to open. Works without an active master. Nothing is changed without --fix, and then
-    only by steps of docs/transitions.md: fenced compare-and-sets, or requests to the master.
+    only by steps of docs/transitions.md: fenced compare-and-sets, or requests to the master. The findings are noted in
+    the store for the live page.
 
     Of each tablet that is not HEALTHY a matrix shows every replica's own view of the configuration: V voter, P
     PRE_VOTER, L learner, * the leader, - no member, ? unknown.
@@ -124,6 +126,7 @@ def fsck(given: Globals, fix: bool, yes: bool, dry_run: bool, deep: bool, rate: 
         raise UsageFaultError("--yes without --fix does nothing", "rk fsck --fix --yes")
     if dry_run and not fix:
         raise UsageFaultError("--dry-run without --fix does nothing", "rk fsck --fix --dry-run")
+    began_s = time.monotonic()
     with open_cluster(given) as cluster:
         view = read_view(cluster)
         findings, tablets = check_all(view)
@@ -152,6 +155,10 @@ def fsck(given: Globals, fix: bool, yes: bool, dry_run: bool, deep: bool, rate: 
         done: list[FixResult] = []
         if fix:
             done = _fix(given, cluster, findings, ask=not yes and not dry_run, dry_run=dry_run)
+        fixed = 0 if dry_run else sum(one.done for one in done)
+        trouble = last_check.keep(cluster, findings, began_s=began_s, deep=deep, fixed=fixed)
+        if trouble:
+            click.echo(f"the findings could not be noted for the live page: {trouble}", err=True)
     if given.json:
         report: dict[str, object] = {
             "findings": findings,

@@ -25,7 +25,7 @@ from regions.cluster.history import StepLog, parse_segment, unpack
 from regions.diagnose.explain import explain
 from regions.diagnose.live.check_log import CheckLog
 from regions.page.curves import SERIES
-from regions.records.znodes import Layout, decode_alarm, decode_drill, decode_plan, decode_run
+from regions.records.znodes import Layout, decode_alarm, decode_drill, decode_fsck, decode_plan, decode_run
 from regions.transitions.entries import HistoryEntry
 
 #: How long an answer of the store is kept.
@@ -230,19 +230,25 @@ class Views:
         drill_id = given.get("id", "")
         if not drill_id or "/" in drill_id or len(drill_id) > 200:
             raise NotFound("Name a drill by its id.")
-        found, _ = await self._records_of(self._layout.drill(drill_id))
+        found = await self._records_of(self._layout.drill(drill_id), decode_drill)
         if not found:
             raise NotFound(f"There is no drill {drill_id[:80]!r}: the latest 50 are kept.")
         return found[0]
 
-    async def _records_of(self, path: str) -> tuple[list[Any], int]:
-        found = store.decoded(await store.read_all(self._master.client, [path]), decode_drill)
-        return [record for record, _ in found], 0
+    async def _records_of(self, path: str, decode: Callable[[bytes, str], Any]) -> list[Any]:
+        """Return the record at a path in a list, which is empty if there is none."""
+        found = store.decoded(await store.read_all(self._master.client, [path]), decode)
+        return [record for record, _ in found]
 
     async def _alarms(self, _given: Mapping[str, str]) -> object:
         async def make() -> object:
             alarms, older = await self._records(self._layout.alarms, decode_alarm)
-            return {"alarms": sorted(alarms, key=lambda one: one.at_ms), "older": older}
+            fsck = await self._records_of(self._layout.fsck, decode_fsck)
+            return {
+                "alarms": sorted(alarms, key=lambda one: one.at_ms),
+                "older": older,
+                "fsck": fsck[0] if fsck else None,
+            }
 
         auditor = self._master.auditor
         return {

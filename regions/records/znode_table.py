@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from regions.records import model
+from regions.records.acts.checks import FsckRecord
 from regions.records.acts.drills import DrillRecord
 from regions.records.acts.grants import GrantsRecord
 from regions.records.acts.resharding import ReshardingRecord
@@ -91,6 +92,8 @@ ZNODES: Final[tuple[ZnodeRow, ...]] = (
           "active master, once; the oldest are deleted"),
     ZnodeRow("/drills/<drill_id>", "drill", False, DrillRecord, "a drill: what was broken, when, and the verdict",
           "`rk drill`, when its faults begin and at its end; the oldest are deleted"),
+    ZnodeRow("/fsck", "fsck", False, FsckRecord, "what the last `rk fsck` has found, for the live page",
+          "`rk fsck`, at its end"),
     ZnodeRow("/undo/<undo_id>", "undo_record", False, UndoRecord, "an action of `rk unstick`, for its undo",
           "active master, in the multi that checks what the operator was shown; the oldest are deleted"),
     ZnodeRow("/grants", "grants", False, GrantsRecord,

@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from regions.records.acts.checks import FsckRecord
 from regions.records.acts.drills import DrillRecord
 from regions.records.acts.grants import FIRST, GrantsRecord
 from regions.records.acts.resharding import ReshardingRecord
@@ -74,6 +75,7 @@ _plan = msgspec.json.Decoder(PlanRecord)
 _alarm = msgspec.json.Decoder(Alarm)
 _run = msgspec.json.Decoder(RunRecord)
 _drill = msgspec.json.Decoder(DrillRecord)
+_fsck = msgspec.json.Decoder(FsckRecord)
 _undo = msgspec.json.Decoder(UndoRecord)
 _moves = msgspec.json.Decoder(MoveBatch)
 _fence = msgspec.json.Decoder(FenceRecord)
@@ -199,6 +201,11 @@ def decode_drill(data: bytes, path: str = "/drills") -> DrillRecord:
     return _decode(_drill, data, path)
 
 
+def decode_fsck(data: bytes, path: str = "/fsck") -> FsckRecord:
+    """Value of /fsck."""
+    return _decode(_fsck, data, path)
+
+
 def decode_undo(data: bytes, path: str = "/undo") -> UndoRecord:
     """Value of /undo/<undo_id>."""
     return _decode(_undo, data, path)
@@ -306,6 +313,7 @@ class Layout:
         self.shared = f"{root}/shared"
         self.grants = f"{root}/grants"
         self.drills = f"{root}/drills"
+        self.fsck = f"{root}/fsck"
         self.undo = f"{root}/undo"
         self.forgotten = f"{root}/forgotten"
         self.reshardings = f"{root}/reshardings"

@@ -15,6 +15,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 from twisted.internet import reactor
+from twisted.internet.defer import Deferred, succeed
 
 from coord.errors import NoNode
 from coord.http import AdminHttp
@@ -30,8 +31,9 @@ from regions.cluster.state import ClusterState
 from regions.diagnose.live.check_log import AuditCheck, CheckLog
 from regions.messages import BalanceMove, MasterStatus
 from regions.messages.heartbeat import Heartbeat
+from regions.records.acts.checks import FsckFinding, FsckRecord
 from regions.records.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TableRecord, TransitionRecord
-from regions.records.znodes import Layout
+from regions.records.znodes import Layout, encode
 from tests.unit.master.page.fake_master import FakeMaster
 from tests.unit.regions.model_cluster import server
 
@@ -84,10 +86,15 @@ def status_of(master: Any, world: ClusterState) -> MasterStatus:
 
 
 class EmptyStore:
-    """A session with a store that has no plan, run, drill or alarm."""
+    """A session with a store that has a check with hostile texts, and no plan, run, drill or alarm."""
 
     async def children(self, path: str) -> list[str]:
         raise NoNode(path)
+
+    def multi_read(self, reads: list[Any]) -> Deferred[list[Any]]:
+        finding = FsckFinding("hole", f"no region has the keys from {HOSTILE[0]}", step=f"make it: {HOSTILE[1]}")
+        record = FsckRecord(1_795_000_000_000, HOSTILE[2], 0.5, errors=1, findings=(finding,))
+        return succeed([(encode(record), None) if one.path.endswith("/fsck") else NoNode(one.path) for one in reads])
 
 
 def add_records(master: Any) -> None:

@@ -170,20 +170,23 @@ def test_the_map_is_used_by_keyboard(browser: Any, cluster: LocalUp) -> None:
         one.page.wait_for_selector("text=OPENING → OPENED", timeout=DEADLINE_MS)
         assert "OPEN" in one.page.inner_text("main")
         one.page.get_by_role("button", name="by time").click()
-        assert one.page.text_content(".life text:last-child") == "now"
+        assert one.page.text_content(".ends span:last-child") == "now"
 
 
 def test_rounds_and_checks_are_shown(browser: Any, cluster: LocalUp) -> None:
     """A standby's page says that rounds and checks are the active master's.
 
-    Fails if `_plans` sends no rounds or `_alarms` no checks.
+    Fails if `_plans` sends no rounds, `_alarms` no checks, or `rk fsck` keeps no record of what it has found.
     """
+    for _ in range(2):  # the record is no finding of the next check
+        assert "nothing is wrong" in run_rk("fsck", "--data-dir", str(cluster.data_dir)).stdout
     for role, address in pages_of(cluster).items():
         with tab(browser, address + "#/plans", token=token_of(cluster)) as one:
             said = "The balancer is on" if role == "active" else "Only the active master balances"
             one.wait(f"document.querySelector('main').innerText.includes('{said}')")
             one.show("audit")
             one.wait("document.querySelector('main').innerText.includes('the key space of the tables')")
+            one.wait("document.querySelector('main').innerText.includes('Nothing was wrong')")
 
 
 def test_a_dead_server_and_a_dead_master_leave_no_stale_number(browser: Any, cluster: LocalUp) -> None:
@@ -284,6 +287,7 @@ def test_hostile_names_are_text(browser: Any) -> None:
         one.wait("document.querySelector('main').textContent.includes('<img src=x')")
         one.show("audit")
         one.wait("document.querySelector('main').innerText.includes('</script>')")
+        one.wait("document.querySelector('main').innerText.includes('rk fsck --fix would')")
         assert "\u202e" not in one.page.inner_text("body")
         assert one.read("window.hurt === undefined && document.querySelectorAll('main img').length === 0")
 

@@ -6,9 +6,7 @@ create and a plain set are enough. A drill never fails because its record cannot
 
 from __future__ import annotations
 
-import getpass
 import secrets
-import socket
 import time
 from typing import Final
 
@@ -18,6 +16,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from cli.common import output
+from cli.common.names import who_runs
 from cli.drill.report import DrillReport, as_json
 from regions.records.acts.drills import DrillEvent, DrillRecord, DrillVerdict
 from regions.records.znodes import Layout, encode
@@ -67,7 +66,7 @@ class DrillJournal:
         """Create the record, and delete the oldest ones beyond DRILLS_MAX."""
         now_s = time.time()
         drill_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_s))}-{secrets.token_hex(2)}"
-        self._record = DrillRecord(drill_id, drill, int(now_s * 1000), seed, victim=victim, by=_who())
+        self._record = DrillRecord(drill_id, drill, int(now_s * 1000), seed, victim=victim, by=who_runs())
         try:
             self._client.ensure_path(self._layout.drills)
             self._client.create_async(self._layout.drill(drill_id), encode(self._whole())).get(timeout=_TIMEOUT_S)
@@ -119,11 +118,3 @@ def _short(report: DrillReport) -> DrillReport:
     worst = sorted(traffic.unavailability.per_region, key=lambda one: -one.longest_s)[:REGIONS_MAX]
     seen = msgspec.structs.replace(traffic.unavailability, per_region=worst)
     return msgspec.structs.replace(report, traffic=msgspec.structs.replace(traffic, unavailability=seen))
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

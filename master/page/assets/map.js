@@ -3,6 +3,8 @@ import { STATES, GONE } from "./model.js";
 import { blend, color, rgb, serverColor } from "./theme.js";
 
 const HEAD = 22, GAP = 10;
+/** So many cells are laid out in one frame, and drawn in the next one. */
+const MANY = 20000;
 export const MODES = ["state", "server", "time in state", "size", "load"];
 
 export class RegionMap {
@@ -16,9 +18,11 @@ export class RegionMap {
     this.blocks = [];
     this.cursor = -1;
     this.width = 0;
+    this.pending = 0; // the frame in which everything will be drawn
+    this.drawn = () => {}; // called with the time at which such a drawing began
   }
 
-  /** Lay all tables out for the present width, and draw everything. */
+  /** Lay all tables out for the present width, and draw everything: many cells in the next frame. */
   layout(tableName) {
     const model = this.model;
     const width = this.canvas.clientWidth || 300;
@@ -46,7 +50,15 @@ export class RegionMap {
       this.canvas.width = wide;
       this.canvas.height = high;
     }
-    this.draw();
+    cancelAnimationFrame(this.pending);
+    this.pending = 0;
+    if (total <= MANY) { this.draw(); return; }
+    this.pending = requestAnimationFrame(() => {
+      const began = performance.now();
+      this.pending = 0;
+      this.draw();
+      this.drawn(began);
+    });
   }
 
   prepare(now) {
@@ -117,6 +129,7 @@ export class RegionMap {
   /** Draw only the changed rows. Returns false if the layout is outdated. */
   update(changed, now) {
     if (this.model.isReordered || !this.at) return false;
+    if (this.pending) return true; // its cells will be drawn with all others
     if (changed.size > 20000) { this.draw(now); return true; }
     this.now = now;
     if (this.serverColors.length < this.model.servers.length) this.prepare(now);

@@ -119,6 +119,10 @@ export function regions(main, state) {
   resize.observe(canvas);
   const noTheme = onTheme(again);
   drawHeat();
+  map.drawn = (began) => {
+    state.drawnAt = drawnAt = performance.now();
+    state.frameMs = Math.max(state.frameMs, drawnAt - began);
+  };
   let drawnAt = -1e9, late = 0, wasComplete = model.isComplete;
   return {
     rows() {
@@ -128,10 +132,10 @@ export function regions(main, state) {
       const isLast = model.isComplete && !wasComplete; // of a snapshot: shown at once
       wasComplete = model.isComplete;
       if (!isLast && (!model.isComplete || isLarge) && model.length && began - drawnAt < 500) { if (!late) late = setTimeout(() => { late = 0; this.rows(); }, 500); return; }
-      if (version !== model.version || model.isReordered || !map.at) { if (version !== model.version) { map.cursor = -1; select(null); } version = model.version; again(); } else map.update(model.changed, state.now());
-      tell();
-      state.drawnAt = drawnAt = performance.now();
+      if (version !== model.version || model.isReordered || !map.at) { if (version !== model.version) { map.cursor = -1; select(null); } version = model.version; again(); } else { map.update(model.changed, state.now()); tell(); }
+      drawnAt = performance.now();
       state.frameMs = Math.max(state.frameMs, drawnAt - began);
+      if (!map.pending) state.drawnAt = drawnAt;
     },
     figures() {
       const found = silent();
@@ -141,7 +145,7 @@ export function regions(main, state) {
       tell();
     },
     heat: drawHeat,
-    end() { clearTimeout(late); resize.disconnect(); noTheme(); },
+    end() { clearTimeout(late); cancelAnimationFrame(map.pending); resize.disconnect(); noTheme(); },
   };
 }
 
