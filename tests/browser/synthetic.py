@@ -94,7 +94,12 @@ class EmptyStore:
     def multi_read(self, reads: list[Any]) -> Deferred[list[Any]]:
         finding = FsckFinding("hole", f"no region has the keys from {HOSTILE[0]}", step=f"make it: {HOSTILE[1]}")
         record = FsckRecord(1_795_000_000_000, HOSTILE[2], 0.5, errors=1, findings=(finding,))
-        return succeed([(encode(record), None) if one.path.endswith("/fsck") else NoNode(one.path) for one in reads])
+        return succeed(
+            [
+                (encode(record), SimpleNamespace(version=0)) if one.path.endswith("/fsck") else NoNode(one.path)
+                for one in reads
+            ]
+        )
 
 
 def add_records(master: Any) -> None:
