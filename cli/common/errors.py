@@ -19,6 +19,7 @@ class ExitStatus(enum.IntEnum):
     UNREACHABLE = 3
     NOT_FOUND = 4
     FORBIDDEN = 5
+    DIFFERENT = 6
     FAULT = 70
     INTERRUPTED = 130
 
@@ -51,6 +52,10 @@ MEANINGS: Final[dict[ExitStatus, tuple[str, str]]] = {
         "The cluster knows who asks, and this user has no grant for the request; nothing was done. The message names"
         " the grant to ask an admin for.",
     ),
+    ExitStatus.DIFFERENT: (
+        "there are differences",
+        "With --detailed-exitcode: the comparison was made, and something would change. Nothing was changed.",
+    ),
     ExitStatus.FAULT: ("internal error", "A fault of rk itself; `RK_DEBUG=1` shows the traceback."),
     ExitStatus.INTERRUPTED: ("interrupted", "Ctrl-C."),
 }
@@ -75,6 +80,7 @@ MEANINGS_OF_COMMANDS: Final[dict[str, dict[ExitStatus, str]]] = {
     "put": {ExitStatus.REFUSED: "the condition did not hold, or the request was rejected; nothing was changed"},
     "delete": {ExitStatus.REFUSED: "the condition did not hold, or the request was rejected; nothing was changed"},
     "plan": {ExitStatus.REFUSED: "the plan was aborted, is out of date, or replicas are elsewhere than it wanted"},
+    "plan diff": {ExitStatus.DIFFERENT: "with --detailed-exitcode: the two placements differ"},
     "backup create": {ExitStatus.REFUSED: "failed, and nothing is left; DIR is in use, or a table is disabled"},
     "backup verify": {ExitStatus.REFUSED: "damaged, or unfinished"},
     "backup restore": {ExitStatus.REFUSED: "a file is damaged, the table exists, or the rows differ"},

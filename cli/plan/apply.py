@@ -7,6 +7,7 @@ carry it out across failovers; this command only watches the plan's record.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from cli.common.views.lists import EVERYTHING, Key, Listing, listed
 from cli.common.waiting import limit_each_wait
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan.make import display_on_stderr
+from cli.plan.targets import of_targets, target_option, targeted
 from cli.shell import complete
 from cli.tables import every_region
 from coord.rpc.wire import RpcError
@@ -38,6 +40,8 @@ from regions.records.znodes import decode_cluster, decode_plan
 
 #: Moves in one request to the master, which are one batch in the store.
 PART_MOVES: Final = 2_000
+#: Moves above which a person is asked first.
+ASKED_ABOVE: Final = 1_000
 #: Time limit for retrying a part with unknown outcome: a failover takes seconds.
 HANDOVER_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.2
@@ -97,17 +101,23 @@ class PlanOrder(NamedTuple):
 @click.command()
 @click.argument("directory", metavar="[DIR]", type=_directory, default=DEFAULT_DIR)
 @click.option("--rebase", is_flag=True, help="Keep what still fits the changed cluster; greedy plans the rest.")
+@target_option
 @click.option("--dry-run", is_flag=True, help="Only check the plan and show the moves.")
+@click.option("--yes", is_flag=True, help=f"Do not ask in a terminal before more than {ASKED_ABOVE} moves.")
 @click.option("--wait/--no-wait", "wait", default=True, show_default=True, help="Wait until all is moved.")
 @global_options
 @click.pass_obj
-def apply(given: Globals, directory: Path, rebase: bool, dry_run: bool, wait: bool) -> int:
+def apply(
+    given: Globals, directory: Path, rebase: bool, targets: tuple[str, ...], dry_run: bool, yes: bool, wait: bool
+) -> int:
     """Apply the plan in DIR: move each region that is not on its planned server.
 
     Rejected if a file differs from the manifest, if the plan breaks a rule, or if the cluster has changed since the
-    plan was made. Ctrl-C ends the waiting but not the plan: `rk plan abort` does that.
+    plan was made. Ctrl-C ends the waiting but not the plan: `rk plan abort` does that. With --target the other moves
+    are left; `rk plan resume` makes them later.
     """
-    return _carry_out(given, directory, rebase=rebase, dry_run=dry_run, wait=wait, again=False)
+    how = _How(rebase=rebase, dry_run=dry_run, wait=wait, again=False, targets=targets, is_confirmed=yes)
+    return _carry_out(given, directory, how)
 
 
 @click.command()
@@ -118,7 +128,7 @@ def apply(given: Globals, directory: Path, rebase: bool, dry_run: bool, wait: bo
 @click.pass_obj
 def resume(given: Globals, directory: Path, rebase: bool, wait: bool) -> int:
     """Submit the missing moves of the plan in DIR, after it was aborted or submitted in part."""
-    return _carry_out(given, directory, rebase=rebase, dry_run=False, wait=wait, again=True)
+    return _carry_out(given, directory, _How(rebase=rebase, dry_run=False, wait=wait, again=True))
 
 
 @click.command()
@@ -139,20 +149,43 @@ def abort(given: Globals, plan_id: str) -> None:
     )
 
 
-def _carry_out(given: Globals, directory: Path, *, rebase: bool, dry_run: bool, wait: bool, again: bool) -> int:
+class _How(NamedTuple):
+    """How a plan is carried out. `again`: by `resume`; `is_confirmed`: nobody is asked."""
+
+    rebase: bool
+    dry_run: bool
+    wait: bool
+    again: bool
+    targets: tuple[str, ...] = ()
+    is_confirmed: bool = True
+
+
+def _confirm(given: Globals, found: Artefact, order: PlanOrder) -> None:
+    """Ask in a terminal before very many moves. Raise CliError for no; a script goes on as before."""
+    moves = len(order.difference.moves)
+    if moves > ASKED_ABOVE and sys.stdin.isatty() and not given.json:
+        what = f"plan {found.manifest.plan_id} moves {output.count(moves, 'replica')}, each away for a moment: go on?"
+        output.confirm(what, "nothing was moved", as_json=False)
+
+
+def _carry_out(given: Globals, directory: Path, how: _How) -> int:
     display = display_on_stderr()
     try:
         with plan_errors(), open_cluster(given) as cluster:
             display.begin("check", "checking the plan")
             found = open_plan(directory)
-            order = _checked(cluster, found, rebase=rebase, again=again)
+            order = _checked(cluster, found, rebase=how.rebase, again=how.again)
+            names = {**found.manifest.names, **order.now.names}
+            order = order._replace(difference=targeted(found, order.difference, how.targets, names))
             difference = order.difference
-            display.end(output.count(len(difference.moves), "move"))
-            if dry_run:
+            display.end(f"{output.count(len(difference.moves), 'move')}{of_targets(how.targets)}")
+            if how.dry_run:
                 _report_dry_run(given, found, order)
                 return ExitStatus.OK
+            if not how.is_confirmed:
+                _confirm(given, found, order)
             record = hand_over(cluster, found, order, display)
-            if wait and record.state is PlanState.APPLYING:
+            if how.wait and record.state is PlanState.APPLYING:
                 record = follow(cluster, record, display)
             elsewhere = _elsewhere(cluster, difference) if record.state is PlanState.DONE else 0
     finally:

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from cli.common import output
-from cli.common.errors import CliError, NotFoundError, UsageFaultError
+from cli.common.errors import CliError, ExitStatus, NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options, spark_options
 from cli.common.views.help import CommandGroup
 from cli.html.options import html_option
@@ -24,6 +24,7 @@ from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan.make import PlanRequest, display_on_stderr, located, make
 from cli.plan.page import page, shortcomings
 from cli.plan.revert import revert
+from cli.plan.targets import of_targets, target_option, targeted
 from cli.shell import complete
 from master.settings import ENGINES
 from regions.plan import Params, Snapshot
@@ -230,9 +231,11 @@ def _show_summary(found: Artefact, shown: Figures) -> None:
 @plan.command()
 @click.argument("first", metavar="[A]", default=str(DEFAULT_DIR))
 @click.argument("second", metavar="[B]", default="")
+@target_option
+@click.option("--detailed-exitcode", "is_detailed", is_flag=True, help="Exit status 6 if there are differences.")
 @global_options
 @click.pass_obj
-def diff(given: Globals, first: str, second: str) -> None:
+def diff(given: Globals, first: str, second: str, targets: tuple[str, ...], is_detailed: bool) -> int:
     """Show the differences between two plans, or between plan A and the present cluster.
 
     B is the directory of a plan, `now` (the cluster), or `input`: where the replicas were when plan A was made. Without
@@ -244,21 +247,24 @@ def diff(given: Globals, first: str, second: str) -> None:
         second = second or (_NOW if one.manifest.origin == _CLUSTER else _INPUT)
         if second == _INPUT:
             difference = compare(former_places(one.snapshot), places_of(one.plan.rows), _racks(one.snapshot))
-            name, what = _named(one.manifest.names), f"from its input to {one.manifest.plan_id}"
+            names, what = one.manifest.names, f"from its input to {one.manifest.plan_id}"
         elif second == _NOW:
             now = census_now(given)
             difference = compare(former_places(now.snapshot), places_of(one.plan.rows), _racks(now.snapshot))
-            name, what = _named({**one.manifest.names, **now.names}), f"from now to {one.manifest.plan_id}"
+            names, what = {**one.manifest.names, **now.names}, f"from now to {one.manifest.plan_id}"
         else:
             two = open_plan(Path(second))
             racks = {**_racks(one.snapshot), **_racks(two.snapshot)}
             difference = compare(places_of(one.plan.rows), places_of(two.plan.rows), racks)
-            name = _named({**one.manifest.names, **two.manifest.names})
+            names = {**one.manifest.names, **two.manifest.names}
             what = f"from {one.manifest.plan_id} to {two.manifest.plan_id}"
+        difference = targeted(one, difference, targets, names)
     if given.json:
         output.print_json(difference)
-        return
-    _show_difference(what, difference, name)
+    else:
+        _show_difference(f"{what}{of_targets(targets)}", difference, _named(names))
+    is_different = difference.moves or difference.added or difference.removed
+    return ExitStatus.DIFFERENT if is_detailed and is_different else ExitStatus.OK
 
 
 def _named(names: dict[str, str]) -> Callable[[str], str]:

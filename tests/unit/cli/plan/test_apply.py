@@ -281,3 +281,38 @@ def test_a_plan_says_what_it_leaves_out(
     shutil.rmtree(tmp_path / "plan")
     assert run([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"].endswith("table orders")
+
+
+def test_a_target_is_moved_alone_and_resume_makes_the_rest(
+    cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", "apply", str(made), "--target", "s3", "--no-wait"]) == 0
+    assert sorted(_ordered(cluster).values()) == ["s3", "s3"]
+    _carried_out(cluster)
+    assert run(["plan", "resume", str(made), "--no-wait"]) == 0
+    assert "continues: 0 of 2 moves are done" in capsys.readouterr().out
+    parts = [one for one in cluster.asked if isinstance(one, ms.AddPlanMoves)]
+    assert [[move.destination for move in part.moves] for part in parts] == [["s3", "s3"], ["s2", "s2"]]
+
+
+@pytest.mark.parametrize(("answer", "status", "moves"), [("n", ExitStatus.REFUSED, 0), ("y", ExitStatus.OK, 4)])
+def test_a_person_is_asked_before_very_many_moves(
+    answer: str, status: int, moves: int, cluster: MemoryCluster, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with --yes, and no script is. Tried: without `_confirm` the refused plan moves four."""
+    monkeypatch.setattr(apply, "ASKED_ABOVE", 3)
+    asked: list[str] = []
+
+    def confirm(question: str) -> bool:
+        asked.append(question)
+        return answer == "y"
+
+    monkeypatch.setattr("click.confirm", confirm)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    assert run(["plan", "apply", str(made), "--no-wait"]) == status
+    assert len(_ordered(cluster)) == moves
+    assert len(asked) == 1
+    assert "moves 4 replicas" in asked[0]
+    if not moves:
+        assert run(["plan", "apply", str(made), "--no-wait", "--yes"]) == 0
+        assert len(asked) == 1

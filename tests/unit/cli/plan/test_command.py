@@ -186,3 +186,26 @@ def test_the_flow_in_its_own_process_makes_the_same_plan(
         made.append((manifest["engine"], manifest["note"], manifest["digest"], manifest["stats"]))
         assert not (directory / ".job").exists()
     assert made[0] == made[1]
+
+
+def test_a_script_learns_by_the_status_whether_anything_would_change(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As terraform's -detailed-exitcode, with a status of its own, because 2 is a wrong command line."""
+    one = str(_made(source, "one", capsys))
+    assert run(["plan", "diff", one]) == ExitStatus.OK
+    assert run(["plan", "diff", one, "--detailed-exitcode"]) == ExitStatus.DIFFERENT
+    assert run(["plan", "diff", one, one, "--detailed-exitcode"]) == ExitStatus.OK
+
+
+def test_a_target_shows_its_part_of_the_moves(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By table or server. Tried: with `touches` always true the four moves to s2 are eight."""
+    one = str(_made(source, "one", capsys))
+    for words, count in ((["s2"], 4), (["orders"], 8), (["s2", EVIL], 8)):
+        targets = [word for target in words for word in ("--target", target)]
+        assert run(["plan", "diff", one, *targets, "--json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)["moves"]) == count
+    assert run(["plan", "diff", one, "--target", "s2"]) == 0
+    assert "; moves of s2 alone: 4 replicas at the same place, 4 elsewhere" in capsys.readouterr().out
+    assert run(["plan", "diff", one, "--target", "s9"]) == ExitStatus.NOT_FOUND
+    assert "--target s9: the plan has no such table or server" in capsys.readouterr().err
