@@ -23,7 +23,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, KazooException
@@ -342,40 +342,47 @@ def is_answering(address: str, timeout_s: float = PROBE_S) -> bool:
     return False
 
 
-def four_letter(address: str, word: str, timeout_s: float = PROBE_S, access: StoreAccess = OPEN_ACCESS) -> str:
-    """Return a store node's answer to a four-letter word; "" if it does not answer."""
-    chunks = []
+class NodeAnswer(NamedTuple):
+    """A store node's answer to a four-letter word, "" if it does not answer, and the certificate that it showed."""
+
+    text: str
+    #: In DER; b"" without TLS.
+    certificate: bytes = b""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Return the lines of an answer to `srvr` by name; {} if the node does not answer."""
+        lines = (line.partition(":") for line in self.text.splitlines())
+        return {name.strip(): value.strip() for name, _, value in lines}
+
+
+def ask_node(address: str, word: str, timeout_s: float = PROBE_S, access: StoreAccess = OPEN_ACCESS) -> NodeAnswer:
+    """Return a store node's answer to a four-letter word."""
+    chunks, certificate = [], None
     with (
         contextlib.suppress(OSError, ConfigError),
         connect(split_address(address), access, timeout_s) as connection,
     ):
+        if isinstance(connection, ssl.SSLSocket):
+            certificate = connection.getpeercert(True)
         connection.settimeout(timeout_s)
         connection.sendall(word.encode())
         while chunk := connection.recv(65536):
             chunks.append(chunk)
-    return b"".join(chunks).decode(errors="replace")
+    return NodeAnswer(b"".join(chunks).decode(errors="replace"), certificate or b"")
 
 
-def expiring_of(address: str, name: str, access: StoreAccess, timeout_s: float = PROBE_S) -> list[str]:
-    """Return a sentence if the certificate that the store node `name` shows soon expires.
-
-    Return nothing without TLS, and if the node does not answer.
-    """
-    if access.tls_paths() is None:
+def expiring_of(certificate: bytes, name: str) -> list[str]:
+    """Return a sentence if the certificate that the store node `name` has shown soon expires. b"": it has none."""
+    if not certificate:
         return []
-    with (
-        contextlib.suppress(OSError, ConfigError),
-        connect(split_address(address), access, timeout_s) as connection,
-    ):
-        shown = connection.getpeercert(True) if isinstance(connection, ssl.SSLSocket) else None
-        if shown is not None:
-            # Loads a library that other commands do not need.
-            from coord.security.certificate_facts import expiring, facts_of
+    # Loads a library that other commands do not need.
+    from coord.security.certificate_facts import expiring, facts_of
 
-            (facts,) = facts_of(ssl.DER_cert_to_PEM_cert(shown).encode())
-            what = f"the certificate of {facts.principal or name}"
-            return expiring([(what, facts.expires)], datetime.datetime.now(datetime.UTC))
-    return []
+    (facts,) = facts_of(ssl.DER_cert_to_PEM_cert(certificate).encode())
+    return expiring(
+        [(f"the certificate of {facts.principal or name}", facts.expires)], datetime.datetime.now(datetime.UTC)
+    )
 
 
 @contextlib.contextmanager
@@ -495,11 +502,11 @@ class _Look:
 
 def answer_of(address: str, timeout_s: float, access: StoreAccess) -> str:
     """Return in words what a node answers to `srvr`."""
-    answer = four_letter(address, "srvr", timeout_s, access)
-    if not answer:
+    said = ask_node(address, "srvr", timeout_s, access).fields
+    if not said:
         return silence_of(address, timeout_s)
-    mode = dict(line.partition(": ")[::2] for line in answer.splitlines()).get("Mode", "")
-    return f"serves as {mode.strip()}" if mode else "answers that it does not serve: it knows no leader"
+    mode = said.get("Mode", "")
+    return f"serves as {mode}" if mode else "answers that it does not serve: it knows no leader"
 
 
 def _begin_session(client: KazooClient, store: _Store, timeout_s: float, end_s: float) -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import expiring_of, four_letter, open_store, silence_of, store_access
+from cli.common.access import ask_node, expiring_of, open_store, silence_of, store_access
 from cli.common.connect import Cluster, knows_masters_alone, root_of, split_address, store_errors, store_hosts
 from cli.common.errors import UnreachableError
 from cli.common.local import Daemon, LocalCluster, read_cluster
@@ -208,12 +208,10 @@ class _Rounds:
 
     def _node(self, address: str) -> StoreFinding:
         name = self._names.get(address, address)
-        answer = four_letter(address, "srvr", self._each_s, self._access)
-        fields = dict(line.partition(": ")[::2] for line in answer.splitlines())
-        if "Mode" in fields:
-            ending = expiring_of(address, name, self._access, self._each_s)
-            return StoreFinding(name, address, True, fields["Mode"].strip(), expiring=ending)
-        if answer:
+        answer = ask_node(address, "srvr", self._each_s, self._access)
+        if mode := answer.fields.get("Mode", ""):
+            return StoreFinding(name, address, True, mode, expiring=expiring_of(answer.certificate, name))
+        if answer.text:
             return StoreFinding(name, address, True, trouble="answers that it does not serve")
         return StoreFinding(name, address, False, trouble=silence_of(address, self._each_s))
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import PROBE_S, admin_url, four_letter, is_answering, store_access
+from cli.common.access import PROBE_S, admin_url, ask_node, is_answering, store_access
 from cli.common.connect import (
     Cluster,
     MastersAlone,
@@ -237,11 +237,9 @@ def _resolved(address: str) -> str:
 
 
 def _store_node(name: str, address: str, access: StoreAccess, timeout_s: float) -> StoreNodeStatus:
-    answer = four_letter(address, "srvr", timeout_s, access)
-    fields = dict(line.partition(":")[::2] for line in answer.splitlines())
-    if not fields:
+    value = ask_node(address, "srvr", timeout_s, access).fields
+    if not value:
         return StoreNodeStatus(name, address, "silent" if is_answering(address, timeout_s) else "down")
-    value = {key.strip(): text.strip() for key, text in fields.items()}
     return StoreNodeStatus(
         name,
         address,

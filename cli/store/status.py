@@ -18,7 +18,7 @@ import msgspec
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import four_letter, read_admin_page, silence_of, store_access
+from cli.common.access import ask_node, read_admin_page, silence_of, store_access
 from cli.common.connect import store_hosts
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.local import read_cluster
@@ -123,19 +123,17 @@ def _by_admin(found: NodeStatus, address: str, timeout_s: float) -> bool:
 
 def _by_words(found: NodeStatus, access: StoreAccess, timeout_s: float) -> None:
     """Fill in what `srvr` and `mntr` say."""
-    said = dict(
-        line.partition(": ")[::2] for line in four_letter(found.address, "srvr", timeout_s, access).splitlines()
-    )
+    said = ask_node(found.address, "srvr", timeout_s, access).fields
     if not said:
         found.error = silence_of(found.address, timeout_s)
         return
     if "Mode" not in said:
         found.error = "does not serve: it knows no leader"
         return
-    found.role, found.version = said["Mode"].strip(), said.get("Zookeeper version", "").partition(",")[0]
+    found.role, found.version = said["Mode"], said.get("Zookeeper version", "").partition(",")[0]
     found.znodes, found.connections = int(said["Node count"]), int(said["Connections"])
     more = dict(
-        line.partition("\t")[::2] for line in four_letter(found.address, "mntr", timeout_s, access).splitlines()
+        line.partition("\t")[::2] for line in ask_node(found.address, "mntr", timeout_s, access).text.splitlines()
     )
     found.term = _number(more, "zk_raft_term")
     found.commit, found.applied = _number(more, "zk_raft_commit_index"), _number(more, "zk_raft_applied_index")

@@ -22,7 +22,7 @@ from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpir
 from kazoo.handlers.threading import KazooTimeoutError
 
 from cli.common import output
-from cli.common.access import four_letter, is_answering, open_store
+from cli.common.access import ask_node, is_answering, open_store
 from cli.common.connect import (
     Cluster,
     ask_server,
@@ -445,10 +445,7 @@ def _now() -> str:
 
 def store_role(address: str, timeout_s: float = 1.0) -> str:
     """Return `leader`, `follower` or `standalone` from a store node's `srvr`; "" if the node does not serve."""
-    for line in four_letter(address, "srvr", timeout_s).splitlines():
-        if line.startswith("Mode:"):
-            return line.partition(":")[2].strip()
-    return ""
+    return ask_node(address, "srvr", timeout_s).fields.get("Mode", "")
 
 
 def _rules(active: ActiveRecord) -> bool:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cli.common import output
-from cli.common.access import admin_url, four_letter, read_admin_page, silence_of, store_access
+from cli.common.access import admin_url, ask_node, read_admin_page, silence_of, store_access
 from cli.common.connect import open_cluster, split_address, store_hosts
 from cli.common.errors import CliError
 from cli.common.local import CLUSTER_FILE, Daemon, LocalCluster
@@ -156,7 +156,7 @@ def _of_store(given: Globals, local: LocalCluster | None) -> Iterator[Source]:
         for word in _WORDS:
 
             def ask(timeout_s: float, address: str = address, word: str = word) -> str:
-                said = four_letter(address, word, timeout_s, access)
+                said = ask_node(address, word, timeout_s, access).text
                 if not said:
                     raise OSError(f"{address} {silence_of(address, timeout_s)}")
                 return said

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.connect import knows_masters_alone, store_hosts
+from cli.common.connect import knows_masters_alone, not_running, store_hosts
 from cli.common.errors import NotFoundError
 from cli.common.local import LocalCluster, read_cluster
 from cli.common.options import Globals
@@ -149,6 +149,8 @@ def _state(server: ServerFinding) -> str:
 def _revive(given: Globals, found: StoreFinding | MasterFinding | ServerFinding) -> list[str]:
     """Return what helps a process that does not answer."""
     local = _local(given)
+    if local is not None and not local.supervisor_pid:
+        return [not_running(given).hint.partition(": ")[2] or "wait until `rk up` has printed its summary"]
     log = next((one.log for one in local.daemons() if one.name == found.name), "") if local is not None else ""
     end = "" if found.trouble == DOWN else "kill it if it stays like this, and "
     start = f"{end}start it again" if local is None else f"{end}`rk up` starts it again while it runs"

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from kazoo.client import KazooClient
 
-from cli.common.access import as_variables, kazoo_options, read_access, silence_of
+from cli.common.access import as_variables, ask_node, expiring_of, kazoo_options, read_access, silence_of
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.options import SETTINGS, variable_of
 from cli.main import rk, run
@@ -138,3 +138,24 @@ def test_silence_is_told_in_words() -> None:
 def test_shared_options_stand_between_group_and_command(group: str) -> None:
     """The help says: before or after any subcommand."""
     assert run([group, "--data-dir", "d", "--timeout", "1", "--help"]) is ExitStatus.OK
+
+
+def test_a_node_is_asked_by_one_connection() -> None:
+    """`rk health` reads role and certificate from the same one. The words have blanks that nobody else takes away."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asked: list[bytes] = []
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                asked.append(connection.recv(4))
+                connection.sendall(b"Zookeeper version: 3.9.5, built\nMode: follower\nNode count: 5\n")
+
+        node = threading.Thread(target=answer)
+        node.start()
+        said = ask_node(f"127.0.0.1:{listener.getsockname()[1]}", "srvr")
+        node.join()
+    assert asked == [b"srvr"]
+    assert said.fields == {"Zookeeper version": "3.9.5, built", "Mode": "follower", "Node count": "5"}
+    assert expiring_of(said.certificate, "store-1") == [], "without TLS no certificate is shown"
+    assert ask_node(f"127.0.0.1:{free_ports(1)[0]}", "srvr").fields == {}

@@ -55,3 +55,17 @@ def test_a_cluster_in_the_first_moments_of_its_start_is_starting(
     assert capsys.readouterr().err == (
         f"rk: the cluster in {tmp_path} is starting or stopping\n    Try again when `rk up` has printed its summary.\n"
     )
+
+
+def test_why_names_the_command_that_starts_a_stopped_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not a supervisor that is gone, too. Tried: without the look at supervisor_pid it does."""
+    local = design(shape_of(Globals(), None, 1, 1, 1, None, None, "greedy"), tmp_path)
+    ports = free_ports(3)
+    for one, port in zip(local.daemons(), ports, strict=True):
+        one.address = f"127.0.0.1:{port}"
+    local.store = local.coord[0].address
+    write_cluster(local, tmp_path)
+    run(["why", "server-1", "--data-dir", str(tmp_path)])
+    assert capsys.readouterr().out.splitlines()[-1] == f"  what helps: rk up --data-dir {tmp_path}"
