@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from cli.common.errors import CliError
 from cli.common.options import Globals
-from cli.diagnose.health import TIMEOUT_S, Gathered, find
+from cli.diagnose.health import TIMEOUT_S, Gathered, Registered, find
 
 #: Pause between two rounds of questions.
 _PAUSE_S: Final = 2.0
+#: Rounds after which the store is asked again which masters there are.
+_ROUNDS_WITH_ADDRESSES: Final = 30
 _KEYS_MAX: Final = 256
 
 
@@ -88,8 +90,22 @@ class Poll:
         self._is_over.set()
 
     def _run(self) -> None:
+        known: Registered | None = None
+        rounds = 0
         while not self._is_over.is_set():
+            rounds += 1
+            if rounds % _ROUNDS_WITH_ADDRESSES == 0:
+                known = None  # another master may have registered
             with contextlib.suppress(CliError):
-                found = find(self._given, TIMEOUT_S)
+                found = find(self._given, TIMEOUT_S, known)
+                known = addresses_in(found)
                 self._reactor.callFromThread(self._take, found)
             self._is_over.wait(_PAUSE_S)
+
+
+def addresses_in(found: Gathered) -> Registered | None:
+    """Return the addresses of a round, so that the next one opens no session for them; None if no master answers."""
+    masters, servers = found.findings.masters, found.findings.servers
+    if not any(one.answers for one in masters):
+        return None
+    return Registered([one.address for one in masters], [one.address for one in servers])
