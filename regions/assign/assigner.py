@@ -354,10 +354,13 @@ class Assigner:
         for region in self._replacements.tick(now_ms):
             for replica in region.replicas:
                 self._decisions.decide(replica, now_ms)
+        # After a pause of the store, all orders may be too late at once, and each replica gets another destination.
+        self._selection.begin_many()
         for replica in self._orders.timed(TIMED_MAX):
             order = replica.order
             if order is not None and replica.write_state is WriteState.IDLE:
                 self._follow_up.check_deadlines(replica, order, now_ms)
+        self._selection.placed()
 
     def take(self, now_ms: int) -> list[fx.Effect]:
         """Select destinations, dispatch orders, and return all effects since the last call."""

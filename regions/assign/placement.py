@@ -130,10 +130,11 @@ class LeastLoaded:
         found: str | None = None
         while heap and found is None:
             ratio, uuid = heap[0]
-            now = _ratio(self._servers[uuid])
+            server = self._servers[uuid]
+            now = _ratio(server)
             if now != ratio:
                 heapq.heapreplace(heap, (now, uuid))
-            elif uuid in exclude:
+            elif uuid in exclude or server.draining:
                 passed.append(heapq.heappop(heap))
             else:
                 found = uuid

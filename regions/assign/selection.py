@@ -26,7 +26,7 @@ class Selection:
         self._unplaced: dict[str, Replica] = {}
         self._planning: dict[str, Replica] = {}
         self._unplaceable: dict[str, Replica] = {}
-        #: Between `take` and `placed`: the servers by load, of a group, a kind, and with or without flapping ones.
+        #: Between `begin_many` and `placed`: servers by load, of a group, a kind, and with or without flapping ones.
         self._by_load: dict[tuple[str, str, bool], LeastLoaded] | None = None
         #: Servers that a replica leaves for its new destination, since their loads were last looked at.
         self._left: list[str] = []
@@ -97,7 +97,7 @@ class Selection:
         Many replicas without a former place become one request for a bulk plan, which is appended to `effects`. System
         tables are never placed by a plan.
         """
-        self._by_load, self._left = {}, []
+        self.begin_many()
         if not self._unplaced:
             return []
         waiting, self._unplaced = self._unplaced, {}
@@ -112,8 +112,12 @@ class Selection:
         effects.append(fx.RequestPlan([one.key for one in fresh], Cause.ASSIGN.value, origin=fresh[0].origin))
         return urgent + [one for one in rest if one.key not in self._planning]
 
+    def begin_many(self) -> None:
+        """Many replicas get destinations, until `placed` is called. Until then no server comes or goes."""
+        self._by_load, self._left = {}, []
+
     def placed(self) -> None:
-        """End the placement of what `take` has returned. Until then no server comes, goes, or changes its state."""
+        """End the placement of many replicas."""
         self._by_load = None
 
     def target_of_move(self, replica: Replica) -> Incarnation | None:

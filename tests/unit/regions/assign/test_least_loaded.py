@@ -75,3 +75,25 @@ def test_the_regions_of_dead_servers_are_spread_evenly_without_a_walk_for_each(m
     assert len(chosen) == 1_000
     assert {chosen.count(one) for one in set(chosen)} == {10}
     assert walks == []
+
+
+def test_orders_that_are_too_late_all_at_once_need_no_walk_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RT-11: no server has begun any of its opens within the time. Fails without `begin_many` in `Assigner.tick`."""
+    walks: list[str] = []
+    if hasattr(selection.choose, "__code__"):
+        monkeypatch.setattr(selection, "choose", lambda *_, **__: walks.append("walk"))
+    assigner = Assigner(5)
+    regions = [(RegionRecord("t", "t.0", "", "1"), 0), (RegionRecord("t", "t.1", "1", ""), 0)]
+    servers = [ServerRecord(f"s{number}", "h", 1, 1) for number in range(5)]
+    moving = [
+        (TransitionRecord(one.region_id, "t", 0, RegionState.OFFLINE, destination=servers[0].incarnation), 0)
+        for one, _ in regions
+    ]
+    assigner.load([(TableRecord("t", "t", regions=2), 0)], regions, servers, moving, [], 1_000)
+    assigner.begin(1_000)
+    assigner.take(1_000)
+    assigner.tick(1_000_000)
+    written = [one.record for one in assigner.take(1_000_000) if isinstance(one, fx.WriteOffline)]
+    assert [one.attempt for one in written] == [1, 1]
+    assert servers[0].incarnation not in [one.destination for one in written]
+    assert walks == []
