@@ -16,11 +16,21 @@ import msgspec
 HIDDEN: Final = "(hidden)"
 #: Shorter values are found by chance: a word of a log is no secret.
 _LEAST: Final = 8
-_WORDS: Final = "password|passwd|secret|token|credential|store[-_]auth|store[-_]sasl|private[-_.]?key"
-#: A value of such a name; a file's name (@FILE) and a path stay.
-_NAMED: Final = re.compile(
-    rf"""(?i)(["']?[\w.\-]*(?:{_WORDS})[\w.\-]*["']?\s*[:=]\s*["']?)(?![@/"'\s])([^\s"',}}\]]+)"""
+_WORDS: Final = "password|passwd|secret|token|credential|authorization|store[-_]auth|store[-_]sasl|private[-_.]?key"
+_NAME: Final = rf"[\w.\-]*(?:{_WORDS})[\w.\-]*"
+#: A list or an object; text in quotes, also of JSON within JSON, or without its end; a word, or two of a header.
+_VALUE: Final = (
+    r"""\[[^\]]*\]|\{[^{}]*\}|\\+"[^"\n]*"|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|"""
+    r"""(?:basic|bearer|digest)\s+[^\s"']+|["'][^\s"']+|[^\s"']*[^\s"',}\]]"""
 )
+#: A value of such a name: after a colon or an equals sign, or as the next word or element after an option.
+_NAMED: Final = re.compile(rf"""(?i)(?<![\w.\-])({_NAME})(\\*["']?\s*[:=]\s*)({_VALUE})""")
+_OPTION: Final = re.compile(rf"""(?i)(?<![\w.\-])(--{_NAME})(["']?,?\s+)({_VALUE})""")
+_QUOTES: Final = "\\\"'"
+#: Such a name stands for a file, such a value for no secret.
+_OF_FILE: Final = ("file", "path", "dir")
+_NO_SECRET: Final = ("", "[]", "{}", "true", "false", "null", "None", "none")
+_IN_URL: Final = re.compile(r"""(://[^/\s:@"']*:)[^/\s@"']+@""")
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S)
 _PUBLIC: Final = ("cluster", "kind", "name", "number", "user")
 _FILE_BYTES_MAX: Final = 1 << 16
@@ -44,10 +54,23 @@ class Hider:
         if self._known is not None:
             text = self._known.sub(HIDDEN, text)
         text = _PRIVATE_KEY.sub(HIDDEN, text)
-        text = _NAMED.sub(rf"\g<1>{HIDDEN}", text)
+        text = _NAMED.sub(_hidden, _OPTION.sub(_hidden, text))
+        text = _IN_URL.sub(rf"\g<1>{HIDDEN}@", text)
         if self.hides_keys:
             text = _FIELD.sub(rf'\g<1>"{HIDDEN}"', _RANGE.sub(f"[{HIDDEN})", _QUOTED.sub(f"'{HIDDEN}'", text)))
         return text
+
+
+def _hidden(found: re.Match[str]) -> str:
+    """Return name and value with the value hidden; names of files (@FILE) and other options stay."""
+    name, between, value = found.groups()
+    bare = value.strip(_QUOTES)
+    if name.lower().endswith(_OF_FILE) or bare in (*_NO_SECRET, HIDDEN) or bare.startswith("@"):
+        return found[0]
+    if bare.startswith("-") and not {":", "="} & set(between):
+        return found[0]
+    before = value[: len(value) - len(value.lstrip(_QUOTES))]
+    return f"{name}{between}{before}{HIDDEN}{before if value.endswith(before) else ''}"
 
 
 def secrets_in(directories: Iterable[Path], files: Iterable[Path]) -> set[str]:
