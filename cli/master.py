@@ -96,7 +96,8 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 @click.option(
     "--spark-min",
     default=0,
-    help="Replicas from which auto uses Spark instead of greedy.  [default: by size, deadline and machine]",
+    help="Replicas from which auto uses Spark; below, one process plans to the same bytes.  "
+    "[default: by size, deadline and machine]",
 )
 @click.option(
     "--create-timeout-s",

@@ -100,7 +100,8 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     plan_dir: Path | None = None
     #: Directory with the table `blocks`: bytes of each region on each host. Read for each plan (FW-05).
     plan_blocks: Path | None = None
-    #: `auto` uses Spark from this number of replicas on, and greedy below; 0: `regions.plan.choice` decides.
+    #: `auto` uses Spark from this number of replicas on; below, one process plans to the same bytes. 0:
+    #: `regions.plan.choice` decides.
     spark_min: int = 0
     #: Seconds between rounds of the balancer; 0: only on an operator's request (RT-14).
     balance_period_s: float = 30.0

@@ -173,6 +173,8 @@ class Shape(msgspec.Struct, frozen=True):
     root: str
     plan_engine: str
     opener: str = "kv"
+    #: Replicas from which the engine auto uses Spark (`rk master run --spark-min`); 0: the masters' default.
+    spark_min: int = 0
     spark_master: str = ""
     spark_conf: tuple[str, ...] = ()
     plan_deadline_s: float = 0.0
@@ -294,6 +296,7 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
     place += ["--certs-dir", str(certs)] if cluster.secured else open_too
     if daemon.role == MASTER:
         plan = ["--min-servers", str(len(cluster.servers)), "--plan-engine", shape.plan_engine]
+        plan += ["--spark-min", str(shape.spark_min)] if shape.spark_min else []
         plan += ["--spark-master", shape.spark_master] if shape.spark_master else []
         plan += ["--plan-deadline-s", f"{shape.plan_deadline_s:g}"] if shape.plan_deadline_s else []
         plan += [word for setting in shape.spark_conf for word in ("--spark-conf", setting)]

@@ -114,7 +114,7 @@ class StopRequested(BaseException):
     "--plan-engine",
     type=click.Choice(ENGINES),
     help="Engine for bulk plans; auto chooses by size, deadline and installed software; greedy without Spark or Java.  "
-    "[default: spark at the first start, then auto]",
+    "[default: auto; the first start with --spark-master or --spark-conf: spark]",
 )
 @spark_options("for those plans", default=None)
 @click.option(

@@ -126,7 +126,8 @@ class Planner:
         """Return the engine for a plan of this size, and why it is not the configured one ("" if it is)."""
         wanted = self._engine
         if wanted == "auto" and self._spark_min:
-            wanted = "spark" if replicas >= self._spark_min else "greedy"
+            is_large = replicas >= self._spark_min
+            wanted = "spark" if is_large else fallbacks("spark", replicas, self._deadline_s)[0]
         elif wanted == "auto":
             target = parse_target(self._spark_master)
             wanted = "greedy" if replicas <= AT_ONCE_MAX else choose_engine(replicas, target, self._deadline_s)

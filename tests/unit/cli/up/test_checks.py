@@ -23,7 +23,7 @@ from cli.up.bringup import BringUp, _settled, _stage
 from cli.up.command import _check_ports, suggestions
 from cli.up.ports import holder, is_free
 from cli.up.replicas import check_replicas, copies
-from cli.up.shape import shape_of, with_dead_s
+from cli.up.shape import SPARK_MIN, shape_of, with_dead_s
 from regions.messages import MasterStatus, PlanProgress
 from tests.support.helpers import free_ports
 
@@ -106,11 +106,36 @@ def asked(given: Globals, before: object = None, **options: object) -> Shape:
     return shape_of(given, before, *(options.get(name) for name in names), spark=spark, limits=limits)  # type: ignore[arg-type]
 
 
-def test_first_start_takes_the_defaults_and_plans_by_spark() -> None:
+def test_first_start_takes_the_defaults() -> None:
     """Three store nodes, two masters, four servers."""
     shape = asked(Globals())
     assert (shape.store_nodes, shape.masters, shape.servers, shape.base_port) == (3, 2, 4, 21800)
-    assert shape.plan_engine == "spark"
+
+
+@pytest.mark.parametrize(
+    ("options", "engine", "spark_min"),
+    [
+        ({}, "auto", SPARK_MIN),
+        ({"plan_engine": "spark"}, "spark", 0),
+        ({"plan_engine": "auto"}, "auto", 0),
+        ({"spark": ("spark://a:7077", (), None)}, "spark", SPARK_MIN),
+        ({"spark": (None, ("spark.cores.max=8",), None)}, "spark", SPARK_MIN),
+        ({"spark": (None, (), 300.0)}, "auto", SPARK_MIN),
+    ],
+)
+def test_a_first_start_needs_spark_for_large_plans_or_where_it_is_asked_for(
+    options: dict[str, object], engine: str, spark_min: int, tmp_path: Path
+) -> None:
+    """A newcomer's 40 regions wait for no JVM.
+
+    Tried: with `spark` as the engine of every first start, and without --spark-min, the first case fails.
+    """
+    shape = asked(Globals(), **options)
+    assert (shape.plan_engine, shape.spark_min) == (engine, spark_min)
+    here = design(shape, tmp_path)
+    words = " ".join(command_line(here.masters[0], here, shape))
+    assert f"--plan-engine {engine}" in words
+    assert (f"--spark-min {SPARK_MIN}" in words) == bool(spark_min)
 
 
 @pytest.mark.parametrize("option", ["store_nodes", "masters", "servers", "racks", "base_port"])
@@ -134,7 +159,7 @@ def test_next_start_keeps_the_shape(tmp_path: Path) -> None:
     before.has_been_up = True
     shape = asked(Globals(), before, masters=3)
     assert (shape.servers, shape.racks, shape.base_port, shape.masters) == (7, 3, 25000, 3)
-    assert shape.plan_engine == "auto"
+    assert (shape.plan_engine, shape.spark_min) == ("auto", 0)
 
 
 def test_masters_are_told_where_spark_is_and_the_next_start_remembers(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_the_engine_depends_on_size_and_installation(tmp_path: Path, monkeypatch
 
     for module in (planning, choice):
         monkeypatch.setattr(module, "missing", lambda _: "")
-    assert planner("auto", 100).engine_for(99) == ("greedy", "")
+    assert planner("auto", 100).engine_for(99) == ("sharded", ""), "the plan of Spark, without a JVM"
     assert planner("auto", 100).engine_for(100) == ("spark", "")
     assert planner("auto").engine_for(choice.AT_ONCE_MAX) == ("greedy", "")
     assert planner("auto").engine_for(choice.AT_ONCE_MAX + 1) == ("flow", "")
@@ -96,6 +96,7 @@ def test_the_engine_depends_on_size_and_installation(tmp_path: Path, monkeypatch
     assert planner("auto", 100).engine_for(100) == ("sharded", "java is not installed")
     monkeypatch.setattr(choice.importlib.util, "find_spec", lambda _: None)
     assert planner("auto", 100).engine_for(100) == ("greedy", "java is not installed")
+    assert planner("auto", 100).engine_for(99) == ("greedy", ""), "no OR-tools"
 
 
 @pytest.mark.parametrize(
