@@ -324,10 +324,14 @@ class Cluster:
         except RpcError as error:
             raise refusal(error, message) from error
         except NoLeader as error:
-            raise UnreachableError(
-                f"no master is active after {timeout_s:g} s: {error}",
-                "`rk health` asks every master; their logs contain the reason.",
-            ) from error
+            hint = "`rk health` asks every master; their logs contain the reason."
+            if getattr(message, "wait_ms", 0):
+                hint += f"\nBut {_received(message)}"
+            raise UnreachableError(f"no master is active after {timeout_s:g} s: {error}", hint) from error
+        except KeyboardInterrupt:
+            if getattr(message, "wait_ms", 0):
+                click.echo(f"\nrk: interrupted; {_received(message)}", err=True)
+            raise
         as_of: AsOf | None = getattr(reply, "as_of", None)
         if as_of is not None and (self.as_of is None or as_of.stale_ms >= self.as_of.stale_ms):
             self.as_of = as_of
@@ -440,9 +444,23 @@ def _way_out(code: str, message: msgspec.Struct) -> str:
         return f"`rk why {message.region_id}` shows where the region is, and what would help."
     if code == messages.ALREADY_EXISTS:
         return f"Choose another name; `rk table show {shlex.quote(name)}` shows the existing table."
-    if code == messages.TIMED_OUT and name:
-        return f"`rk why {shlex.quote(table or name)}` shows the reason."
+    if code == messages.TIMED_OUT:
+        return (
+            f"Only the waiting has ended: the masters go on.\n{_where_to_look(message)}; --wait SECONDS waits longer."
+        )
     return ""
+
+
+def _received(message: msgspec.Struct) -> str:
+    """Return what becomes of a request to which no answer has come."""
+    return f"if a master has received the request, the masters go on: {_where_to_look(message)}."
+
+
+def _where_to_look(message: msgspec.Struct) -> str:
+    """Return how to follow the work that a command does not wait for any more."""
+    what = getattr(message, "table", "") or getattr(message, "name", None) or getattr(message, "region_id", "")
+    command = f"rk why {shlex.quote(what)}" if what else "rk status"
+    return f"`{command}` shows what is missing, `rk watch` each step"
 
 
 @contextlib.contextmanager

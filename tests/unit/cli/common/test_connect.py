@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
 from cli.common import connect
-from cli.common.connect import ask_servers
+from cli.common.connect import Cluster, ask_servers, refusal
+from cli.common.errors import UnreachableError
 from coord.rpc.wire import Code, RpcError
+from master.client import NoLeader
+from regions import messages as ms
 from regions.records.model import ServerRecord
 
 
@@ -26,3 +35,37 @@ def test_no_further_server_is_asked_after_many_that_do_not_answer() -> None:
     assert found["real"] == "here"
     assert found["late"] is None
     assert 201 + connect._SILENT_MAX <= len(asked) <= 201 + connect._SILENT_MAX + connect._ASKED_AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("request_", "command"),
+    [
+        (ms.CreateTable("orders", wait_ms=60_000), "rk why orders"),
+        (ms.MoveRegion("t1.0003", wait_ms=30_000), "rk why t1.0003"),
+        (ms.DrainServer("b-7", wait_ms=30_000), "rk status"),
+    ],
+)
+def test_a_command_that_stops_waiting_says_that_the_work_goes_on(
+    request_: msgspec.Struct, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After --wait, without a master in time, and by Ctrl-C. Tried: without _where_to_look in ask_master the latter two
+    end without a word of it."""
+    error = refusal(RpcError(ms.TIMED_OUT, "table orders: 3 of 40 open; the operation continues"), request_)
+    assert error.hint.startswith("Only the waiting has ended: the masters go on.")
+    assert f"`{command}` shows what is missing" in error.hint
+
+    def ask(failure: BaseException) -> None:
+        def fail(*_: object) -> Any:
+            raise failure
+
+        nobody: Any = SimpleNamespace()
+        cluster: Any = Cluster(nobody, "127.0.0.1:1", "/rk")
+        cluster._masters = SimpleNamespace(ask=fail, story=str)
+        cluster.ask_master(request_, ms.Accepted)
+
+    with pytest.raises(UnreachableError) as found:
+        ask(NoLeader("none"))
+    assert f"`{command}` shows" in found.value.hint
+    with pytest.raises(KeyboardInterrupt):
+        ask(KeyboardInterrupt())
+    assert f"`{command}` shows" in capsys.readouterr().err
