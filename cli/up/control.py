@@ -110,8 +110,9 @@ def _exchange(data_dir: Path, line: bytes, timeout_s: float) -> bytes:
     except TimeoutError as error:
         raise UnreachableError(*_stuck(data_dir, timeout_s)) from error
     except OSError as error:
+        is_absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
         raise UnreachableError(
-            f"no `rk up` runs in {data_dir} ({error.strerror or error})",
+            f"no `rk up` runs in {data_dir}" + ("" if is_absent else f" ({error.strerror or error})"),
             "Start one with `rk up`, or name its directory with --data-dir. Any other cluster needs --kill-with and"
             " --start-with, or `rk drill observe`.",
         ) from error

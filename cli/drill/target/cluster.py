@@ -7,9 +7,9 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from cli.common.connect import Cluster, MastersAlone, open_cluster
+from cli.common.connect import Cluster, MastersAlone, not_running, open_cluster
 from cli.common.errors import UnreachableError, UsageFaultError
-from cli.common.local import LocalCluster
+from cli.common.local import LocalCluster, read_cluster
 from cli.common.options import Globals
 from cli.diagnose.follow import ReactorThread
 from cli.drill.cleanup import has_ended
@@ -47,7 +47,7 @@ def open_cluster_under_test(
     breaks nothing.
     """
     if not hooks and not may_be_outside:
-        ask(given.data_path, ControlRequest("list"))  # `rk up` must run: it restarts the victims
+        _require_up(given)
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with open_cluster(given) as cluster:
@@ -58,6 +58,17 @@ def open_cluster_under_test(
                 yield ClusterUnderTest(given, cluster, local, processes, reactor)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _require_up(given: Globals) -> None:
+    """Raise UnreachableError unless `rk up` runs, which restarts the victims."""
+    local = read_cluster(given.data_path)
+    try:
+        ask(given.data_path, ControlRequest("list"))
+    except UnreachableError as error:
+        if local is not None and not local.supervisor_pid and given.explicit_store() in (None, local.store):
+            raise not_running(given) from error
+        raise
 
 
 def _processes_of(

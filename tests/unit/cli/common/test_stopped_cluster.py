@@ -20,14 +20,14 @@ from tests.support.helpers import free_ports
     "command",
     [
         "table list", "get t k", "why t:k", "fsck", "history", "watch", "coord list", "coord ls /", "up add server",
-        "up add store",
+        "up add store", "drill server-crash",
     ],
 )  # fmt: skip
 def test_every_command_says_that_it_is_not_running(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Tried: without start_again_hint in MemberRequests `coord list` asks whether the cluster is up; without the look
-    at supervisor_pid `up add` names options of drills."""
+    at supervisor_pid `up add` names options of drills, and so does a drill."""
     local = design(shape_of(Globals(), None, 1, 1, 1, None, None, "greedy"), tmp_path)
     [port] = free_ports(1)
     local.coord[0].address = local.store = f"127.0.0.1:{port}"

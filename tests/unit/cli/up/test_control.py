@@ -38,6 +38,6 @@ def test_a_busy_supervisor_is_not_called_absent(tmp_path: Path) -> None:
 
 
 def test_no_supervisor_at_all(tmp_path: Path) -> None:
-    """The sentence names the directory."""
-    with pytest.raises(UnreachableError, match="no `rk up` runs in"):
+    """The sentence names the directory, and no error of the system: there is none."""
+    with pytest.raises(UnreachableError, match=rf"no `rk up` runs in {tmp_path}$"):
         ask(tmp_path, ControlRequest("list"))
