@@ -65,12 +65,11 @@ def list_(given: Globals, table_name: str | None, server_name: str | None, listi
     console = output.console()
     for one in found:
         shown = [row.status for row in picked.rows if row.table.table_id == one.table.table_id]
-        many = output.count(len(one.regions), "region")
-        console.print(f"[bold]{one.table.name}[/bold]  {many}" if one.regions else f"{one.table.name}  none")
         if shown:
+            console.print(f"[bold]{one.table.name}[/bold]  {output.count(len(one.regions), 'region')}")
             console.print(regions_table(messages.Regions(one.table, shown), names))
-    if not found:
-        console.print("no tables yet: rk table create NAME")
+    if not picked.rows:
+        console.print("no such region" if found else "no tables yet: rk table create NAME")
     picked.print_rest(console)
     print_age(cluster.as_of, bound)
 

@@ -586,4 +586,4 @@ def fate(table: TableRecord, now_ms: int) -> str:
     if not table.purge_at_ms:
         return "kept until a master has set the time of removal"
     left_s = (table.purge_at_ms - now_ms) // 1000
-    return f"kept for {left_s} s more" if left_s > 0 else "are about to be removed"
+    return f"kept for {output.rough(left_s)} more" if left_s > 0 else "are about to be removed"

@@ -295,6 +295,14 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
 
 
+def rough(seconds_: int) -> str:
+    """Return a long duration in its largest unit, rounded: `45 s`, `60 min`, `5 h`, `7 d`."""
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds_ >= 2 * unit_s:
+            return f"{round(seconds_ / unit_s)} {unit}"
+    return f"{seconds_} s"
+
+
 def invocation(argv: Sequence[str] | None = None) -> str:
     """Return how `rk` was called, for suggested commands: by name, by relative path, or as a module."""
     program = Path((argv or sys.argv)[0])

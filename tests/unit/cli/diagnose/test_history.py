@@ -183,8 +183,11 @@ orders t1.0001  (none) -> CLOSING  by 10.0.0.3:5000  close order  [e3-3]
 
 
 def test_requests_and_events_stand_between_the_steps() -> None:
-    """N2, B9: who has drained the server, what the balancer did, and when the store was away; 80 columns and the
-    time."""
+    """N2, B9: who has drained the server, what the balancer did, and when the store was away; 80 columns and the time.
+
+    Tried: without the look at ` at ` in `_text` the last line calls user:admin an operator; without `in_text` the third
+    one names the server by its uuid.
+    """
     view = HistoryView(EVENTS, Names([], None), [])
     said = [line.plain for line in lines(view.step(one, {"t1": "orders"}) for one in EVENTS)]
     assert "\n".join(line.partition("  ")[2] for line in said) + "\n" == TRANSCRIPT

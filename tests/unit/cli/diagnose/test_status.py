@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from cli.common import output
+from cli.common.names import Names
 from cli.common.options import Globals
 from cli.diagnose import health
-from cli.diagnose.status import unnamed_nodes
+from cli.diagnose.status import Status, show, unnamed_nodes
+from regions.messages import TransitionStep
 from tests.support.helpers import free_ports
 
 CONFIGURATION = b"""server.1=127.0.0.1:2888:3888:participant;127.0.0.1:2181
@@ -34,6 +37,21 @@ def test_members_that_were_not_named_are_found(named: list[str], expected: list[
 def test_a_store_without_a_list_of_members_has_only_the_named_nodes(content: bytes) -> None:
     """ZooKeeper 3.4 has no such znode, and a single node of it no members."""
     assert unnamed_nodes(content, ["127.0.0.1:2181"]) == []
+
+
+def test_a_parked_region_is_parked_in_the_list_of_transitions(capsys: pytest.CaptureFixture[str]) -> None:
+    """No master tries it again, so OFFLINE would look like one that waits its turn.
+
+    Tried: with the state alone in `_rit` both rows are OFFLINE; without the error its last cell is empty.
+    """
+    steps = [
+        TransitionStep(1, f"t.{number}", 0, "master", "", "OFFLINE", "open failed", attempt=2, error="disk is full",
+                       parked=bool(number)) for number in range(2)
+    ]  # fmt: skip
+    show(Status([], in_transition=steps, rit=2), Names([], None), output.console())
+    waits, parked = capsys.readouterr().out.splitlines()[-2:]
+    assert waits.split() == ["t.0-0", "OFFLINE", "open", "failed", "2", "disk", "is", "full"]
+    assert parked.split() == ["t.1-0", "PARKED", "open", "failed", "2", "disk", "is", "full"]
 
 
 def test_the_verdict_opens_no_second_session(monkeypatch: pytest.MonkeyPatch) -> None:
