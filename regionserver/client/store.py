@@ -29,6 +29,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 
 from coord.client.access import StoreAccess
+from coord.security import process
 
 _log: Final = logging.getLogger(__name__)
 
@@ -59,6 +60,13 @@ def _proof(auth: str) -> dict[str, Any]:
 def _renew(client: KazooClient, auth: str) -> None:
     """Let the next connection prove the present token: the one of the last connection may have been rotated away."""
     client.auth_data = set(_proof(auth)["auth_data"])
+
+
+def _advice() -> str:
+    """Return what helps if the store serves TLS alone and this process has no certificate; "" if it has one."""
+    if process.tls_files() is not None:
+        return ""
+    return "; does it serve TLS alone? RK_CERTS_DIR names the directory with your certificate"
 
 
 class StoreSilentError(Exception):
@@ -96,7 +104,7 @@ class StoreReader:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 reader.close()
-                raise StoreSilentError(f"the store at {hosts} opened no session within {timeout_s:g} s")
+                raise StoreSilentError(f"the store at {hosts} opened no session within {timeout_s:g} s{_advice()}")
             if not is_connected.wait(min(left_s, reader._silence_left_s(), FIRST_WORD_S)):
                 reader._unanswered()
             if not is_said and time.monotonic() >= began_s + FIRST_WORD_S and not is_connected.is_set():

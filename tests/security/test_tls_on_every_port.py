@@ -11,6 +11,8 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -31,6 +33,21 @@ def own_address() -> str:
         sock.connect(("198.51.100.1", 9))
         return str(sock.getsockname()[0])
     return "127.0.0.1"
+
+
+#: A program that uses the asyncio client. It names the store and nothing else.
+_PROGRAM = """
+import asyncio, sys
+from regionserver.client import connect_asyncio
+
+async def main() -> None:
+    async with connect_asyncio(sys.argv[1], connect_timeout_s=float(sys.argv[2])) as client:
+        await asyncio.gather(*[client.put("packages", f"asyncio-{number}", b"a") for number in range(20)])
+        assert await client.compare_and_set("packages", "asyncio-7", b"a", b"b")
+        print([value async for key, value in client.scan("packages", "asyncio-", "asyncio-~")].count(b"a"))
+
+asyncio.run(main())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +110,25 @@ def test_every_port_speaks_tls(cluster: LocalUp) -> None:
     own = CallerContext(certs / "ca.crt", certs / "user.admin.crt", certs / "user.admin.key", verify_host=True).now()
     for address in admins:
         assert status(address, own) == 200
+
+
+def test_a_program_finds_its_certificate_by_the_environment(cluster: LocalUp, tmp_path: Path) -> None:
+    """The asyncio client with RK_CERTS_DIR, for a user with a grant; without it the error names RK_CERTS_DIR.
+
+    Fails if `_proof` of the store's reader gives no files for TLS, or if the error does not say what to do.
+    """
+    data, home = ("--data-dir", str(cluster.data_dir)), tmp_path / "home"
+    assert run_rk("certs", "issue", "--user", "alice", "--to", str(home), *data).returncode == 0
+    assert run_rk("grant", "alice", "write", "--table", "packages", *data).returncode == 0
+    store = json.loads((cluster.data_dir / "cluster.json").read_text())["store"]
+    words = [sys.executable, "-c", _PROGRAM, store]
+    settings = {**os.environ, "RK_CERTS_DIR": str(home)}
+    done = subprocess.run([*words, "60"], env=settings, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "19\n", done.stderr
+    del settings["RK_CERTS_DIR"]
+    done = subprocess.run([*words, "1"], env=settings, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "RK_CERTS_DIR" in done.stderr
 
 
 def test_rotation_is_two_commands(cluster: LocalUp) -> None:

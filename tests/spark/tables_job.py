@@ -1,4 +1,5 @@
-"""One Spark job over a table: `python -m tests.spark.tables_job --master URL --data-dir DIR --rows N`.
+"""One Spark job over a table: `python -m tests.spark.tables_job --master URL --data-dir DIR --rows N`, or with
+`--store ADDRESSES --certs-dir DIR` in place of `--data-dir DIR`.
 
 It writes a frame of N rows, and reads the table back. Standard output has one JSON object a line, as
 `tests.spark.jobs` reads them: stages as they begin, `read-task` when the first region has been read, and `finished`
@@ -22,6 +23,8 @@ from pyspark.sql import functions as sql
 
 import pyspark_regionkeeper
 
+#: Options of the data source that name the cluster and the user's credentials.
+_CLUSTER = ("data-dir", "store", "certs-dir")
 #: Tasks that are held go on after this time.
 HOLD_S = 300.0
 
@@ -58,7 +61,8 @@ def main() -> None:
     """Write, read, and say so."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--master", required=True)
-    parser.add_argument("--data-dir", required=True)
+    for name in _CLUSTER:
+        parser.add_argument(f"--{name}")
     parser.add_argument("--rows", required=True, type=int)
     parser.add_argument("--table", default="sales")
     parser.add_argument("--hold", default="")
@@ -68,7 +72,8 @@ def main() -> None:
     for setting in options.conf:
         builder = builder.config(*setting.split("=", 1))
     spark = builder.getOrCreate()
-    place: dict[str, Any] = {"data_dir": options.data_dir}
+    found = {name: getattr(options, name.replace("-", "_")) for name in _CLUSTER}
+    place = {name.replace("-", "_"): value for name, value in found.items() if value}
     frame = frame_of(spark, options.rows)
     saved = pyspark_regionkeeper.save(frame, options.table, stage=_say, threads=1, **place)
     _say("written")

@@ -43,9 +43,10 @@ CONF = (
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUp]:
-    """Yield a secured cluster with the table `sales` of twelve tablets, and the empty table `loaded`."""
+    """Yield a cluster that speaks TLS on every port, with the table `sales` of twelve tablets, and the empty table
+    `loaded`."""
     folder = tmp_path_factory.mktemp("cluster") / "data"
-    size = ["--store-nodes", "1", "--masters", "1", "--servers", "3", "--no-table", "--plan-engine", "greedy"]
+    size = ["--tls", "--store-nodes", "1", "--masters", "1", "--servers", "3", "--no-table", "--plan-engine", "greedy"]
     with local_up(folder, "--base-port", str(free_base_port()), *size) as up:
         up.event("up", JOB_S)
         options = ["--data-dir", str(folder)]
@@ -70,6 +71,19 @@ def here(cluster: LocalUp) -> list[str]:
 
 
 @pytest.fixture
+def of_alice(cluster: LocalUp, here: list[str], tmp_path: Path) -> list[str]:
+    """Return the options of a job of alice, who has a certificate, a grant on `sales`, and no file of the cluster."""
+    home = str(tmp_path / "alice")
+    for words in (
+        ["certs", "issue", "--user", "alice", "--to", home],
+        ["grant", "alice", "write", "--table", "sales"],
+    ):
+        done = run_rk(*words, *here, timeout_s=JOB_S)
+        assert done.returncode == 0, done.stderr
+    return ["--store", cluster.event("up")["cluster"]["store"], "--certs-dir", home]
+
+
+@pytest.fixture
 def client(cluster: LocalUp) -> Iterator[RegionClient]:
     """Yield a client of the cluster in this process, which looks sooner than `rk` starts."""
     store = cluster.event("up")["cluster"]["store"]
@@ -89,10 +103,14 @@ def row_of(number: int) -> list[str]:
     return [f"area{number % 12}", str(number), repr(number / 8), f"note {number}" if number % 5 else "-"]
 
 
-def test_rows_are_there_once_after_killed_workers(workers: Standalone, here: list[str], client: RegionClient) -> None:
-    """A worker is killed while rows are written, another one while they are read: equal counts and digests.
+def test_rows_are_there_once_after_killed_workers(
+    workers: Standalone, here: list[str], of_alice: list[str], client: RegionClient
+) -> None:
+    """A worker is killed while rows are written, another one while they are read: equal counts and digests. Driver and
+    executors have nothing of the cluster but the user's certificate.
 
-    Fails when a second attempt of a task skips its rows because the first one has begun: 10,000 rows were missing.
+    Fails without the settings among the options that `save` gives the sink. Fails when a second attempt of a task skips
+    its rows because the first one has begun: 10,000 rows were missing.
     """
     killed: list[str] = []
 
@@ -106,7 +124,7 @@ def test_rows_are_there_once_after_killed_workers(workers: Standalone, here: lis
             workers.kill_worker(1)
             killed.append(stage)
 
-    words = [sys.executable, "-m", "tests.spark.tables_job", "--master", workers.url, "--rows", str(ROWS), *here]
+    words = [sys.executable, "-m", "tests.spark.tables_job", "--master", workers.url, "--rows", str(ROWS), *of_alice]
     for setting in CONF:
         words += ["--conf", setting]
     job = run_job(words, {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}, kill)
