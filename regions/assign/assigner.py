@@ -367,8 +367,9 @@ class Assigner:
         if self._decisions.is_deciding:
             for replica in self._selection.take(self._outbox.effects):
                 self._decisions.place(replica, now_ms)
-            self._selection.placed()
+            # An order to close names the destination of its move, which is chosen when the order is sent.
             self._orders.dispatch(self._outbox.effects, now_ms)
+            self._selection.placed()
             self._alters.dispatch(self._outbox.effects, now_ms)
         return self._outbox.take()
 

@@ -116,6 +116,8 @@ class LeastLoaded:
 
     def __init__(self, servers: Mapping[str, Server], group: str, kind: str, exclude: Collection[str]) -> None:
         self._servers = servers
+        #: Replicas that will come to a server without being counted in its load yet.
+        self._promised: dict[str, int] = {}
         self._heap = [
             (_ratio(one), one.uuid)
             for one in servers.values()
@@ -131,7 +133,7 @@ class LeastLoaded:
         while heap and found is None:
             ratio, uuid = heap[0]
             server = self._servers[uuid]
-            now = _ratio(server)
+            now = _ratio(server, self._promised.get(uuid, 0))
             if now != ratio:
                 heapq.heapreplace(heap, (now, uuid))
             elif uuid in exclude or server.draining:
@@ -145,11 +147,15 @@ class LeastLoaded:
     def changed(self, uuid: str) -> None:
         """The load of a server has fallen."""
         if uuid in self._eligible:
-            heapq.heappush(self._heap, (_ratio(self._servers[uuid]), uuid))
+            heapq.heappush(self._heap, (_ratio(self._servers[uuid], self._promised.get(uuid, 0)), uuid))
+
+    def promise(self, uuid: str) -> None:
+        """Count a replica for a server that will get it: the server is named in an order that is sent now."""
+        self._promised[uuid] = self._promised.get(uuid, 0) + 1
 
 
-def _ratio(server: Server) -> float:
-    return (server.load + 1) / server.weight
+def _ratio(server: Server, promised: int = 0) -> float:
+    return (server.load + promised + 1) / server.weight
 
 
 def objection_to(server: Server, replica: Replica, peers: Collection[str]) -> str:

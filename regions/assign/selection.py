@@ -7,6 +7,8 @@ taken from the set.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from regions.assign.placement import LeastLoaded, choose, is_eligible
 from regions.cluster import effects as fx
 from regions.cluster.entities import Replica
@@ -28,8 +30,6 @@ class Selection:
         self._unplaceable: dict[str, Replica] = {}
         #: Between `begin_many` and `placed`: servers by load, of a group, a kind, and with or without flapping ones.
         self._by_load: dict[tuple[str, str, bool], LeastLoaded] | None = None
-        #: Servers that a replica leaves for its new destination, since their loads were last looked at.
-        self._left: list[str] = []
 
     def __contains__(self, replica: Replica) -> bool:
         """Return True if the replica waits for the next selection, for a plan, or for an eligible server."""
@@ -113,17 +113,22 @@ class Selection:
         return urgent + [one for one in rest if one.key not in self._planning]
 
     def begin_many(self) -> None:
-        """Many replicas get destinations, until `placed` is called. Until then no server comes or goes."""
-        self._by_load, self._left = {}, []
+        """Many replicas get destinations, until `placed` is called. Until then no server comes, goes, or is altered."""
+        self._by_load, self._world.unloaded = {}, set()
 
     def placed(self) -> None:
         """End the placement of many replicas."""
-        self._by_load = None
+        self._by_load = self._world.unloaded = None
 
     def target_of_move(self, replica: Replica) -> Incarnation | None:
         """Return the destination for a CLOSE order; None if there is none now, and it is chosen again at CLOSED."""
         if not replica.move:
-            return self.choose(replica, exclude_home=True)
+            chosen = self.choose(replica, exclude_home=True)
+            if chosen is not None and self._by_load is not None:
+                # The load will count it when the server has begun to close it: the next one goes elsewhere.
+                for known in self._by_load.values():
+                    known.promise(chosen.uuid)
+            return chosen
         server = self._world.servers.get(replica.move)
         if server is None or not can_open(server.kind, replica.region.table.record.kind):
             return None
@@ -134,9 +139,9 @@ class Selection:
 
         Servers that failed to open the replica, and flapping servers, are chosen only if no other server is eligible.
         """
-        if self._by_load is not None and not exclude_home and len(replica.region.replicas) == 1:
-            found = self._choose_by_load(replica, self._by_load)
-            if found is not None:
+        if self._by_load is not None and len(replica.region.replicas) == 1:
+            found = self._choose_by_load(replica, self._by_load, exclude_home=exclude_home)
+            if found is not None or exclude_home:
                 return found
         home = {replica.home.uuid} if exclude_home and replica.home is not None else set()
         doubtful = {*(replica.failed or ()), *self._world.flapping}
@@ -174,28 +179,50 @@ class Selection:
         return None if uuid is None else servers[uuid].incarnation
 
     def _choose_by_load(
-        self, replica: Replica, by_load: dict[tuple[str, str, bool], LeastLoaded]
+        self, replica: Replica, by_load: dict[tuple[str, str, bool], LeastLoaded], *, exclude_home: bool
     ) -> Incarnation | None:
-        """Choose for one of many replicas, as `choose` does; None if all servers have to be looked at."""
+        """Choose for one of many replicas, as `choose` does.
+
+        Return None if no server is eligible. Without `exclude_home`, draining servers are not considered.
+        """
         servers, flapping = self._world.servers, self._world.flapping
+        self._notice_unloaded(by_load)
         table, failed = replica.region.table.record, replica.failed or ()
-        for uuid in self._left:
-            for known in by_load.values():
-                known.changed(uuid)
-        self._left.clear()
+        if exclude_home:
+            home = () if replica.home is None else (replica.home.uuid,)
+            uuid = self._least_loaded(by_load, table.group, table.kind, (*failed, *home), with_flapping=False)
+            return None if uuid is None else servers[uuid].incarnation
         last = servers.get(replica.last_uuid or "")
-        chosen: str | None = None
-        if last is not None and last.uuid not in flapping:
-            is_last = is_eligible(last, group=table.group, kind=table.kind, exclude=failed, peers=())
-            chosen = last.uuid if is_last else None
-        for with_flapping in (False, True):
-            if chosen is None:
-                key = (table.group, table.kind, with_flapping)
-                if key not in by_load:
-                    by_load[key] = LeastLoaded(servers, table.group, table.kind, () if with_flapping else flapping)
-                chosen = by_load[key].choose(() if with_flapping else failed)
-        if chosen is None:
-            return None
-        if replica.coming_to is not None:
-            self._left.append(replica.coming_to.uuid)
-        return servers[chosen].incarnation
+        if (
+            last is not None
+            and last.uuid not in flapping
+            and is_eligible(last, group=table.group, kind=table.kind, exclude=failed, peers=())
+        ):
+            return last.incarnation
+        uuid = self._least_loaded(by_load, table.group, table.kind, failed, with_flapping=False)
+        if uuid is None:
+            uuid = self._least_loaded(by_load, table.group, table.kind, (), with_flapping=True)
+        return None if uuid is None else servers[uuid].incarnation
+
+    def _least_loaded(
+        self,
+        by_load: dict[tuple[str, str, bool], LeastLoaded],
+        group: str,
+        kind: str,
+        exclude: Collection[str],
+        *,
+        with_flapping: bool,
+    ) -> str | None:
+        key = (group, kind, with_flapping)
+        if key not in by_load:
+            by_load[key] = LeastLoaded(self._world.servers, group, kind, () if with_flapping else self._world.flapping)
+        return by_load[key].choose(exclude)
+
+    def _notice_unloaded(self, by_load: dict[tuple[str, str, bool], LeastLoaded]) -> None:
+        """Report to the heaps which servers have lost replicas, because these have been parked, or go elsewhere."""
+        unloaded = self._world.unloaded
+        if unloaded:
+            for known in by_load.values():
+                for uuid in unloaded:
+                    known.changed(uuid)
+            unloaded.clear()

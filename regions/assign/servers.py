@@ -116,7 +116,9 @@ class ServerTracker:
                 known.origin = self._causes.current()
             known.record = record
             known.weight = record.weight
+            self._selection.begin_many()
             self._decide_open(known, now_ms)
+            self._selection.placed()
             return
         if known is not None:
             self.down(record.uuid, now_ms)
@@ -162,9 +164,7 @@ class ServerTracker:
             server.marked = server.uuid in self._draining
             server.origin = self._causes.current()
         if changed:
-            self._release(now_ms)
-        for server in changed:
-            self._decide_open(server, now_ms)
+            self._release(now_ms, changed)
 
     def bars_seen(self, bars: Iterable[BarRecord], now_ms: int) -> None:
         """Set the barred servers (all of them)."""
@@ -172,21 +172,23 @@ class ServerTracker:
         for server in changed:
             server.origin = server.origin or self._causes.current()
         if changed:
-            self._release(now_ms)
-        for server in changed:
-            self._decide_open(server, now_ms)
+            self._release(now_ms, changed)
 
     def _decide_open(self, server: Server, now_ms: int) -> None:
         for replica in list(server.open.values()):
             self._decide(replica, now_ms)
 
-    def _release(self, now_ms: int) -> None:
-        """Decide again about unplaceable replicas and about replicas on draining servers: the servers have changed."""
+    def _release(self, now_ms: int, changed: Iterable[Server] = ()) -> None:
+        """Decide again about unplaceable replicas, and replicas on draining and `changed` servers, after a change."""
+        self._selection.begin_many()
         for replica in self._selection.take_unplaceable():
             self._decide(replica, now_ms)
         for server in list(self._world.servers.values()):
             if server.draining and not server.fencing:
                 self._decide_open(server, now_ms)
+        for server in changed:
+            self._decide_open(server, now_ms)
+        self._selection.placed()
 
     # --- fencing ----------------------------------------------------------------------------------------------------
 

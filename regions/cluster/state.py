@@ -45,6 +45,8 @@ class ClusterState:
         self.active: dict[str, Replica] = {}
         #: Replicas that have changed or are gone, for the one reader that empties the set; None: nobody reads it.
         self.changed: set[Replica] | None = None
+        #: Uuids of the servers whose load has fallen, for the one reader that empties the set; None: nobody reads it.
+        self.unloaded: set[str] | None = None
 
     def put_table(self, record: TableRecord, version: int, regions: Iterable[tuple[RegionRecord, int]] = ()) -> Table:
         """Add a table with its regions, or apply its new record. The name is added last, as readers use it (OC-07)."""
@@ -303,17 +305,20 @@ class ClusterState:
         if self.changed is not None:
             self.changed.add(replica)
 
-    @staticmethod
-    def _set_links(replica: Replica, on: Server | None, coming: Server | None) -> None:
+    def _set_links(self, replica: Replica, on: Server | None, coming: Server | None) -> None:
         if replica.open_on is not on:
             if replica.open_on is not None:
                 replica.open_on.open.pop(replica.key, None)
+                if self.unloaded is not None:
+                    self.unloaded.add(replica.open_on.uuid)
             if on is not None:
                 on.open[replica.key] = replica
             replica.open_on = on
         if replica.coming_to is not coming:
             if replica.coming_to is not None:
                 replica.coming_to.incoming.pop(replica.key, None)
+                if self.unloaded is not None:
+                    self.unloaded.add(replica.coming_to.uuid)
             if coming is not None:
                 coming.incoming[replica.key] = replica
             replica.coming_to = coming

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,8 +12,17 @@ from regions.assign import selection
 from regions.assign.assigner import Assigner
 from regions.assign.placement import LeastLoaded, choose
 from regions.cluster import effects as fx
+from regions.cluster import events as ev
 from regions.cluster.entities import Server
-from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
+from regions.records.model import (
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ReplicaLocation,
+    ServerRecord,
+    TableRecord,
+    TransitionRecord,
+)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -96,4 +106,73 @@ def test_orders_that_are_too_late_all_at_once_need_no_walk_for_each(monkeypatch:
     written = [one.record for one in assigner.take(1_000_000) if isinstance(one, fx.WriteOffline)]
     assert [one.attempt for one in written] == [1, 1]
     assert servers[0].incarnation not in [one.destination for one in written]
+    assert walks == []
+
+
+def keys(count: int) -> list[tuple[str, str]]:
+    """Return the bounds of that many regions."""
+    return [(f"{n:04}" if n else "", f"{n + 1:04}" if n < count - 1 else "") for n in range(count)]
+
+
+def test_a_load_that_falls_by_parking_is_noticed_in_the_same_tick() -> None:
+    """RT-11: the region after the parked one goes to the server that has lost it. Fails without `world.unloaded`."""
+    assigner = Assigner(5)
+    record = {uuid: ServerRecord(uuid, "h", 1, 1) for uuid in ("s0", "s1", "s2", "s9")}
+    #: Region -> the server that it is open on, or on its way to, and the attempt.
+    homes = [*["s0"] * 5, *["s1"] * 5, "s2", "s9"]
+    late = [("s0", 0), ("s9", assigner.config.attempts_max - 1), ("s1", 0)]
+    bounds = keys(len(homes) + len(late))
+    regions = [
+        RegionRecord("t", f"t.{n:02}", *bounds[n], replicas=(ReplicaLocation(0, uuid, 1),))
+        for n, uuid in enumerate(homes)
+    ]
+    moving = []
+    for n, (uuid, attempt) in enumerate(late, len(homes)):
+        regions.append(RegionRecord("t", f"t.{n:02}", *bounds[n]))
+        to = record[uuid].incarnation
+        moving.append(TransitionRecord(f"t.{n:02}", "t", 0, RegionState.OFFLINE, destination=to, attempt=attempt))
+    assigner.load(
+        [(TableRecord("t", "t", regions=len(regions)), 0)],
+        [(one, 0) for one in regions],
+        record.values(),
+        [(one, 0) for one in moving],
+        [],
+        1_000,
+    )
+    assigner.begin(1_000)
+    assigner.take(1_000)
+    assigner.tick(1_000_000)
+    written = [one.record for one in assigner.take(1_000_000) if isinstance(one, fx.WriteOffline)]
+    went = [None if one.destination is None else one.destination.uuid for one in written]
+    assert (went, [one.parked for one in written]) == (["s2", None, "s9"], [False, True, False])
+
+
+@pytest.mark.parametrize("how", ["drained", "leaving"])
+def test_the_regions_of_a_drained_server_leave_it_without_a_walk_for_each(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if `_release`, `up` or `take` chooses outside of `begin_many` and `placed`, and without `promise`."""
+    walks: list[str] = []
+    if hasattr(selection.choose, "__code__"):
+        monkeypatch.setattr(selection, "choose", lambda *_, **__: walks.append("walk"))
+    assigner = Assigner(5)
+    servers = [ServerRecord(f"s{number:02}", "h", 1, 1) for number in range(50)]
+    homes = ["s00"] * 150 + ["s01"] * 2 + [f"s{number:02}" for number in range(3, 50)]
+    regions = [
+        (RegionRecord("t", f"t.{n:04}", *bounds, replicas=(ReplicaLocation(0, homes[n], 1),)), 0)
+        for n, bounds in enumerate(keys(len(homes)))
+    ]
+    assigner.load([(TableRecord("t", "t", regions=len(homes)), 0)], regions, servers, [], [], 1_000)
+    assigner.begin(1_000)
+    assigner.take(1_000)
+    if how == "drained":
+        assigner.handle(ev.DrainingSeen(["s00"]), 2_000)
+    else:
+        assigner.handle(ev.ServerUp(ServerRecord("s00", "h", 1, 1, leaving=True), False), 2_000)
+    sent = [one for one in assigner.take(2_000) if isinstance(one, fx.SendClose)]
+    orders = [order for one in sent for order in one.orders]
+    assert {one.server.uuid for one in sent} == {"s00"}
+    counts = Counter([*homes[150:], *(one.destination.uuid for one in orders if one.destination is not None)])
+    assert (len(orders), sum(counts.values())) == (150, 150 + 49)
+    assert ("s00" in counts, set(counts.values())) == (False, {4, 5}), "not all to the server with the least load"
     assert walks == []
