@@ -1,12 +1,13 @@
 """Live servers: the ephemerals below `/servers`, and the znodes below `/draining`, `/fenced` and `/barred`.
 
-After an event the whole lists are read again, once for any number of events. A server counts as dead when its ephemeral
-is gone or belongs to another start of the server (RF-01).
+After an event the names are listed again, once for any number of events, and the znodes of the events are read. After
+a gap of events all znodes are read. A server counts as dead when its ephemeral is gone or belongs to another start of
+the server (RF-01).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from twisted.internet.defer import ensureDeferred
@@ -14,7 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.client.requests import gather
-from coord.client.session import SessionState, ZkClient
+from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from master.catalog.store import Loaded, read_all
 from regions.assign.assigner import Assigner
 from regions.records.model import BarRecord, FenceRecord, ServerRecord, TransitionRecord
@@ -39,6 +40,8 @@ class Registry:
         self._failed = failed
         self._reading = False
         self._is_outdated = False
+        #: Paths of the events since the last read. None after a gap or a failed read: all znodes must be read.
+        self._changed_paths: set[str] | None = None
         self._closed = False
         self.servers: list[ServerRecord] = []
         self.draining: list[str] = []
@@ -48,7 +51,13 @@ class Registry:
     async def start(self) -> None:
         """Set the watches and read the lists for the first time, without calling `changed`."""
         await gather(self._client.add_watch(path, self._event, recursive=True) for path in self._watched())
-        self.servers, self.draining, self.fences, self.bars = await self._read()
+        self._reading = True  # an event meanwhile begins no second read, which could end first
+        try:
+            self.servers, self.draining, self.fences, self.bars = await self._read()
+        finally:
+            self._reading = False
+        if self._is_outdated:
+            self._begin_refresh()
 
     def _watched(self) -> tuple[str, str, str, str]:
         return self._layout.servers, self._layout.draining, self._layout.fenced, self._layout.barred
@@ -64,9 +73,16 @@ class Registry:
         if self._closed:
             return
         self._is_outdated = True
+        if event_type == EVENT_GAP:
+            self._changed_paths = None
+        elif self._changed_paths is not None:
+            self._changed_paths.add(path)
         if not self._reading:
-            self._reading = True
-            ensureDeferred(self._refresh()).addErrback(self._refresh_failed)
+            self._begin_refresh()
+
+    def _begin_refresh(self) -> None:
+        self._reading = True
+        ensureDeferred(self._refresh()).addErrback(self._refresh_failed)
 
     async def _refresh(self) -> None:
         try:
@@ -81,37 +97,49 @@ class Registry:
 
     def _refresh_failed(self, failure: Failure) -> None:
         self._is_outdated = True  # if the session survives, the gap event starts another read
+        self._changed_paths = None
         if not self._closed:
             self._failed(failure)
 
     async def _read(self) -> Found:
+        changed, self._changed_paths = self._changed_paths, set()
+        layout = self._layout
         uuids, draining, fenced, barred = await gather(self._client.children(path) for path in self._watched())
-        lived = {self._layout.server(one.uuid): one for one in self.servers}
-        servers = await self._records([self._layout.server(uuid) for uuid in sorted(uuids)], decode_server, lived)
-        marks = {self._layout.fence_mark(one.server.uuid): one for one in self.fences}
-        fences = await self._records([self._layout.fence_mark(uuid) for uuid in sorted(fenced)], decode_fence, marks)
-        known = {self._layout.bar(one.uuid): one for one in self.bars}
-        bars = await self._records([self._layout.bar(uuid) for uuid in sorted(barred)], decode_bar, known)
+        lived = {layout.server(one.uuid): one for one in self.servers}
+        servers = await self._records([layout.server(uuid) for uuid in sorted(uuids)], decode_server, lived, changed)
+        marks = {layout.fence_mark(one.server.uuid): one for one in self.fences}
+        paths = [layout.fence_mark(uuid) for uuid in sorted(fenced)]
+        fences = await self._records(paths, decode_fence, marks, changed)
+        known = {layout.bar(one.uuid): one for one in self.bars}
+        bars = await self._records([layout.bar(uuid) for uuid in sorted(barred)], decode_bar, known, changed)
         return servers, sorted(draining), fences, bars
 
-    async def _records(self, paths: list[str], decode: Callable[[bytes, str], T], known: dict[str, T]) -> list[T]:
-        """Read and decode the znodes at `paths`.
+    async def _records(
+        self,
+        paths: list[str],
+        decode: Callable[[bytes, str], T],
+        known: dict[str, T],
+        changed: Collection[str] | None,
+    ) -> list[T]:
+        """Return the records of the znodes at `paths`. Read those that are not `known`, or `changed` (None: all).
 
         Keep the record in `known` for a znode whose value is damaged: only the deletion of the znode means that the
         server has died.
         """
-        records: list[T] = []
-        if not paths:
-            return records
-        for path, data, _ in await read_all(self._client, paths):
+        unread = [path for path in paths if changed is None or path in changed or path not in known]
+        found = {path: known[path] for path in paths if path in known}
+        if not unread:
+            return list(found.values())
+        exists: set[str] = set()
+        for path, data, _ in await read_all(self._client, unread):
+            exists.add(path)
             try:
-                records.append(decode(data, path))
+                found[path] = decode(data, path)
             except CorruptZnode as error:
-                former = known.get(path)
-                log.error("{what}: {error}", what="ignoring a damaged znode" if former is None else
-                          "znode is damaged, keeping its former value", error=error)  # fmt: skip
-                records += [] if former is None else [former]
-        return records
+                what = "znode is damaged, keeping its former value" if path in found else "ignoring a damaged znode"
+                log.error("{what}: {error}", what=what, error=error)
+        gone = set(unread) - exists
+        return [found[path] for path in paths if path in found and path not in gone]
 
 
 def take_over(
