@@ -473,19 +473,17 @@ class MasterService:
         mirror = None if self.watcher is None else self.watcher.mirror
         return mirror.world if mirror is not None and mirror.is_complete else None
 
-    def _at_rest(self) -> dict[str, Incarnation] | None:
-        """Return the server of each replica that is open, not in transition, and not being closed by its server (N5).
+    def _at_rest(self, server: Incarnation) -> set[str] | None:
+        """Return the replicas that are open on a server, not in transition, and not being closed by it (N5).
 
         A server that reports CLOSING serves on until the store has the transition. None unless this master may decide.
         """
         active_master = self._deciding()
         if active_master is None:
             return None
-        found = {key: one.home for key, one in active_master.world.replicas.items() if one.home and _is_at_rest(one)}
-        for key, server in active_master.reports.closing():
-            if found.get(key) == server:
-                del found[key]
-        return found
+        known = active_master.world.alive(server)
+        found = set() if known is None else {key for key, one in known.open.items() if _is_at_rest(one)}
+        return found.difference(active_master.reports.closing(server))
 
     def _election_begins(self) -> None:
         """Start the phase "election": `/active` is free."""

@@ -6,10 +6,10 @@ session's watcher (`master/standby/watcher.py`) passes every event of a transiti
 During a bulk assignment most transitions end before they are read, and only the number of their steps is checked.
 
 The active master's auditor also compares the replicas that servers report with the store: those whose owner is in doubt
-after a report or the end of a transition every DOUBTS_S, all of them every OWNERS_S. A standby's auditor looks at the
-number of regions in each server's heartbeats instead (`master/standby/shortfall.py`). And every auditor reads a slice
-of the regions again every CACHE_S, compares it with the copy by which its master decides or will decide, and checks
-that the copy has every key of a table once (`regions/diagnose/live/key_space.py`).
+after a report or the end of a transition every DOUBTS_S, and all of them in rounds, a few servers at a time. A
+standby's auditor looks at the number of regions in each server's heartbeats instead (`master/standby/shortfall.py`).
+And every auditor reads a slice of the regions again every CACHE_S, compares it with the copy by which its master
+decides or will decide, and checks that the copy has every key of a table once (`regions/diagnose/live/key_space.py`).
 
 An alarm is a log line, a count in the metrics, and a znode `/alarms/<id>` with the steps that led to it. `rk audit` and
 `rk status` show the alarm until an operator acknowledges it. The auditor writes nothing else.
@@ -40,6 +40,7 @@ from regions.diagnose.live.cache_check import CacheCheck
 from regions.diagnose.live.check_log import AuditCheck, CheckLog
 from regions.diagnose.live.doubts import OwnerDoubts, SettledList
 from regions.diagnose.live.key_space import KeySpaceCheck
+from regions.diagnose.live.owner_round import REST_MS, AtRest, HomeOf, OwnerRound
 from regions.records.alarms import Alarm
 from regions.records.model import Incarnation
 from regions.records.replica_key import parse_replica_key
@@ -57,27 +58,21 @@ from regions.transitions.observed import UNKNOWN, ObservedTransition, SeenVersio
 log = Logger()
 
 TICK_S: Final = 2.0
-#: Period of comparing the replicas that servers report with the store.
+#: From the end of one comparison of all replicas that servers report to the end of the next, in a small cluster.
 OWNERS_S: Final = 30.0
 #: Period of looking at the replicas whose owner is in doubt, so that a region that nobody serves rings within 3 s.
 DOUBTS_S: Final = 0.5
 #: Period of comparing a slice of the master's copy with the store.
 CACHE_S: Final = 1.0
-#: A server must have reported a replica that has been at rest for this long: several heartbeats.
-REST_S: Final = 6.0
 #: Alarms that stay in the store. The oldest are deleted.
 ALARMS_MAX: Final = 200
 #: Alarms in memory while the store does not answer.
 UNSENT_MAX: Final = 1_000
 
-#: Returns the server of each replica at rest, by replica key; None unless this master is active.
-AtRest = Callable[[], "dict[str, Incarnation] | None"]
 #: Returns the keys of the replicas that servers have reported, for servers with recent heartbeats and a full report.
 Held = Callable[[], "dict[Incarnation, Collection[str]]"]
 #: Returns the same with the time of each server's last heartbeat, for servers whose reports are settled.
 Settled = Callable[[], "dict[Incarnation, SettledList]"]
-#: Returns the server that the store names for a replica at rest; None for any other, or unless this master is active.
-HomeOf = Callable[[str], "Incarnation | None"]
 #: Returns the active master's state or a standby's complete mirror; None without one.
 Copy = Callable[[], "ClusterState | None"]
 
@@ -85,7 +80,7 @@ Copy = Callable[[], "ClusterState | None"]
 class Sources(NamedTuple):
     """What the auditor compares: the master's picture of owners, the servers' reports, and the master's copy."""
 
-    at_rest: AtRest
+    at_rest: AtRest = lambda _: None
     served: Held = dict
     home_of: HomeOf = lambda _: None
     #: Of servers whose reports are settled.
@@ -131,8 +126,8 @@ class Auditor:
         self.key_space = KeySpaceCheck()
         self._is_reading_slice = False
         self._compared_ms = 0
-        #: Servers of the replicas at rest when the current comparison began; None between comparisons.
-        self._resting: dict[str, Incarnation] | None = None
+        #: The comparison of all owners that has begun; None between comparisons.
+        self._owners: OwnerRound | None = None
         self._unsent: deque[Alarm] = deque(maxlen=UNSENT_MAX)
         self._sending = False
         self._stopped = False
@@ -194,12 +189,6 @@ class Auditor:
         if self._is_current:
             self._report(self.audit.tick(self._now_ms()))
         self._send()
-        waited_s = (self._now_ms() - self._compared_ms) / 1000
-        if self._resting is None and waited_s >= OWNERS_S - REST_S:
-            self._resting = self._sources.at_rest()
-        elif self._resting is not None and waited_s >= OWNERS_S:
-            self._compared_ms = self._now_ms()
-            self._compare_owners()
 
     # --- reading the whole state --------------------------------------------------------------------------------------
 
@@ -323,13 +312,19 @@ class Auditor:
     # --- owners -------------------------------------------------------------------------------------------------------
 
     def _compare_owners(self) -> None:
-        """Check that replicas at rest for several heartbeats are on the servers that the store names (N5)."""
-        before, self._resting = self._resting, None
-        after = self._sources.at_rest()
-        if before is None or after is None:
+        """Look at some servers: are the replicas at rest for several heartbeats where the store says (N5)?"""
+        now_ms = self._now_ms()
+        if self._owners is None:
+            if now_ms - self._compared_ms < OWNERS_S * 1000 - REST_MS:
+                return
+            self._owners = OwnerRound(self._sources.served())
+        going = self._owners
+        is_valid = going.step(self._sources.at_rest, self._sources.served(), self._sources.home_of, now_ms)
+        if is_valid and not going.is_over:
             return
-        stored = {key: home for key, home in before.items() if after.get(key) == home}
-        self._found(AuditCheck.OWNERS, self.audit.owners(stored, self._sources.served(), self._now_ms()))
+        self._owners, self._compared_ms = None, now_ms
+        if is_valid and going.servers:
+            self._found(AuditCheck.OWNERS, self.audit.compared(going.found, now_ms))
 
     def doubt(self, keys: list[str]) -> None:
         """Look soon whether these replicas are served where the store says (N5)."""
@@ -338,6 +333,7 @@ class Auditor:
 
     def _look_at_doubts(self) -> None:
         self._later("doubts", DOUBTS_S, self._look_at_doubts)
+        self._compare_owners()
         if self._doubts:
             now_ms, before = self._now_ms(), self._doubts.compared
             found = self._doubts.look(self._sources.home_of, self._sources.settled(), now_ms)

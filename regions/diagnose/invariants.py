@@ -16,7 +16,7 @@ The rules, each with its requirement:
 - A transition names the server that must act next, and has a deadline (RT-11), unless it is parked (X11).
 - No transition stays unchanged for longer than `STILL_MS`.
 - Epochs rise strictly, and no master writes under an old epoch (FN-01).
-- A region is open on one server, the one that the store names (`owners`).
+- A region is open on one server, the one that the store names (`contradictions`).
 - Every key of a table is in exactly one region (X11, `regions/diagnose/live/key_space.py`).
 
 An alarm is raised once. `alarm_id` is derived from the rule, the replica and the znode's version, so several auditors
@@ -220,18 +220,11 @@ class Audit:
             return False
         return self._alive.get(named.uuid) != named.start_code
 
-    def owners(
-        self,
-        stored: Mapping[str, Incarnation],
-        lists: Mapping[Incarnation, Collection[str]],
-        now_ms: int,
-    ) -> list[Alarm]:
-        """Compare the store with the replicas that servers report. A contradiction found twice in a row is an alarm.
+    def compared(self, found: dict[str, tuple[Rule, str]], now_ms: int) -> list[Alarm]:
+        """Take the contradictions of a comparison of all owners. One that is found twice in a row is an alarm.
 
-        `stored` has the server of each replica that has been at rest for several heartbeats. A step between the reads
-        can cause a contradiction once, but not twice.
+        A step between the reads can cause a contradiction once, but not twice.
         """
-        found = dict(contradictions(stored, lists))
         suspects, self._suspects = self._suspects, found
         alarms: list[Alarm] = []
         for key, (rule, text) in found.items():

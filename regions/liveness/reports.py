@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from regions.cluster.state import ClusterState
@@ -128,12 +128,10 @@ class Reports:
         holding = self.holding(server)
         return holding is not None and key in holding.others
 
-    def closing(self) -> Iterator[tuple[str, Incarnation]]:
-        """Yield the replicas that servers close by their reports, each with its server."""
-        for holding in self._holdings.values():
-            for key, state in holding.others.items():
-                if state == CLOSING:
-                    yield key, holding.incarnation
+    def closing(self, server: Incarnation) -> list[str]:
+        """Return the replicas that this start of a server closes by its reports."""
+        holding = self.holding(server)
+        return [] if holding is None else [key for key, state in holding.others.items() if state == CLOSING]
 
     def wants_full(self, server: Incarnation) -> bool:
         """Return True if the server must begin a full report."""

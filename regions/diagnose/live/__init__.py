@@ -1,6 +1,7 @@
 """What every master compares while it runs, besides the steps of transitions (`regions/diagnose/invariants.py`). Pure.
 
 doubts.py       replicas whose owner is in doubt after an event
+owner_round.py  all replicas that servers report, a few servers at a time
 check_log.py    when each check was made last, and what it found
 cache_check.py  a master's copy of the regions, a slice at a time
 key_space.py    holes and overlaps in the tables of a master's copy, a slice at a time

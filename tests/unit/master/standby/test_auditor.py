@@ -32,7 +32,7 @@ class Bench:
             self.store.put(path)
         clock = Clock()
         client: Any = self.store
-        self.auditor = Auditor(clock, client, LAYOUT, lambda: 1_000_000, "m1", Sources(lambda: None))
+        self.auditor = Auditor(clock, client, LAYOUT, lambda: 1_000_000, "m1", Sources())
 
     def raise_alarm(self, number: int, rule: Rule = Rule.ILLEGAL_STEP) -> None:
         self.auditor._report([Alarm(f"{number:016x}", number, rule.value, "t.0001-0", "so it is")])
@@ -92,7 +92,7 @@ def test_a_transition_that_may_have_moved_unseen_does_not_count_as_stuck() -> No
         store.put(path)
     store.put(LAYOUT.transition("t.0001", 0), encode(TransitionRecord("t.0001", "t", 0, RegionState.OPENING)))
     client: Any = store
-    auditor = Auditor(clock, client, LAYOUT, lambda: int(clock.seconds() * 1000), "m1", Sources(lambda: None))
+    auditor = Auditor(clock, client, LAYOUT, lambda: int(clock.seconds() * 1000), "m1", Sources())
     auditor.start()
     store.answer()
     for state in (SessionState.SUSPENDED, SessionState.CONNECTED):
@@ -119,7 +119,7 @@ def test_a_registration_costs_one_read_however_many_servers_there_are(monkeypatc
         store, "multi_read", lambda parts: (read.extend(one.path for one in parts), usual(parts))[1], raising=True
     )
     client: Any = store
-    auditor = Auditor(clock, client, LAYOUT, lambda: 1_000_000, "m1", Sources(lambda: None))
+    auditor = Auditor(clock, client, LAYOUT, lambda: 1_000_000, "m1", Sources())
     auditor.start()
     store.answer()
     read.clear()
@@ -160,7 +160,7 @@ class Owners:
             lambda: 1_000_000 + int(self.clock.seconds() * 1000),
             "m1",
             Sources(
-                lambda: None if self.at_rest is None else dict(self.at_rest),
+                self.resting,
                 lambda: {server: list(keys) for server, keys in self.held.items()},
                 lambda key: None if self.at_rest is None else self.at_rest.get(key),
                 lambda: {server: SettledList(list(keys), self.heard_ms()) for server, keys in self.held.items()},
@@ -169,6 +169,9 @@ class Owners:
         )
         self.auditor.start()
         store.answer()
+
+    def resting(self, server: Incarnation) -> list[str] | None:
+        return None if self.at_rest is None else [key for key, home in self.at_rest.items() if home == server]
 
     def heard_ms(self) -> int:
         """Return when the servers' last heartbeats came: at the last full second."""

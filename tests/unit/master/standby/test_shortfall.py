@@ -65,7 +65,7 @@ class Standby:
             LAYOUT,
             self.now_ms,
             "m2",
-            Sources(lambda: None),
+            Sources(),
             ShortfallCheck(client, LAYOUT, lambda: self.watcher, self.roster, self.read_list, self.now_ms),
         )
         self.watcher = StoreWatcher(self.clock, client, LAYOUT, self.now_ms, self.auditor)

@@ -276,11 +276,12 @@ def test_one_look_at_the_owners_is_not_enough_for_an_alarm() -> None:
     """A step between two reads looks like a contradiction; two checks with the same result do not."""
     audit = Audit()
     wrong: dict[Incarnation, list[str]] = {A: []}
-    assert audit.owners({"r-0": A}, wrong, NOW) == []
-    assert audit.owners({"r-0": A}, {A: ["r-0"]}, NOW) == []
-    assert audit.owners({"r-0": A}, wrong, NOW) == []
-    assert rules(audit.owners({"r-0": A}, wrong, NOW)) == [Rule.NO_OWNER]
-    assert audit.owners({"r-0": A}, wrong, NOW) == []
+    found = dict(contradictions({"r-0": A}, wrong))
+    assert audit.compared(found, NOW) == []
+    assert audit.compared({}, NOW) == []
+    assert audit.compared(found, NOW) == []
+    assert rules(audit.compared(found, NOW)) == [Rule.NO_OWNER]
+    assert audit.compared(found, NOW) == []
 
 
 def test_memory_is_bounded() -> None:
