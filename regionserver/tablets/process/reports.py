@@ -246,7 +246,8 @@ def judge_members(group: Group, lead: Leadership, seen: ServersSeen, dead_s: flo
     for peer in lead.peers:
         server = group.servers.get(peer.peer, "")
         is_there = server in seen.there
-        refusal = group.refusals.get(peer.peer)
+        # What a dead server has refused before says nothing of its members now, and it takes back no refusal.
+        refusal = group.refusals.get(peer.peer) if server not in seen.dead else None
         if refusal is not None and refusal.word in _COPIED_AGAIN and not group.core.configs.current.is_voter(peer.peer):
             health, reason = MemberHealth.UNKNOWN, "its copy was cut short and begins again"
         else:

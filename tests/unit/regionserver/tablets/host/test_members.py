@@ -240,3 +240,25 @@ def test_a_newcomer_whose_copy_was_cut_short_has_not_failed(hosts: Hosts) -> Non
         seen = ServersSeen(frozenset(hosts.servers), frozenset())
         judged = {one.number: one.health for one in judge_members(group, lead, seen, 300.0)}
         assert (judged[4], judged[voter]) == (MemberHealth.UNKNOWN, MemberHealth.FAILED)
+
+
+@pytest.mark.parametrize("word", [Word.DOES_NOT_EXIST, Word.COPYING, Word.DELETED])
+def test_a_member_of_a_dead_server_has_failed_whatever_the_server_refused_before(hosts: Hosts, word: Word) -> None:
+    """A server that had not made its first replica yet refused, and died. Nobody takes its refusal back.
+
+    The tablet of a leader that was elected later kept two members.
+    """
+    leader = hosts.elect()
+    group, lead = hosts.servers[leader].turn.groups["t"], hosts.core(leader).leadership
+    assert lead is not None
+    dead = next(peer for peer in lead.peers if peer.peer in hosts.places)
+    dead.match = 0
+    group.refusals[dead.peer] = Refusal("t", word, 0, group.replica.number)
+    there = frozenset(hosts.servers) - {hosts.places[dead.peer]}
+
+    def health(seen: ServersSeen) -> MemberHealth:
+        return {one.number: one.health for one in judge_members(group, lead, seen, 300.0)}[dead.peer]
+
+    assert health(ServersSeen(there, frozenset(), frozenset((hosts.places[dead.peer],)))) is MemberHealth.FAILED
+    alive = health(ServersSeen(frozenset(hosts.servers), frozenset()))
+    assert alive is (MemberHealth.FAILED if word is Word.DELETED else MemberHealth.UNKNOWN)
