@@ -88,7 +88,7 @@ test: ready  ## lint and all tests; those of the compiled modules also interpret
 	@export RK_REPEATED=$(REPEATED); rm -f $(REPEATED) $(REPEATED).failed; status=0; \
 	{ ($(PYTEST) $(TOGETHER) tests/sim tests/datadriven tests/unit) && \
 	(echo "== interpreted"; export RK_PURE=1; $(PYTEST) $(TOGETHER) $(COMPILED_TESTS)) && \
-	($(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder tests/e2e tests/security) && \
+	($(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder --durations 40 tests/e2e tests/security) && \
 	($(PYTEST) tests/browser); } || status=$$?; \
 	$(BIN)/python -m tests.repeated $(REPEATED); exit $$status
 

@@ -17,8 +17,8 @@ from coord.client.ops import Check, Delete, SetData
 from coord.client.session import EVENT_GAP, SessionState
 from coord.client.watches import Event
 from coord.wire.records import EVENT_DATA_CHANGED
-from master import active as active_module
 from master.assignment.transitions import TransitionWriter
+from master.beginning import content as beginning
 from master.catalog.purging import Purging
 from master.leadership.election import Election
 from master.leadership.fence import Fence
@@ -253,7 +253,7 @@ class WipeOnFailover(Bug):
     lately = 6
 
     def patches(self) -> list[Patch]:
-        return [instead(active_module, "is_startup", lambda *_: True)]
+        return [instead(beginning, "is_startup", lambda *_: True)]
 
     def script(self, cluster: SimulatedCluster) -> None:
         trouble(cluster, ["kill-active"], 1.0)
