@@ -63,11 +63,11 @@ def test_a_replica_is_changing_until_its_server_reports_that_it_is_open() -> Non
     for state in (OPEN, CLOSING, "OPENING", CLOSING, OPEN):
         seen.take(A, Report([ReplicaReport("t.0", "t", 0, state)], begins=True, ends=True), 0)
         assert seen.is_changing(A, "t.0-0") is (state != OPEN)
-        assert list(seen.closing()) == ([("t.0-0", A)] if state == CLOSING else [])
+        assert seen.closing(A) == (["t.0-0"] if state == CLOSING else [])
     seen.take(A, Report([ReplicaReport("t.0", "t", 0, CLOSING)]), 0)
     assert not seen.is_changing(Incarnation("a", 0), "t.0-0")
     seen.take(A, Report([], ["t.0-0"]), 0)
-    assert list(seen.closing()) == []
+    assert seen.closing(A) == []
 
 
 def test_a_replica_at_home_is_never_a_suspect() -> None:
