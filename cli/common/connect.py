@@ -34,6 +34,7 @@ from cli.common.errors import CliError, ForbiddenError, NotFoundError, Unreachab
 from cli.common.local import (
     LocalCluster,
     is_held,
+    knows_masters_alone,
     local_cluster_id,
     read_cluster,
     read_super,
@@ -480,16 +481,6 @@ def not_running(given: Globals) -> UnreachableError:
         return starting(given.data_path)
     where = "" if given.data_dir is None else f" --data-dir {given.data_dir}"
     return UnreachableError(f"the cluster in {given.data_path} is not running", f"Start it: rk up{where}")
-
-
-def knows_masters_alone(given: Globals) -> bool:
-    """Return True if masters were named, but no store and no local cluster that contains them. Raise
-    UsageFaultError."""
-    masters = given.master_addresses()
-    if not masters or given.explicit_store() is not None:
-        return False
-    local = read_cluster(given.data_path)
-    return local is None or not {one.address for one in local.masters}.issuperset(masters)
 
 
 def of_cluster(given: Globals) -> str:

@@ -33,6 +33,7 @@ from typing import Final
 import msgspec
 
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
+from cli.common.options import Globals
 from coord.security.making import PEERS_FILE
 
 HOST: Final = "127.0.0.1"
@@ -447,15 +448,21 @@ def read_cluster(data_dir: Path) -> LocalCluster | None:
     return found
 
 
+def holder(data_dir: Path) -> int:
+    """Return the pid of the `rk up` that has noted itself in the lock of `data_dir`; 0 for none."""
+    try:
+        return int((data_dir / LOCK_FILE).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
 def is_held(data_dir: Path) -> bool:
     """Return True if an `rk up` starts, runs or stops the cluster in `data_dir`.
 
     The lock is not tried: that could refuse a start at this moment.
     """
-    try:
-        return Path(f"/proc/{int((data_dir / LOCK_FILE).read_text())}").exists()
-    except (OSError, ValueError):
-        return False
+    pid = holder(data_dir)
+    return bool(pid) and Path(f"/proc/{pid}").exists()
 
 
 def starting(data_dir: Path) -> UnreachableError:
@@ -476,3 +483,21 @@ def require_cluster(data_dir: Path) -> LocalCluster:
             "Start one with `rk up`, name its directory with --data-dir, or name a store with --store host:port,…",
         )
     return cluster
+
+
+def knows_masters_alone(given: Globals) -> bool:
+    """Return True if masters were named, but no store and no local cluster that contains them. Raise
+    UsageFaultError."""
+    masters = given.master_addresses()
+    if not masters or given.explicit_store() is not None:
+        return False
+    local = read_cluster(given.data_path)
+    return local is None or not {one.address for one in local.masters}.issuperset(masters)
+
+
+def named_local(given: Globals) -> LocalCluster | None:
+    """Return the local cluster if it is the one that the options name, else None. Raise CliError."""
+    local = read_cluster(given.data_path)
+    if local is None or knows_masters_alone(given):
+        return None
+    return local if given.explicit_store() in (None, local.store) else None

@@ -19,9 +19,9 @@ from rich.text import Text
 
 from cli.common import output
 from cli.common.access import ask_node, expiring_of, open_store, silence_of, store_access
-from cli.common.connect import Cluster, knows_masters_alone, root_of, split_address, store_errors, store_hosts
+from cli.common.connect import Cluster, root_of, split_address, store_errors, store_hosts
 from cli.common.errors import UnreachableError
-from cli.common.local import Daemon, LocalCluster, read_cluster
+from cli.common.local import Daemon, LocalCluster, knows_masters_alone, read_cluster
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.waiting import takes_timeout, waiting

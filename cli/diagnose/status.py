@@ -19,13 +19,12 @@ from cli.common.access import PROBE_S, admin_url, ask_node, is_answering, store_
 from cli.common.connect import (
     Cluster,
     MastersAlone,
-    knows_masters_alone,
     open_cluster,
     split_address,
     store_hosts,
 )
 from cli.common.errors import CliError, ExitStatus, UnreachableError
-from cli.common.local import LocalCluster, read_cluster
+from cli.common.local import LocalCluster, knows_masters_alone, read_cluster
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, stale_options

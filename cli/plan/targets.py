@@ -20,7 +20,7 @@ def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_targets(targets: Sequence[str]) -> str:
-    """Return which moves are meant, for the sentence about them."""
+    """Return the end of a sentence about moves: whose moves they are; "" without targets."""
     return f"; moves of {', '.join(targets)} alone" if targets else ""
 
 

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from cli.common.errors import CliError, UnreachableError
-from cli.common.local import CONTROL_FILE, LOCK_FILE
+from cli.common.local import CONTROL_FILE, holder
 
 REQUEST_BYTES_MAX: Final = 4096
 ANSWER_BYTES_MAX: Final = 1 << 20
@@ -123,8 +123,8 @@ def _exchange(data_dir: Path, line: bytes, timeout_s: float) -> bytes:
 
 def _holder(data_dir: Path) -> tuple[int, str]:
     """Return the pid of the `rk up` of this directory, and the state of the process; 0 and "" if unknown."""
+    pid = holder(data_dir)
     try:
-        pid = int((data_dir / LOCK_FILE).read_text())
         # The name of the program, in parentheses, may contain blanks.
         return pid, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, ValueError, IndexError):

@@ -19,7 +19,7 @@ from kazoo.exceptions import KazooException
 from cli.common import output
 from cli.common.access import begun, certs_dir_named, local_certs_dir, store_access
 from cli.common.errors import CliError
-from cli.common.local import SUPER_DIGEST_FILE, SUPER_FILE, LocalCluster, read_cluster
+from cli.common.local import SUPER_DIGEST_FILE, SUPER_FILE, LocalCluster, named_local
 from cli.common.options import Globals, global_options
 from cli.common.waiting import takes_timeout, waiting
 from cli.debug.bundle.hiding import Hider, secrets_in
@@ -68,7 +68,7 @@ def bundle(given: Globals, target: Path | None, log_lines: int, hide_keys: bool,
     if path.exists():
         raise CliError(f"{path} already exists", "Give another --output; nothing is overwritten.")
     failed: dict[str, str] = {}
-    local = _local(given)
+    local = named_local(given)
     with waiting("store nodes, masters and region servers, all at once", math.inf):
         gathered = _health(given, min(_HEALTH_S, timeout_s / 3), failed)
         wanted = list(sources(given, local, gathered, log_lines, with_keys=not hide_keys))
@@ -135,12 +135,6 @@ def write(path: Path, texts: Mapping[str, str], at: datetime) -> int:
             temporary.unlink()
         raise CliError(f"cannot write {path}: {error.strerror}", "Give another --output.") from error
     return path.stat().st_size
-
-
-def _local(given: Globals) -> LocalCluster | None:
-    """Return the local cluster, if it is the one that the options name."""
-    local = read_cluster(given.data_path)
-    return local if local is not None and given.explicit_store() in (None, local.store) else None
 
 
 def _health(given: Globals, timeout_s: float, failed: dict[str, str]) -> Gathered | None:

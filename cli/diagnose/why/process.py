@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.connect import knows_masters_alone, not_running, store_hosts
+from cli.common.connect import not_running, store_hosts
 from cli.common.errors import NotFoundError
-from cli.common.local import LocalCluster, read_cluster
+from cli.common.local import named_local
 from cli.common.options import Globals
 from cli.diagnose.health import DOWN, TIMEOUT_S, Gathered, find
 from cli.store.status import ask_nodes
@@ -42,7 +42,7 @@ class ProcessAnswer(msgspec.Struct):
 
 def is_process(given: Globals, text: str) -> bool:
     """Return True if the text names a daemon of the local cluster, or is an address."""
-    local = _local(given)
+    local = named_local(given)
     return _ADDRESS.fullmatch(text) is not None or (local is not None and text in {one.name for one in local.daemons()})
 
 
@@ -64,7 +64,7 @@ def process_answer(given: Globals, text: str) -> ProcessAnswer:
 
 
 def _of_node(given: Globals, node: StoreFinding) -> ProcessAnswer:
-    local = _local(given)
+    local = named_local(given)
     admins = {one.address: one.admin for one in local.coord} if local is not None else {}
     hosts = [one for one in store_hosts(given).partition("/")[0].split(",") if one]
     status = next(one for one in ask_nodes(given, hosts, admins, TIMEOUT_S) if one.address == node.address)
@@ -148,7 +148,7 @@ def _state(server: ServerFinding) -> str:
 
 def _revive(given: Globals, found: StoreFinding | MasterFinding | ServerFinding) -> list[str]:
     """Return what helps a process that does not answer."""
-    local = _local(given)
+    local = named_local(given)
     if local is not None and not local.supervisor_pid:
         return [not_running(given).hint.partition(": ")[2] or "wait until `rk up` has printed its summary"]
     log = next((one.log for one in local.daemons() if one.name == found.name), "") if local is not None else ""
@@ -159,13 +159,6 @@ def _revive(given: Globals, found: StoreFinding | MasterFinding | ServerFinding)
 
 def _absent(found: StoreFinding | MasterFinding | ServerFinding) -> str:
     return "down" if found.trouble == DOWN else "silent"
-
-
-def _local(given: Globals) -> LocalCluster | None:
-    local = read_cluster(given.data_path)
-    if local is None or knows_masters_alone(given):
-        return None
-    return local if given.explicit_store() in (None, local.store) else None
 
 
 def show_process(answer: ProcessAnswer, console: Console) -> None:

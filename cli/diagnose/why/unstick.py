@@ -6,9 +6,6 @@ the master refuses it if one of them is another by then.
 
 from __future__ import annotations
 
-import getpass
-import socket
-
 import click
 import msgspec
 
@@ -16,7 +13,7 @@ from cli.common import output
 from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, ExitStatus, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.lookup import FoundRegion, region_in_store
-from cli.common.names import Names
+from cli.common.names import Names, who_runs
 from cli.common.options import Globals, global_options
 from cli.diagnose.why.region import answers_of, with_names
 from cli.shell import complete
@@ -89,7 +86,7 @@ def _unstick(
             plan.action,
             msgspec.structs.replace(shown, start_code=plan.start_code),
             plan.server,
-            _who(),
+            who_runs(),
             preview.why,
         )
         detail = names.in_text(cluster.ask_master(request, messages.Accepted).detail)
@@ -168,14 +165,6 @@ def _regions_now(cluster: Cluster, record: UndoRecord) -> dict[str, RegionNow]:
         key: RegionNow(decode_region(data, paths[key]), stat.version, key in under_way)
         for key, (data, stat) in cluster.get_stats(paths).items()
     }
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
 
 
 # --- output -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from types import FrameType
 
 from cli.common.connect import Cluster, MastersAlone, not_running, open_cluster
 from cli.common.errors import UnreachableError, UsageFaultError
-from cli.common.local import LocalCluster, read_cluster
+from cli.common.local import LocalCluster, named_local
 from cli.common.options import Globals
 from cli.diagnose.follow import ReactorThread
 from cli.drill.cleanup import has_ended
@@ -62,11 +62,11 @@ def open_cluster_under_test(
 
 def _require_up(given: Globals) -> None:
     """Raise UnreachableError unless `rk up` runs, which restarts the victims."""
-    local = read_cluster(given.data_path)
+    local = named_local(given)
     try:
         ask(given.data_path, ControlRequest("list"))
     except UnreachableError as error:
-        if local is not None and not local.supervisor_pid and given.explicit_store() in (None, local.store):
+        if local is not None and not local.supervisor_pid:
             raise not_running(given) from error
         raise
 

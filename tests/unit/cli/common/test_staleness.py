@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from cli.common import connect
-from cli.common.connect import MastersAlone, knows_masters_alone
+from cli.common.connect import MastersAlone
 from cli.common.errors import UsageFaultError
-from cli.common.local import Shape, design, write_cluster
+from cli.common.local import Shape, design, knows_masters_alone, write_cluster
 from cli.common.options import Globals, parse_addresses
 from cli.common.staleness import duration_ms, in_words, point_ms, zxid_of
 from cli.tables import table
