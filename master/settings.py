@@ -9,14 +9,13 @@ import msgspec
 
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
+from coord.server.config.addresses import EVERY_ADDRESS
 from regions.cluster.limits import AssignerConfig, BalancerConfig
 from regions.records.znodes import DEFAULT_ROOT
 
 ENGINES: Final = ("auto", "greedy", "flow", "spark")
 #: Longest of the times that can be given: thirty years.
 SECONDS_MAX: Final = 1_000_000_000
-#: A port that listens on every address of the machine.
-_EVERY_ADDRESS: Final = ("0.0.0.0", "::")
 
 
 def limits_of(
@@ -136,7 +135,7 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def registered_admin_host(self) -> str:
         """Return the host of the admin port for this master's registration, "" if `host` leads there, too."""
-        return "" if self.admin_host in (self.host, *_EVERY_ADDRESS) else self.admin_host
+        return "" if self.admin_host in (self.host, *EVERY_ADDRESS) else self.admin_host
 
     def _check_spark(self) -> None:
         from regions.plan.spark.target import BadTarget, parse_conf, parse_target  # imports NumPy, slow for `rk --help`

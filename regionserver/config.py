@@ -8,13 +8,14 @@ from typing import Final
 
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
+from coord.server.config.addresses import EVERY_ADDRESS
 from coord.tls.context import TlsFiles
 from regions.messages.heartbeat import HEARTBEAT_PERIOD_S
 from regions.records.kinds import check_group
 from regions.records.znodes import DEFAULT_ROOT
 
 #: Listening addresses to which no other process can connect.
-_NOWHERE: Final = frozenset({"", "0.0.0.0", "::", "*"})
+_NOWHERE: Final = frozenset({"", "*", *EVERY_ADDRESS})
 SESSION_TIMEOUT_MS_MIN: Final = 500
 HEARTBEAT_PERIOD_S_MIN: Final = 0.05
 HEARTBEAT_PERIOD_S_MAX: Final = 60.0

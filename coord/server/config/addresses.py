@@ -27,6 +27,8 @@ OBSERVER: Final = "observer"
 NODE_ID_MAX: Final = 127
 #: Host of a client address of which only the port is known.
 ANYWHERE: Final = "0.0.0.0"
+#: Hosts by which a process listens on every address of its machine. Nobody can connect to them.
+EVERY_ADDRESS: Final = (ANYWHERE, "::")
 
 
 class MemberAddress:

@@ -10,7 +10,7 @@ from typing import Final
 
 from coord.digests import is_digest
 from coord.errors import ConfigError
-from coord.server.config.addresses import NODE_ID_MAX, Address, MemberAddress, Members
+from coord.server.config.addresses import EVERY_ADDRESS, NODE_ID_MAX, Address, MemberAddress, Members
 from coord.tls.context import NEED, NONE, TlsFiles
 from coord.wire.client_conn import FOUR_LETTER_WORDS
 
@@ -218,7 +218,7 @@ class StoreSettings:
                 known[own] = MemberAddress(own, known[own].peer, known[own].election_port, self.client_address)
             return known
         peers = self.peers
-        if not peers and self.peer_address is not None and self.peer_address[0] not in ("", "0.0.0.0", "::"):
+        if not peers and self.peer_address is not None and self.peer_address[0] not in ("", *EVERY_ADDRESS):
             peers = {own: self.peer_address}
         client = {own: self.client_address}
         return {i: MemberAddress(i, address, client=client.get(i)) for i, address in peers.items()}

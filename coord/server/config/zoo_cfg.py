@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from coord.errors import ConfigError
-from coord.server.config.addresses import OBSERVER, Address, MemberAddress, Members, parse_member
+from coord.server.config.addresses import EVERY_ADDRESS, OBSERVER, Address, MemberAddress, Members, parse_member
 from coord.server.config.secrets import read_jaas, read_peer_secret, read_secret, warn_if_open
 from coord.server.config.settings import StoreSettings, parse_schemes, parse_words
 from coord.tls.context import NEED, NONE, TlsFiles
@@ -56,8 +56,6 @@ _PROTECTIONS: Final = {
     "DigestAuthenticationProvider.digestAlg": "sha1",
 }
 _WORDS: Final = "4lw.commands.whitelist"
-#: Addresses to listen on that cannot be dialed.
-_ANYWHERE: Final = ("0.0.0.0", "::")
 #: Key that names the file with the members.
 _DYNAMIC: Final = "dynamicConfigFile"
 _MEMBERS: Final = ("server.", "group.", "weight.")
@@ -330,7 +328,7 @@ class _SettingsReader:
                 raise ConfigError(f"{place}: {key}: {error}") from error
             if role == OBSERVER:
                 observers.add(int(digits))
-            if servers[int(digits)].peer[0] in _ANYWHERE:
+            if servers[int(digits)].peer[0] in EVERY_ADDRESS:
                 raise ConfigError(
                     f"{place}: {key}: other nodes cannot dial this address. Write the host name, as in the files of the"
                     " other nodes; quorumListenOnAllIPs=true listens on all addresses of the machine"

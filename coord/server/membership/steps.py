@@ -11,6 +11,7 @@ from typing import Final
 from coord.errors import BAD_ARGUMENTS, NEW_CONFIG_NO_QUORUM
 from coord.raft.membership import Configuration
 from coord.server.config.addresses import (
+    EVERY_ADDRESS,
     NODE_ID_MAX,
     OBSERVER,
     PARTICIPANT,
@@ -122,7 +123,7 @@ def _check_target(target: Target, config: Configuration) -> None:
             if address is None:
                 continue
             other = places.setdefault(address, node_id)
-            if other != node_id and address[0] not in ("0.0.0.0", "::"):
+            if other != node_id and address[0] not in EVERY_ADDRESS:
                 raise RefusedError(BAD_ARGUMENTS, f"nodes {other} and {node_id} have the same address {address}")
 
 
