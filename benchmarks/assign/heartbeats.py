@@ -7,6 +7,7 @@ measures the masters' CPU with heartbeats, and then without them for comparison.
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -18,13 +19,12 @@ from typing import Final
 import msgspec
 
 from benchmarks.assign.beating import START_CODE, TABLE, region_of, uuid_of
+from benchmarks.assign.filling import CLUSTER_ID, cluster_steps, table_steps, write
 from benchmarks.assign.lab import Daemon, Lab, say
-from benchmarks.assign.open_regions import commit
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
 from regions import messages as ms
-from regions.records import znodes
-from regions.records.model import ClusterRecord, EpochRecord, RegionRecord, ReplicaLocation, TableRecord
+from regions.records.model import RegionRecord, ReplicaLocation, TableRecord
 from tests.support.helpers import eventually
 
 SERVERS: Final = 1_000
@@ -37,7 +37,6 @@ WATCH_S: Final = 20.0
 CALM_S: Final = 3.0
 CALM_SHARE: Final = 0.12
 TOLD_WITHIN_S: Final = 120.0
-CLUSTER_ID: Final = "beating"
 
 
 class Beating(msgspec.Struct, frozen=True):
@@ -69,23 +68,14 @@ class Beating(msgspec.Struct, frozen=True):
 
 def fill(cluster: Lab, servers: int, regions: int) -> None:
     """Write a catalog directly to the store: one table whose regions are open on the servers of `beating`."""
-    paths = cluster.layout
-    steps: list[tuple[str, tuple[object, ...]]] = [("create", (path,)) for path in paths.parents()]
-    steps.append(("create", (paths.epoch, znodes.encode(EpochRecord("", 0, 0)))))
-    steps.append(("create", (paths.cluster, znodes.encode(ClusterRecord(CLUSTER_ID)))))
-    steps.append(("create", (paths.table_regions(TABLE),)))
-    for number in range(regions):
-        start, end = f"{number:06}" if number else "", f"{number + 1:06}" if number + 1 < regions else ""
+    table = TableRecord(TABLE, TABLE, regions=regions)
+
+    def region(number: int, start: str, end: str) -> RegionRecord:
         location = ReplicaLocation(0, uuid_of(number % servers), START_CODE, 1)
-        record = RegionRecord(TABLE, region_of(number), start, end, replicas=(location,))
-        steps.append(("create", (paths.region(TABLE, record.region_id), znodes.encode(record))))
-    steps.append(("create", (paths.name(TABLE), TABLE.encode())))
-    steps.append(("create", (paths.table(TABLE), znodes.encode(TableRecord(TABLE, TABLE, regions=regions)))))
-    at = len(steps) % 5_000
-    commit(cluster.zk, steps[:at])
-    while at < len(steps):
-        commit(cluster.zk, steps[at : at + 5_000])
-        at += 5_000
+        return RegionRecord(TABLE, region_of(number), start, end, replicas=(location,))
+
+    steps = itertools.chain(cluster_steps(cluster.layout), table_steps(cluster.layout, table, region))
+    write(cluster.zk, steps)
 
 
 def heard(master: Daemon) -> int:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.assign.heartbeats import CLUSTER_ID
+from benchmarks.assign.filling import cluster_steps, table_steps, write
 from benchmarks.assign.lab import Daemon, Lab, say
-from benchmarks.assign.open_regions import commit
-from regions.records import znodes
+from regions.messages import MasterStatus
 from regions.records.kinds import NOTHING
-from regions.records.model import ClusterRecord, EpochRecord, RegionRecord, TableRecord
+from regions.records.model import RegionRecord, TableRecord
 from tests.support.helpers import eventually, free_ports
 
 #: Regions are divided among this number of tables: a table is a tenth of all.
@@ -25,8 +24,12 @@ TABLES: Final = 10
 #: Masters and servers: processes may wait for a processor, or write a snapshot, for seconds.
 SESSION_MS: Final = 30_000
 DONE_WITHIN_S: Final = 600.0
-_STEPS_AT_ONCE: Final = 5_000
 _PLAN_DEADLINE_S: Final = 600
+
+
+def began(status: MasterStatus, phase: str) -> bool:
+    """Return True if the master with that status has begun a phase of its activation."""
+    return any(one.name == phase for one in status.phases)
 
 
 def table_id(number: int) -> str:
@@ -108,23 +111,16 @@ class MillionLab(Lab):
 
     def fill(self, regions: int) -> list[str]:
         """Write tables of that many regions, open on no server, directly to the store. Return the tables' names."""
-        paths = self.layout
-        steps: list[tuple[str, tuple[object, ...]]] = [("create", (path,)) for path in paths.parents()]
-        steps.append(("create", (paths.epoch, znodes.encode(EpochRecord("", 0, 0)))))
-        steps.append(("create", (paths.cluster, znodes.encode(ClusterRecord(CLUSTER_ID)))))
-        commit(self.zk, steps)
+        write(self.zk, cluster_steps(self.layout))
         names = [f"table{number}" for number in range(TABLES)]
         written = 0
         for number, name in enumerate(names):
             count = regions // TABLES + (number < regions % TABLES)
-            self._write(_table(paths, table_id(number), name, count))
+            table = TableRecord(table_id(number), name, regions=count, kind=NOTHING)
+            write(self.zk, table_steps(self.layout, table, partial(_region, table.table_id)))
             written += count
             say(f"{written:,} of {regions:,} regions are written")
         return names
-
-    def _write(self, steps: Iterator[tuple[str, tuple[object, ...]]]) -> None:
-        while some := list(itertools.islice(steps, _STEPS_AT_ONCE)):
-            commit(self.zk, some)
 
     def roles(self) -> dict[str, Sequence[Daemon]]:
         """Return the daemons by what they do now. A master is active from the time when it has taken `/active`."""
@@ -138,7 +134,7 @@ class MillionLab(Lab):
     def has_begun(self, master: Daemon, phase: str) -> bool:
         """Return True if a master has begun a phase of its activation."""
         status = self.status_of(master)
-        return status is not None and any(one.name == phase for one in status.phases)
+        return status is not None and began(status, phase)
 
     def is_warm(self, master: Daemon) -> bool:
         """Return True if a standby has read all changes that were announced to it."""
@@ -157,15 +153,8 @@ class MillionLab(Lab):
         eventually(lambda: count() == servers, DONE_WITHIN_S, f"{servers} servers are registered")
 
 
-def _table(paths: znodes.Layout, table: str, name: str, count: int) -> Iterator[tuple[str, tuple[object, ...]]]:
-    """Yield what a table is made of, its own record last."""
-    yield "create", (paths.table_regions(table),)
-    for number in range(count):
-        start, end = f"{number:08}" if number else "", f"{number + 1:08}" if number + 1 < count else ""
-        record = RegionRecord(table, f"{table}.{number:06}", start, end)
-        yield "create", (paths.region(table, record.region_id), znodes.encode(record))
-    yield "create", (paths.name(name), table.encode())
-    yield "create", (paths.table(table), znodes.encode(TableRecord(table, name, regions=count, kind=NOTHING)))
+def _region(table: str, number: int, start: str, end: str) -> RegionRecord:
+    return RegionRecord(table, f"{table}.{number:06}", start, end)
 
 
 @contextlib.contextmanager

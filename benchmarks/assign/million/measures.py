@@ -25,7 +25,7 @@ CULPRITS_SHOWN: Final = 6
 class Turns(msgspec.Struct, frozen=True, omit_defaults=True):
     """Turns of one process since its start, or of a group in some time."""
 
-    #: The longest turn; if there was a longer one before, the upper bound of its bucket.
+    #: The longest turn. If an earlier turn was longer, it is known by the upper bound of its bucket alone.
     longest_ms: float = 0.0
     #: Turns of more than 20 ms.
     long: int = 0
@@ -53,15 +53,8 @@ class Turns(msgspec.Struct, frozen=True, omit_defaults=True):
         return Turns(longest_ms, self.long + other.long, {name: culprits[name] for name in most})
 
 
-class Used(msgspec.Struct, frozen=True):
-    """One process at one time: seconds of its processor, and its turns."""
-
-    cpu_s: float
-    turns: Turns
-
-
 class Usage(msgspec.Struct, frozen=True):
-    """A group of processes in some time."""
+    """Seconds of processor and turns: of one process since its start, or of a group in some time."""
 
     cpu_s: float
     turns: Turns
@@ -85,14 +78,14 @@ def parse_turns(text: str) -> Turns:
     return Turns(longest_s * 1e3, sum(culprits.values()), culprits, buckets)
 
 
-def used(daemon: Daemon) -> Used:
+def used(daemon: Daemon) -> Usage:
     """Return what a process has used so far; its turns only if it has admin pages."""
     host, port = daemon.admin
     turns = Turns()
     if port:
         with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=_SCRAPE_S) as reply:
             turns = parse_turns(reply.read().decode())
-    return Used(run_s(daemon.pid), turns)
+    return Usage(run_s(daemon.pid), turns)
 
 
 class Watch:

@@ -28,7 +28,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.assign.lab import Daemon, all_open, memory_bytes, say
-from benchmarks.assign.million.lab import DONE_WITHIN_S, MillionLab, million_lab
+from benchmarks.assign.million.lab import DONE_WITHIN_S, MillionLab, began, million_lab
 from benchmarks.assign.million.measures import Usage, Watch
 from benchmarks.assign.million.servers import uuid_of
 from benchmarks.assign.scenes import Failover, kill_master
@@ -78,7 +78,7 @@ class Million(msgspec.Struct, frozen=True):
     memory: Memory
     warm: Failover
     cold: Failover
-    #: Parts of `assign` by the master's own account, in seconds: znodes OFFLINE are being written, and the rest.
+    #: Seconds of `assign` as the master measures them: until all znodes OFFLINE are written, and from then on.
     offline_s: float
     open_s: float
     #: Engine of the plan, and why it was not the exact flow.
@@ -184,7 +184,7 @@ def _register(run: _Run) -> int:
 def _assign(run: _Run) -> ms.MasterStatus:
     """Follow the plan and what comes of it. Return the status afterwards."""
     with run.phase("plan", run.regions) as tell:
-        _, status = run.cluster.follow("planning", lambda status: _began(status, "OFFLINE"), _LOOK_S)
+        _, status = run.cluster.follow("planning", lambda status: began(status, "OFFLINE"), _LOOK_S)
         tell(next(one.seconds for one in status.phases if one.name == "plan"))
     with run.phase("assign", run.regions) as tell:
         _, status = run.cluster.follow(
@@ -193,10 +193,6 @@ def _assign(run: _Run) -> ms.MasterStatus:
         tell(sum(one.seconds for one in status.phases if one.name in ("OFFLINE", "open")))
     say(", ".join(f"{one.name} {one.seconds:.2f} s" for one in status.phases))
     return status
-
-
-def _began(status: ms.MasterStatus, name: str) -> bool:
-    return any(one.name == name for one in status.phases)
 
 
 def _is_assigning(status: ms.MasterStatus) -> bool:
