@@ -230,25 +230,21 @@ class Views:
         drill_id = given.get("id", "")
         if not drill_id or "/" in drill_id or len(drill_id) > 200:
             raise NotFound("Name a drill by its id.")
-        found = await self._records_of(self._layout.drill(drill_id), decode_drill)
-        if not found:
+        found = await self._record(self._layout.drill(drill_id), decode_drill)
+        if found is None:
             raise NotFound(f"There is no drill {drill_id[:80]!r}: the latest 50 are kept.")
-        return found[0]
+        return found
 
-    async def _records_of(self, path: str, decode: Callable[[bytes, str], Any]) -> list[Any]:
-        """Return the record at a path in a list, which is empty if there is none."""
+    async def _record(self, path: str, decode: Callable[[bytes, str], Any]) -> Any:
+        """Return the record at a path, None if there is none that can be read."""
         found = store.decoded(await store.read_all(self._master.client, [path]), decode)
-        return [record for record, _ in found]
+        return found[0][0] if found else None
 
     async def _alarms(self, _given: Mapping[str, str]) -> object:
         async def make() -> object:
             alarms, older = await self._records(self._layout.alarms, decode_alarm)
-            fsck = await self._records_of(self._layout.fsck, decode_fsck)
-            return {
-                "alarms": sorted(alarms, key=lambda one: one.at_ms),
-                "older": older,
-                "fsck": fsck[0] if fsck else None,
-            }
+            fsck = await self._record(self._layout.fsck, decode_fsck)
+            return {"alarms": sorted(alarms, key=lambda one: one.at_ms), "older": older, "fsck": fsck}
 
         auditor = self._master.auditor
         return {

@@ -115,7 +115,7 @@ def keys(count: int) -> list[tuple[str, str]]:
 
 
 def test_a_load_that_falls_by_parking_is_noticed_in_the_same_tick() -> None:
-    """RT-11: the region after the parked one goes to the server that has lost it. Fails without `world.unloaded`."""
+    """RT-11: a parked region counts no more for its server: the next region goes there. Fails without `unloaded`."""
     assigner = Assigner(5)
     record = {uuid: ServerRecord(uuid, "h", 1, 1) for uuid in ("s0", "s1", "s2", "s9")}
     #: Region -> the server that it is open on, or on its way to, and the attempt.
