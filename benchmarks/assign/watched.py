@@ -12,7 +12,7 @@ import http.client
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,8 @@ from tests.support.helpers import eventually
 LISTENERS: Final = 10
 #: A goal of this project: the part by which listeners may raise the CPU time of the active master.
 GOAL: Final = 0.05
+#: A goal of this project: the longest time between two deltas while regions move.
+GOAL_GAP_S: Final = 2.0
 #: Passes of each kind.
 PASSES: Final = 2
 #: The store is asked whether regions move: a master's status would cost the master more than its page.
@@ -50,6 +52,8 @@ class Watched(msgspec.Struct, frozen=True):
     snapshots: list[float]
     #: Bytes that one listener got during a pass, at a median.
     bytes_each: int
+    #: Longest time between two deltas while regions moved, in each pass with listeners.
+    gaps: list[float] = []
 
     @property
     def more(self) -> float:
@@ -67,6 +71,9 @@ class Listener:
         assert self._response.status == 200, self._response.status
         self.bytes = 0
         self.has_all = False
+        #: Longest time between two deltas since `watch_gaps`.
+        self.gap_s = 0.0
+        self._delta_s = 0.0
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -75,8 +82,20 @@ class Listener:
         with contextlib.suppress(OSError, ValueError, AttributeError, http.client.HTTPException):
             while data := self._response.read1(65536):
                 self.bytes += len(data)
-                self.has_all = self.has_all or b"event: end\n" in last + data
+                joined = last + data
+                self.has_all = self.has_all or b"event: end\n" in joined
+                if b"event: delta\n" in joined:
+                    self._note_delta(time.monotonic())
                 last = data[-20:]
+
+    def _note_delta(self, now_s: float) -> None:
+        if self._delta_s:
+            self.gap_s = max(self.gap_s, now_s - self._delta_s)
+        self._delta_s = now_s
+
+    def watch_gaps(self) -> None:
+        """Begin at the next delta: until then nothing moves."""
+        self._delta_s = 0.0
 
     def close(self) -> None:
         """End the connection."""
@@ -106,6 +125,7 @@ def watched(folder: Path, regions: int, count: int = LISTENERS, passes: int = PA
     seen: list[float] = []
     snapshots: list[float] = []
     sizes: list[int] = []
+    gaps: list[float] = []
     with lab(folder, opener="none", session_ms=GROWTH_SESSION_MS, admin=True) as cluster:
         cluster.create_table(TABLE, regions)
         cluster.follow(f"{regions} regions open", all_open(regions), LOOK_S)
@@ -119,19 +139,22 @@ def watched(folder: Path, regions: int, count: int = LISTENERS, passes: int = PA
                 with listeners(active.admin, count) as found:
                     snapshots.append(run_s(active.pid) - before)
                     bytes_before = [one.bytes for one in found]
-                    seen.append(_pass(cluster, regions))
+                    seen.append(_pass(cluster, regions, found))
+                    gaps.append(max(one.gap_s for one in found))
                     sizes += [one.bytes - then for one, then in zip(found, bytes_before, strict=True)]
                     assert len({cluster.active().name, active.name}) == 1, "another master became active"
                 threading.Event().wait(FORGOTTEN_S)
-        say(f"without {without}, with {count} listeners {seen}")
-    return Watched(regions, count, without, seen, snapshots, round(statistics.median(sizes)))
+        say(f"without {without}, with {count} listeners {seen}, longest times between deltas {gaps}")
+    return Watched(regions, count, without, seen, snapshots, round(statistics.median(sizes)), gaps)
 
 
-def _pass(cluster: Lab, regions: int) -> float:
+def _pass(cluster: Lab, regions: int, listening: Sequence[Listener] = ()) -> float:
     """Close and open all regions. Return the CPU seconds of the active master."""
     active = cluster.active()
     before, began = run_s(active.pid), time.monotonic()
     for intent in (TableIntent.DISABLED, TableIntent.ENABLED):
+        for one in listening:
+            one.watch_gaps()
         call_blocking(active.address, SetTableIntent(TABLE, intent), DEADLINE_S, expect=ms.Tables)
         wanted = 0 if intent is TableIntent.DISABLED else regions
         eventually(lambda wanted=wanted: _is_done(cluster, wanted), DEADLINE_S, f"{wanted} regions are open")
@@ -152,12 +175,14 @@ def table(rounds: list[Watched]) -> list[str]:
     if not rounds:
         return []
     lines = [
-        "| regions | listeners | CPU without s | with s | more | goal | whole cluster to all, CPU s | MB to each |",
-        "| --: | --: | --: | --: | --: | --: | --: | --: |",
+        "| regions | listeners | CPU without s | with s | more | goal | longest between deltas s | goal |"
+        " whole cluster to all, CPU s | MB to each |",
+        "| --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
     for one in rounds:
         cells = [f"{one.regions:,}", f"{one.listeners}", f"{statistics.median(one.without):.2f}"]
         cells += [f"{statistics.median(one.watched):.2f}", f"{one.more:+.1%}", f"{GOAL:.0%}"]
+        cells += [f"{max(one.gaps, default=0.0):.1f}", f"{GOAL_GAP_S:g}"]
         cells += [f"{statistics.median(one.snapshots):.2f}", f"{one.bytes_each / 1e6:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
