@@ -28,14 +28,15 @@ class WorkPace:
         #: CPU seconds that may be spent; below 0 after work that took more.
         self.left_s = SAVED_MAX_S
 
-    def is_due(self, wall_s: float, cpu_s: float) -> bool:
-        """Return True if the work may begin now."""
+    def is_due(self, wall_s: float, cpu_s: float, *, goes_on: bool = False) -> bool:
+        """Return True if the work may begin now. `goes_on`: it is the rest of work that was begun, which needs no
+        shortest pause."""
         if self._wall_s > float("-inf"):
             earned_s = self._share * (cpu_s - self._cpu_s + IDLE_PART * (wall_s - self._wall_s))
             self.left_s = min(SAVED_MAX_S, self.left_s + earned_s)
         self._wall_s, self._cpu_s = wall_s, cpu_s
         waited_s = wall_s - self._ended_s
-        return waited_s >= self._most_s or (waited_s >= self._least_s and self.left_s > 0)
+        return waited_s >= self._most_s or ((goes_on or waited_s >= self._least_s) and self.left_s > 0)
 
     def spend(self, cpu_s: float, wall_s: float) -> None:
         """Note that a piece of work has taken `cpu_s`, and ended at `wall_s`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -16,6 +17,7 @@ from regions.cluster import events as ev
 from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.page.model import PageModel
+from regions.page.pace import WorkPace
 from regions.page.rows import row_of
 from regions.records.model import RegionState
 from tests.unit.master.page.fake_master import Browser, FakeMaster, FakeRequest, cluster_of, feed_of, pass_time
@@ -155,6 +157,47 @@ def test_deltas_that_cost_much_come_seldom(cost_s: float, deltas: range) -> None
         watched.cluster.handle(ev.RegionSeen(added, 0))
         pass_time(watched.clock, 0.1)
     assert [name for _, name, _ in watched.request.events()].count("delta") in deltas
+
+
+def test_a_dear_look_is_spread_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All regions move, and each slice costs a second of CPU: one slice at the longest pause, and in the end all.
+
+    Fails if the slices of a look follow each other whatever they cost, and if the longest pause is ignored.
+    """
+    monkeypatch.setattr(feed_module, "SLICE", 2)
+    watched = Watched(20)
+    spent = [0.0]
+
+    def cpu_s() -> float:
+        spent[0] += 0.5
+        return spent[0]
+
+    watched.listen()
+    watched.settle()
+    watched.feed._cpu_s = cpu_s
+    watched.feed._paces["deltas"] = WorkPace(1e-9, *feed_module.PACES["deltas"][1:])
+    watched.cluster.kill("s1")
+    counts = []
+    for _ in range(12):
+        pass_time(watched.clock, feed_module.PACES["deltas"][2])
+        counts.append([name for _, name, _ in watched.request.events()].count("delta"))
+    assert all(after - before in (0, 1) for before, after in itertools.pairwise(counts))
+    assert counts[0] <= 3  # what was saved up
+    assert counts[-1] >= 5
+    watched.browser.read(watched.request)
+    assert watched.browser.shown() == _truth(watched.world)
+
+
+def test_writes_to_listeners_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reactor does them after the work, so they are estimated. Fails if `_send_delta` charges nothing."""
+    monkeypatch.setattr(feed_module, "WRITE_S", 1.0)
+    watched = Watched(20)
+    watched.listen()
+    watched.settle()
+    assert watched.feed._paces["deltas"].left_s > 0
+    watched.cluster.kill("s1")
+    watched.clock.pump([0.01] * 15)
+    assert watched.feed._paces["deltas"].left_s < 0
 
 
 def test_an_unknown_id_gets_a_snapshot() -> None:

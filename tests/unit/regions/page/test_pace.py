@@ -42,6 +42,18 @@ def test_dear_work_is_done_at_the_longest_pause_at_least() -> None:
     assert 19 <= times <= 21
 
 
+def test_what_was_begun_goes_on_without_a_pause_while_it_may_spend() -> None:
+    """Fails if `goes_on` is ignored, or if it goes on in debt."""
+    pace = WorkPace(0.02, 0.1, 3)
+    assert pace.is_due(0, 0)
+    pace.spend(0.001, 0)
+    assert not pace.is_due(0.01, 0)
+    assert pace.is_due(0.01, 0, goes_on=True)
+    pace.spend(SAVED_MAX_S, 0.01)
+    assert not pace.is_due(0.02, 0, goes_on=True)
+    assert pace.is_due(3.1, 0, goes_on=True)
+
+
 def test_debt_is_forgiven_beyond_a_bound() -> None:
     """One piece of work of ten seconds costs no more pause than one of DEBT_MAX_S."""
     pace = WorkPace(0.02, 0.1, 1e9)
