@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-real soak-tablets kill-points power-cuts torture fuzz mutated-frames bench bench-plan bench-security bench-spark bench-store bench-tablets clean dist docs lock install-locked sbom audit
+.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-page soak-real soak-tablets kill-points power-cuts torture fuzz mutated-frames bench bench-plan bench-security bench-spark bench-store bench-tablets clean dist docs lock install-locked sbom audit
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -97,6 +97,10 @@ bench-store: $(VENV)/installed $(VENV)/compiled  ## the store against ZooKeeper,
 
 test-browser: $(VENV)/installed-dev $(VENV)/compiled  ## the live page in Debian's chromium
 	$(BIN)/python -m pytest -q tests/browser
+
+HEAP_MINUTES ?= 10
+soak-page: $(VENV)/installed-dev $(VENV)/compiled  ## the live page of 100,000 regions for HEAP_MINUTES (10): fails if the browser's heap grows
+	$(BIN)/python -m benchmarks.browser --heap-minutes $(HEAP_MINUTES)
 
 DRILL_RUNS ?= 5
 test-drills: $(VENV)/installed-dev $(VENV)/compiled  ## each drill DRILL_RUNS (5) times on one local cluster, under load

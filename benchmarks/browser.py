@@ -1,6 +1,7 @@
 """The live page in a real browser: the first complete picture, the longest frame while regions move, bytes, heap.
 
     python -m benchmarks.browser [--regions 100000] [--seconds 20] [--rounds 3] [--json]
+    python -m benchmarks.browser --heap-minutes 10 [--regions 100000]       whether the page's memory grows
 
 The page is that of a made-up master without a store (`tests/browser/synthetic.py`), of which 500 regions a second move.
 Needs Debian's chromium, as `make test-browser` does.
@@ -22,6 +23,8 @@ from tests.browser.test_page import synthetic, tab
 #: Goals of this project for 100,000 regions.
 GOAL_PICTURE_S: Final = 2.0
 GOAL_FRAME_MS: Final = 50.0
+#: Part by which the heap may grow after the first minute.
+GROWTH_MAX: Final = 0.1
 #: Kinds of figures: heading, decimals.
 COLUMNS: Final = {
     "picture_s": ("first picture s", 2),
@@ -56,6 +59,23 @@ def measure(browser: Any, regions: int, seconds: int) -> dict[str, float]:
     }
 
 
+def heap_grows(browser: Any, regions: int, minutes: int) -> bool:
+    """Print the page's heap, without garbage, twice a minute. Return True if it grew after the first minute by more
+    than GROWTH_MAX."""
+    with synthetic("--regions", str(regions)) as (address, _), tab(browser, address + "#/regions") as one:
+        inspector = one.context.new_cdp_session(one.page)
+        sizes: list[float] = []
+        for number in range(2 * minutes + 1):
+            inspector.send("HeapProfiler.collectGarbage")
+            sizes.append(inspector.send("Runtime.getHeapUsage")["usedSize"] / 1e6)
+            sys.stderr.write(f"  {number / 2:4.1f} min: {sizes[-1]:.1f} MB\n")
+            if number < 2 * minutes:
+                one.page.wait_for_timeout(30_000)
+    settled = sizes[2:] or sizes
+    sys.stdout.write(f"heap after 1 min {settled[0]:.1f} MB, after {minutes} min {settled[-1]:.1f} MB\n")
+    return settled[-1] > settled[0] * (1 + GROWTH_MAX)
+
+
 def _cpu_s(pid: int) -> float:
     from benchmarks.assign.heartbeats import run_s
 
@@ -70,6 +90,7 @@ def main() -> int:
     parser.add_argument("--regions", type=positive, default=100_000)
     parser.add_argument("--seconds", type=positive, default=20, help="how long the map is watched")
     parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--heap-minutes", type=positive, default=0, help="only watch the page's heap that long")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if CHROMIUM is None:
@@ -80,6 +101,8 @@ def main() -> int:
     rounds = []
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, *QUIET])
+        if options.heap_minutes:
+            return int(heap_grows(browser, options.regions, options.heap_minutes))
         for number in range(options.rounds):
             sys.stderr.write(f"  round {number + 1}, load of the machine {os.getloadavg()[0]:.1f}\n")
             rounds.append(measure(browser, options.regions, options.seconds))
