@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 #: Part of the time that passes which counts like CPU time of the process.
-IDLE_PART: Final = 0.2
+IDLE_PART: Final = 0.1
 #: CPU seconds that may be saved up, so that a change after a pause is shown at once.
 SAVED_MAX_S: Final = 0.02
 #: Debt beyond this is forgiven: after one long piece of work the page is not silent for long.
