@@ -7,7 +7,6 @@ value; values are printed as text if they are UTF-8, else as base64; JSON output
 from __future__ import annotations
 
 import base64
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ import msgspec
 from cli.common import output
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options
-from cli.common.waiting import takes_timeout, waiting
+from cli.common.waiting import soon_after_timeout, takes_timeout, waiting
 from cli.rows import show
 from cli.rows.opening import TIMEOUT_S, null_text, open_regions
 from cli.shell import complete
@@ -83,7 +82,8 @@ def get(given: Globals, table: str, words: tuple[str, ...], timeout_s: float) ->
 
     In a table with columns KEY is the value of the key column, or COLUMN=VALUE for each of them.
     """
-    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
+    what = f"the region server of table {table}"
+    with open_regions(given, timeout_s) as client, waiting(what, soon_after_timeout()):
         columns = client.columns(table)
         if columns is not None:
             return _get_row(given, client, table, words)
@@ -164,7 +164,7 @@ def put(
     """
     if if_absent and if_value is not None:
         raise UsageFaultError("--if-value and --if-absent exclude each other")
-    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}", math.inf):
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
         columns = client.columns(table)
         if columns is not None:
             refuse_if_value(table, if_value)
@@ -188,7 +188,7 @@ def put(
     done = f"put {output.count(len(data), 'byte')} at {key}"
     if if_absent or if_value is not None:
         return _compare_and_set(given, table, key, if_value, data, done, timeout_s)
-    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}", math.inf):
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
         client.put(table, key, data)
     _done(given, table, key, done)
     return 0
@@ -212,7 +212,7 @@ def delete(given: Globals, table: str, words: tuple[str, ...], if_value: str | N
 
     In a table with columns KEY is the value of the key column, or COLUMN=VALUE for each of them.
     """
-    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}", math.inf):
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
         columns = client.columns(table)
         if columns is not None:
             refuse_if_value(table, if_value)
@@ -234,7 +234,7 @@ def _compare_and_set(
 ) -> int:
     """Change a row if its value is `expected` (None: if there is no row); return the exit status."""
     wanted = None if expected is None else bytes_of(expected)
-    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}", math.inf):
+    with open_regions(given, timeout_s) as client, waiting(f"the region server of table {table}"):
         is_done = _has_condition(table, lambda: client.compare_and_set(table, key, wanted, value))
     if is_done:
         _done(given, table, key, done)

@@ -24,7 +24,8 @@ from typing import Final
 import msgspec
 
 from cli.common.access import as_absolute, credentials_of
-from cli.common.connect import Cluster, open_cluster, root_of, store_hosts
+from cli.common.asking.store import root_of, store_hosts
+from cli.common.connect import Cluster, open_cluster
 from cli.common.options import SETTINGS, Globals, variable_of
 from cli.rows.opening import open_regions
 from coord.security import process

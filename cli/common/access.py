@@ -13,7 +13,6 @@ import datetime
 import http.client
 import importlib.util
 import logging
-import math
 import os
 import socket
 import ssl
@@ -402,7 +401,7 @@ def open_store(
     end_s = time.monotonic() + timeout_s
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # hides retries; this function raises what matters
     addresses = [part for part in hosts.partition("/")[0].split(",") if part]
-    with waiting(f"the store at {hosts} to accept a connection", math.inf):
+    with waiting(f"the store at {hosts} to accept a connection"):
         if not _accepts_any(addresses, min(PROBE_S, timeout_s)):
             for address in addresses:
                 _check_name(address)
@@ -416,7 +415,7 @@ def open_store(
     except ConfigError as error:
         raise UsageFaultError(str(error), "Check the --store-tls options or their variables.") from error
     try:
-        with waiting(f"the store at {hosts} to open a session; a majority of its nodes must run", math.inf):
+        with waiting(f"the store at {hosts} to open a session; a majority of its nodes must run"):
             _begin_session(client, _Store(hosts, addresses, access, names or {}), timeout_s, end_s)
         yield client
     finally:

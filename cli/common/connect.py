@@ -7,48 +7,27 @@ which znodes could not be decoded and were skipped.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import math
-import shlex
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import click
 import msgspec
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    ConnectionLoss,
-    NoAuthError,
-    NoNodeError,
-    OperationTimeoutError,
-    SessionClosedRequireSaslError,
-    SessionExpiredError,
-)
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
-from cli.common.access import PROBE_S, open_store, store_access
-from cli.common.errors import CliError, ForbiddenError, NotFoundError, UnreachableError, UsageFaultError
-from cli.common.local import (
-    LocalCluster,
-    is_held,
-    knows_masters_alone,
-    local_cluster_id,
-    read_cluster,
-    read_super,
-    require_cluster,
-    starting,
-)
-from cli.common.names import Names
+from cli.common.access import PROBE_S, store_access
+from cli.common.asking.refusals import received, refusal
+from cli.common.asking.store import open_named_store, root_of, store_hosts
+from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
+from cli.common.local import LocalCluster, knows_masters_alone, local_cluster_id, read_cluster
 from cli.common.options import DEFAULT_ROOT, Globals
 from cli.common.waiting import is_limited, limit_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
-from master.client import MasterClient, NoLeader
-from master.client import split_address as split_address
+from master.client import MasterClient, NoLeader, split_address
 from regions import messages
 from regions.messages.staleness import AsOf, Bound
 from regions.records.model import ActiveRecord, BarRecord, MasterRecord, ServerRecord, TableRecord
@@ -64,7 +43,6 @@ from regions.records.znodes import (
 )
 
 T = TypeVar("T", bound=msgspec.Struct)
-Answer = TypeVar("Answer")
 
 #: Time limit for a master to become active and to answer.
 MASTER_TIMEOUT_S: Final = 15.0
@@ -72,62 +50,6 @@ MASTER_TIMEOUT_S: Final = 15.0
 READ_TIMEOUT_S: Final = 15.0
 #: Age limit of a list of servers that is used for names only.
 _FOR_NAMES: Final = Bound(max_ms=60_000)
-#: Servers that one command asks at the same time.
-_ASKED_AT_ONCE: Final = 32
-#: Processes that may fail to answer before a command asks no further ones: it must end soon, whatever is registered.
-_SILENT_MAX: Final = 2 * _ASKED_AT_ONCE
-
-
-def store_hosts(given: Globals) -> str:
-    """Return `host:port,…` of the store: --store, RK_STORE, or the local cluster's store. Raise CliError for none."""
-    return given.explicit_store() or require_cluster(given.data_path).store
-
-
-def rights_of(given: Globals) -> StoreAccess:
-    """Return the settings for operations that require super: the local cluster's credential unless one was given."""
-    access = store_access(given)
-    local = read_cluster(given.data_path)
-    if access.auth or access.sasl or local is None or local.outside or local.store != store_hosts(given):
-        return access
-    return dataclasses.replace(access, auth=read_super(given.data_path))
-
-
-def root_of(given: Globals) -> str:
-    """Return the root znode: --root, the local cluster's root, or the default."""
-    if not given.is_root_named and given.explicit_store() is None:
-        local = read_cluster(given.data_path)
-        if local is not None:
-            return local.root
-    return given.root_path
-
-
-@contextlib.contextmanager
-def store_errors(hosts: str) -> Iterator[None]:
-    """Turn kazoo's errors after the loss of the store into one clear line."""
-    try:
-        yield
-    except (ConnectionLoss, SessionExpiredError, OperationTimeoutError, KazooTimeoutError) as error:
-        raise UnreachableError(
-            f"the store at {hosts} stopped answering ({type(error).__name__})",
-            "Try again; `rk status` shows what runs.",
-        ) from error
-    except NoAuthError as error:
-        raise CliError(
-            f"the store at {hosts} denied access: its access lists require another credential",
-            "Give the cluster's credential with --store-auth (RK_STORE_AUTH); a wrong password has the same effect.",
-        ) from error
-    except SessionClosedRequireSaslError as error:
-        raise CliError(
-            f"the store at {hosts} serves only clients that authenticate, and this one proved no identity of a scheme"
-            " that it requires",
-            "Give your credentials with --certs-dir DIR (RK_CERTS_DIR), or what the store knows: --store-auth,"
-            " --store-sasl or --store-tls-cert (docs/store/security.md).",
-        ) from error
-    except CorruptZnode as error:
-        raise CliError(
-            f"cannot decode a znode: {error}",
-            "Another program or a newer version wrote it. `rk fsck` lists all such znodes.",
-        ) from error
 
 
 class Cluster:
@@ -320,18 +242,18 @@ class Cluster:
         if is_limited():
             timeout_s = limit_s(timeout_s) + getattr(message, "wait_ms", 0) / 1000
         try:
-            with waiting(self._awaited(message), math.inf):
+            with waiting(self._awaited(message)):
                 reply = self._masters.ask(message, expect, timeout_s)
         except RpcError as error:
             raise refusal(error, message) from error
         except NoLeader as error:
             hint = "`rk health` asks every master; their logs contain the reason."
             if getattr(message, "wait_ms", 0):
-                hint += f"\nBut {_received(message)}"
+                hint += f"\nBut {received(message)}"
             raise UnreachableError(f"no master is active after {timeout_s:g} s: {error}", hint) from error
         except KeyboardInterrupt:
             if getattr(message, "wait_ms", 0):
-                click.echo(f"\nrk: interrupted; {_received(message)}", err=True)
+                click.echo(f"\nrk: interrupted; {received(message)}", err=True)
             raise
         as_of: AsOf | None = getattr(reply, "as_of", None)
         if as_of is not None and (self.as_of is None or as_of.stale_ms >= self.as_of.stale_ms):
@@ -406,83 +328,6 @@ def _if_active(master: MasterRecord) -> ActiveRecord | None:
     return ActiveRecord(status.uuid, *address, master.start_code, status.epoch, master.admin_port)
 
 
-def refusal(error: RpcError, message: msgspec.Struct) -> CliError:
-    """Return the error for the user after a master or server rejected a call."""
-    text = error.message or error.code
-    if error.code == messages.NOT_FOUND:
-        return NotFoundError(text, error.hint or _way_out(error.code, message))
-    if error.code == messages.FORBIDDEN:
-        return forbidden(text)
-    if error.is_outcome_unknown:
-        return CliError(
-            f"{type(message).__name__}: {text}",
-            error.hint or "It may have been executed: check before you repeat it.",
-        )
-    return CliError(text, error.hint or _way_out(error.code, message))
-
-
-def forbidden(text: str) -> ForbiddenError:
-    """Return the error for the user whose identity has no grant: what is missing, and below it what to ask for."""
-    what, colon, remedy = text.partition(": ask ")
-    return ForbiddenError(what, f"Ask {remedy}." if colon else "")
-
-
-def _way_out(code: str, message: msgspec.Struct) -> str:
-    """Return the hint for a rejection."""
-    table = getattr(message, "table", "")
-    name = getattr(message, "name", None) or table
-    if code == messages.WRONG_CLUSTER:
-        return (
-            "Check --masters and --store. --cluster-id names the intended cluster if neither a store nor the local"
-            " cluster"
-            " in --data-dir determines it."
-        )
-    if code == messages.NOT_FOUND and table:
-        return "`rk table list` shows the tables."
-    if code == messages.NOT_FOUND and hasattr(message, "region_id"):
-        return "`rk region list` shows the regions."
-    if code == messages.BAD_REQUEST and hasattr(message, "region_id"):
-        return f"`rk why {message.region_id}` shows where the region is, and what would help."
-    if code == messages.ALREADY_EXISTS:
-        return f"Choose another name; `rk table show {shlex.quote(name)}` shows the existing table."
-    if code == messages.TIMED_OUT:
-        return (
-            f"Only the waiting has ended: the masters go on.\n{_where_to_look(message)}; --wait SECONDS waits longer."
-        )
-    return ""
-
-
-def _received(message: msgspec.Struct) -> str:
-    """Return what becomes of a request to which no answer has come."""
-    return f"if a master has received the request, the masters go on: {_where_to_look(message)}."
-
-
-def _where_to_look(message: msgspec.Struct) -> str:
-    """Return how to follow the work that a command does not wait for any more."""
-    what = getattr(message, "table", "") or getattr(message, "name", None) or getattr(message, "region_id", "")
-    command = f"rk why {shlex.quote(what)}" if what else "rk status"
-    return f"`{command}` shows what is missing, `rk watch` each step"
-
-
-@contextlib.contextmanager
-def start_again_hint(given: Globals, hosts: str, local: LocalCluster | None) -> Iterator[None]:
-    """Replace the error by a hint to start the local cluster if its store is the one that does not answer."""
-    try:
-        yield
-    except UnreachableError as error:
-        if local is not None and local.store == hosts and not local.supervisor_pid:
-            raise not_running(given) from error
-        raise
-
-
-def not_running(given: Globals) -> UnreachableError:
-    """Return the error for a local cluster that was stopped: how to start it; or that it is starting."""
-    if is_held(given.data_path):
-        return starting(given.data_path)
-    where = "" if given.data_dir is None else f" --data-dir {given.data_dir}"
-    return UnreachableError(f"the cluster in {given.data_path} is not running", f"Start it: rk up{where}")
-
-
 def of_cluster(given: Globals) -> str:
     """Return " of cluster ID" for confirmations and results if only masters' addresses determine the cluster, else
     ""."""
@@ -512,10 +357,8 @@ def open_cluster(
     hosts = store_hosts(given)
     local = read_cluster(given.data_path)
     access, root = store_access(given), root_of(given)
-    local_hint = start_again_hint(given, hosts, local)
     local = local if local and local.store == hosts else None
-    opened = open_store(hosts, timeout_s, access, Names([], local).by_address())
-    with store_errors(hosts), local_hint, opened as client:
+    with open_named_store(given, access, timeout_s) as client:
         cluster = Cluster(client, hosts, root, local, access, masters, given.cluster_named())
         cluster.bound = bound
         cluster.check_cluster_id()
@@ -536,7 +379,7 @@ def ask_active(cluster: Cluster, message: msgspec.Struct, expect: type[T], timeo
     timeout_s = limit_s(timeout_s)
     try:
         address, mine = (active.host, active.port), cluster.cluster_id()
-        with waiting(f"the active master at {address[0]}:{address[1]}", math.inf):
+        with waiting(f"the active master at {address[0]}:{address[1]}"):
             return call_blocking(address, message, timeout_s, expect=expect, cluster=mine)
     except RpcError as error:
         if error.code in (Code.UNREACHABLE, Code.TIMEOUT, messages.NOT_LEADER, messages.BUSY, messages.NOT_FOUND):
@@ -544,43 +387,6 @@ def ask_active(cluster: Cluster, message: msgspec.Struct, expect: type[T], timeo
         raise refusal(error, message) from error
 
 
-def is_alive(server: ServerRecord, timeout_s: float = 1.5) -> bool:
-    """Return True if a server's process answers now. Its session may outlive the process by seconds."""
-    try:
-        ask_server(server, messages.GetServerStatus(), messages.ServerStatus, timeout_s)
-    except RpcError:
-        return False
-    return True
-
-
-def ask_server(server: ServerRecord, message: msgspec.Struct, expect: type[T], timeout_s: float = 5.0) -> T:
-    """Send one request to one region server. Raise RpcError. --timeout can only shorten `timeout_s`."""
-    timeout_s = min(timeout_s, limit_s(timeout_s))
-    with waiting(f"the region server at {server.host}:{server.port}", math.inf):
-        return call_blocking((server.host, server.port), message, timeout_s, expect=expect)
-
-
 def new_request_id() -> str:
     """Return a new request ID. The master carries out requests with one ID only once."""
     return str(uuid.uuid4())
-
-
-def ask_servers(servers: Iterable[ServerRecord], ask: Callable[[ServerRecord], Answer]) -> dict[str, Answer | None]:
-    """Return what `ask` returns for each server, by uuid; None where it raises RpcError. Many are asked at once.
-
-    Registrations may be dead or forged. After _SILENT_MAX servers that do not answer, no further one is asked.
-    """
-    asked = list(servers)
-    silent: list[str] = []
-
-    def answer(server: ServerRecord) -> Answer | None:
-        if len(silent) < _SILENT_MAX:
-            try:
-                return ask(server)
-            except RpcError as error:
-                if error.code in (Code.UNREACHABLE, Code.TIMEOUT):
-                    silent.append(server.uuid)
-        return None
-
-    with waiting(f"answers of {len(asked)} region servers"), ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        return dict(zip([one.uuid for one in asked], pool.map(answer, asked), strict=True))

@@ -179,20 +179,25 @@ def limit_s(default_s: float) -> float:
     return patience.left_s(patience.given_s)
 
 
+def soon_after_timeout() -> float:
+    """Return the limit of a wait that has none but --timeout; infinite without --timeout."""
+    return limit_s(math.inf) + GRACE_S
+
+
 def is_limited() -> bool:
     """Return True if --timeout was given."""
     return _patience.given_s is not None
 
 
 @contextlib.contextmanager
-def waiting(what: str | Callable[[], str], end_s: float | None = None, hint: str = _HINT) -> Iterator[None]:
+def waiting(what: str | Callable[[], str], end_s: float = math.inf, hint: str = _HINT) -> Iterator[None]:
     """Say after a second that the command waits for `what`. Raise UnreachableError after `end_s` seconds, by default
-    soon after the end of --timeout."""
+    never: most libraries that wait have a limit, and say more exactly what was wrong."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     patience = _patience
-    wait = _Awaited(what, limit_s(math.inf) + GRACE_S if end_s is None else end_s, hint)
+    wait = _Awaited(what, end_s, hint)
     patience.begin(wait)
     try:
         yield

@@ -23,7 +23,8 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.connect import Cluster, ask_server, ask_servers, open_cluster
+from cli.common.asking.servers import ask_server, ask_servers
+from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, ExitStatus, UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options

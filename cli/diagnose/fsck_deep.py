@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from cli.common.connect import ask_server
+from cli.common.asking.servers import ask_server
 from cli.common.waiting import limit_each_wait
 from cli.tablets.deep import ReplicaToRead, read_replica, replicas_of
 from coord.rpc.wire import RpcError

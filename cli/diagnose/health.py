@@ -18,15 +18,17 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import ask_node, expiring_of, open_store, silence_of, store_access
-from cli.common.connect import Cluster, root_of, split_address, store_errors, store_hosts
+from cli.common.access import ask_node, expiring_of, silence_of, store_access
+from cli.common.asking.store import open_named_store, root_of, store_hosts
+from cli.common.connect import Cluster
 from cli.common.errors import UnreachableError
 from cli.common.local import Daemon, LocalCluster, knows_masters_alone, read_cluster
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
-from cli.common.waiting import takes_timeout, waiting
+from cli.common.waiting import soon_after_timeout, takes_timeout, waiting
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
+from master.client import split_address
 from regions import messages
 from regions.diagnose.health import (
     EXIT_STATUS,
@@ -77,7 +79,7 @@ def health(given: Globals, timeout_s: float) -> int:
     refused. The command asks every process directly, and ends within about --timeout whatever is down.
     """
     began_s = time.monotonic()
-    with waiting("store nodes, masters and region servers, all at once"):
+    with waiting("store nodes, masters and region servers, all at once", soon_after_timeout()):
         found, names = find(given, timeout_s)[:2]
     verdict = judge(found)
     took_ms = int((time.monotonic() - began_s) * 1000)
@@ -252,7 +254,7 @@ class _Rounds:
         if self._known is not None:
             return self._known
         try:
-            with open_store(self._hosts, self._each_s, self._access) as client, store_errors(self._hosts):
+            with open_named_store(self._given, self._access, self._each_s) as client:
                 cluster = Cluster(client, self._hosts, root_of(self._given), None, self._access)
                 return Registered(
                     [f"{one.host}:{one.port}" for one in cluster.masters()],

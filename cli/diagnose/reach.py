@@ -21,7 +21,7 @@ from regions import messages
 from regions.liveness.roster import SILENT_MS
 from regions.records.model import Incarnation, MasterRecord, ServerRecord
 
-_TIMEOUT_S: Final = 1.0
+TIMEOUT_S: Final = 1.0
 #: Masters that are asked, all at once. A cluster has a few; forged registrations must not hold a command up.
 MASTERS_ASKED_MAX: Final = 16
 
@@ -41,11 +41,13 @@ class Reach(msgspec.Struct):
         return bool(self.unknown) or 0 <= self.heard_ms <= SILENT_MS
 
 
-def reaches(masters: Sequence[MasterRecord], servers: Sequence[ServerRecord], names: Names) -> list[Reach]:
-    """Return the reach of every live server to every live master."""
+def reaches(
+    masters: Sequence[MasterRecord], servers: Sequence[ServerRecord], names: Names, timeout_s: float = TIMEOUT_S
+) -> list[Reach]:
+    """Return the reach of every live server to every live master. All masters are asked at once."""
     found = []
     with ThreadPoolExecutor(MASTERS_ASKED_MAX) as pool:
-        answers = list(pool.map(_heard, masters[:MASTERS_ASKED_MAX]))
+        answers = list(pool.map(lambda one: _heard(one, timeout_s), masters[:MASTERS_ASKED_MAX]))
     answers += [({}, f"not asked: more than {MASTERS_ASKED_MAX} masters are registered")] * (
         len(masters) - len(answers)
     )
@@ -56,11 +58,11 @@ def reaches(masters: Sequence[MasterRecord], servers: Sequence[ServerRecord], na
     return sorted(found, key=lambda one: (one.server, one.master))
 
 
-def _heard(master: MasterRecord) -> tuple[dict[Incarnation, int], str]:
+def _heard(master: MasterRecord, timeout_s: float) -> tuple[dict[Incarnation, int], str]:
     """Return the age of each server's last heartbeat to this master, or why the master does not say it."""
     address = (master.host, master.port)
     try:
-        answer = call_blocking(address, messages.ListContacts(), _TIMEOUT_S, expect=messages.Contacts)
+        answer = call_blocking(address, messages.ListContacts(), timeout_s, expect=messages.Contacts)
     except RpcError as error:
         return {}, error.message or error.code
     return {one.server: one.heard_ms for one in answer.contacts}, ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +15,8 @@ from rich.text import Text
 
 from cli.common import output
 from cli.common.access import PROBE_S, admin_url, ask_node, is_answering, store_access
-from cli.common.connect import (
-    Cluster,
-    MastersAlone,
-    open_cluster,
-    split_address,
-    store_hosts,
-)
+from cli.common.asking.store import store_hosts
+from cli.common.connect import Cluster, MastersAlone, open_cluster
 from cli.common.errors import CliError, ExitStatus, UnreachableError
 from cli.common.local import LocalCluster, knows_masters_alone, read_cluster
 from cli.common.names import Names
@@ -40,7 +34,7 @@ from coord.client.access import StoreAccess
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
 from coord.server.config.addresses import ANYWHERE, parse_config_text, shown
-from master.client import admin_address
+from master.client import admin_address, split_address
 from regions import messages
 from regions.diagnose.health import EXIT_STATUS, Health, judge
 from regions.messages import TabletHealth
@@ -54,7 +48,6 @@ from regions.records.znodes import decode_cluster
 _TIMEOUT_S = 6.0
 #: Time limit for the active master. Without one, `rk status` reports this instead of waiting for a failover.
 _MASTER_TIMEOUT_S = 2.0
-_STANDBY_TIMEOUT_S = 1.0
 _RIT_SHOWN = 20
 #: The znode with the members of the store.
 _MEMBERS = "/zookeeper/config"
@@ -150,19 +143,20 @@ def status(given: Globals, bound: Bound, check: bool) -> int:
     unreachable: CliError | None = None
     gathered: Gathered | None = None
     session_s = limit_s(_TIMEOUT_S) / 2
+    probe_s = max(min(PROBE_S, session_s), session_s / 3)
     with ThreadPoolExecutor(1) as pool:
-        nodes = pool.submit(store_nodes, hosts, local, store_access(given), min(PROBE_S, session_s))
+        nodes = pool.submit(store_nodes, hosts, local, store_access(given), probe_s)
         try:
             with open_cluster(given, bound=bound, timeout_s=session_s) as cluster:
                 found.store = nodes.result()
                 if not is_alone:
                     more = unnamed_nodes(cluster.get(_MEMBERS) or b"", [one.address for one in found.store])
-                    found.store += store_nodes(",".join(more), local, cluster.access, PROBE_S)
-                names = _fill(found, cluster)
+                    found.store += store_nodes(",".join(more), local, cluster.access, probe_s)
+                names = _fill(found, cluster, probe_s)
                 found.as_of = None if bound.is_none else cluster.as_of
         except UnreachableError as error:
             unreachable, found.store = error, nodes.result()
-            with waiting("masters and region servers, all at once", math.inf):
+            with waiting("masters and region servers, all at once"):
                 gathered = find(given, limit_s(TIMEOUT_S))
             names = _fill_directly(found, gathered)
     if check:
@@ -250,17 +244,19 @@ def _store_node(name: str, address: str, access: StoreAccess, timeout_s: float) 
     )
 
 
-def _fill(found: Status, cluster: Cluster) -> Names:
-    """Read everything that needs the store or the active master; return the names of servers and masters."""
+def _fill(found: Status, cluster: Cluster, probe_s: float) -> Names:
+    """Read everything that needs the store or the active master; return the names of servers and masters.
+
+    `probe_s`: time limit of one question to a master that may be a standby.
+    """
     active = cluster.active()
     servers = cluster.servers()
     names = Names(servers, cluster.local)
     found.masters = master_lines(cluster.masters(), active, names, cluster.local)
     standbys = [line for line in found.masters if line.role == "standby"]
     with ThreadPoolExecutor(reach.MASTERS_ASKED_MAX) as pool:
-        for line, mirror in zip(
-            standbys, pool.map(lambda one: _mirror_of(one.address), standbys[: reach.MASTERS_ASKED_MAX]), strict=False
-        ):
+        asked = standbys[: reach.MASTERS_ASKED_MAX]
+        for line, mirror in zip(asked, pool.map(lambda one: _mirror_of(one.address, probe_s), asked), strict=True):
             line.mirror = mirror
     for line in standbys[reach.MASTERS_ASKED_MAX :]:
         line.mirror = "not asked"
@@ -293,18 +289,17 @@ def _fill(found: Status, cluster: Cluster) -> Names:
     if found.problems:
         name_former(cluster, names, (uuid for one in found.problems for uuid in Names.uuids_in(one)))
     _add_dead(found, cluster.local)
-    found.heartbeats = reach.reaches(cluster.masters(), servers, names)
+    found.heartbeats = reach.reaches(cluster.masters(), servers, names, probe_s)
     found.problems += [f"{path} cannot be decoded: {why} (rk fsck)" for path, why in cluster.unreadable.items()]
     cluster.unreadable.clear()
     return names
 
 
-def _mirror_of(address: str) -> str:
+def _mirror_of(address: str, timeout_s: float) -> str:
     """Return the state of a standby's mirror (FW-01)."""
+    wanted = messages.GetMasterStatus()
     try:
-        status = call_blocking(
-            split_address(address), messages.GetMasterStatus(), _STANDBY_TIMEOUT_S, expect=messages.MasterStatus
-        )
+        status = call_blocking(split_address(address), wanted, timeout_s, expect=messages.MasterStatus)
     except RpcError:
         return _MUTE
     mirror = status.mirror

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cli.common.connect import Cluster, ask_server
+from cli.common.asking.servers import ask_server
+from cli.common.connect import Cluster
 from cli.drill.report import InvariantCheck, check
 from cli.drill.tablets import check_tablets, running_tablets
 from cli.tablets.reading import read_replicas

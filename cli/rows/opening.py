@@ -10,7 +10,8 @@ from typing import Final
 import click
 from kazoo.exceptions import KazooException
 
-from cli.common.connect import forbidden, open_cluster
+from cli.common.asking.refusals import forbidden
+from cli.common.connect import open_cluster
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import Globals
 from cli.common.waiting import limit_s

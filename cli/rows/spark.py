@@ -18,7 +18,7 @@ import msgspec
 
 from cli.common import output
 from cli.common.access import as_variables
-from cli.common.connect import root_of, store_hosts
+from cli.common.asking.store import root_of, store_hosts
 from cli.common.errors import CliError, ExitStatus, ForbiddenError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import CONTEXT_VARIABLE, Globals
 from cli.common.views.display import Display, LiveDisplay, PlainDisplay

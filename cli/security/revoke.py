@@ -14,8 +14,8 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.security import ACL, Id
 
 from cli.common import output
-from cli.common.access import certs_dir_named, credentials_of, local_certs_dir, open_store
-from cli.common.connect import rights_of, store_errors, store_hosts
+from cli.common.access import certs_dir_named, credentials_of, local_certs_dir
+from cli.common.asking.store import open_named_store, rights_of
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options
 from coord.client.access import StoreAccess
@@ -118,8 +118,8 @@ def _credentials(given: Globals) -> Credentials:
 @contextlib.contextmanager
 def _opened(given: Globals, credentials: Credentials) -> Iterator[_Place]:
     """Open the store with the cluster's credential."""
-    hosts, access = store_hosts(given), rights_of(given)
-    with open_store(hosts, access=access) as client, store_errors(hosts):
+    access = rights_of(given)
+    with open_named_store(given, access) as client:
         yield _Place(client, path_of(credentials.cluster), access)
 
 

@@ -17,8 +17,9 @@ import click
 
 from cli.common import output
 from cli.common.access import as_absolute, credentials_of, store_access
+from cli.common.asking.store import root_of, store_hosts
 from cli.common.configuration import file_named
-from cli.common.connect import open_cluster, root_of, store_hosts
+from cli.common.connect import open_cluster
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals, complete_contexts, global_options
 from cli.shell.context import NAME, edit_file, with_context_in_use

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import struct
 import time
 from typing import Any, Final
@@ -20,11 +19,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, UnimplementedError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from cli.common.access import open_store
-from cli.common.connect import rights_of, start_again_hint, store_errors, store_hosts
+from cli.common.asking.store import open_named_store, rights_of, store_errors, store_hosts
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
-from cli.common.local import read_cluster
-from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.output import console, print_json, print_json_line, seconds, table
 from cli.common.waiting import limit_each_wait, limit_s, waiting
@@ -145,11 +141,6 @@ def transfer_leader(given: Globals, node_id: int) -> None:
     _report(given, f"node {node_id} leads", began, {"id": node_id})
 
 
-def _names(given: Globals) -> dict[str, str]:
-    """Return the names of a local cluster's nodes by address."""
-    return Names([], read_cluster(given.data_path)).by_address()
-
-
 class MemberRequests:
     """A session with the store, for membership requests. A context manager."""
 
@@ -157,13 +148,11 @@ class MemberRequests:
         self.hosts = store_hosts(given)
         access = rights_of(given)
         self._is_known = bool(access.auth or access.sasl)
-        self._given = given
-        self._context = open_store(self.hosts, access=access, names=_names(given))
+        self._context = open_named_store(given, access)
         self._client: KazooClient
 
     def __enter__(self) -> MemberRequests:
-        with start_again_hint(self._given, self.hosts, read_cluster(self._given.data_path)):
-            self._client = self._context.__enter__()
+        self._client = self._context.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -208,7 +197,7 @@ class MemberRequests:
         errors = store_errors(self.hosts) if request["do"] == "list" else contextlib.nullcontext()
         timeout_s = limit_s(_CHANGE_S)
         try:
-            with errors, waiting(f"the store at {self.hosts} to answer {request['do']!r}", math.inf):
+            with errors, waiting(f"the store at {self.hosts} to answer {request['do']!r}"):
                 result = self._client.handler.async_result()
                 self._client._call(_MembershipRequest(json.dumps(request).encode()), result)
                 answer: dict[str, Any] = result.get(timeout=timeout_s)

@@ -19,11 +19,11 @@ from rich.text import Text
 
 from cli.common import output
 from cli.common.access import ask_node, read_admin_page, silence_of, store_access
-from cli.common.connect import store_hosts
+from cli.common.asking.store import store_hosts
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.local import read_cluster
 from cli.common.options import Globals, global_options
-from cli.common.waiting import takes_timeout, waiting
+from cli.common.waiting import soon_after_timeout, takes_timeout, waiting
 from coord.client.access import StoreAccess
 
 TIMEOUT_S: Final = 2.0
@@ -50,10 +50,13 @@ class NodeStatus(msgspec.Struct):
     error: str = ""
 
 
-@click.command()
-@click.option(
-    "--admin", metavar="HOST:PORT,…", help="Admin addresses of the nodes, in the order of --store, where they differ."
+admin_option = click.option(
+    "--admin", metavar="HOST:PORT,…", help="Admin addresses of the store's nodes, in the order of --store."
 )
+
+
+@click.command()
+@admin_option
 @takes_timeout(TIMEOUT_S)
 @global_options
 @click.pass_obj
@@ -68,19 +71,22 @@ def status(given: Globals, admin: str | None, timeout_s: float) -> int:
     daemons = {one.address: one for one in local.coord} if local is not None else {}
     admins = {address: daemons[address].admin for address in hosts if address in daemons}
     if admin:
-        named = admin.split(",")
-        if len(named) != len(hosts):
-            raise UsageFaultError(
-                f"--admin names {len(named)} addresses, the store has {len(hosts)}: {','.join(hosts)}"
-            )
-        admins = dict(zip(hosts, named, strict=True))
-    with waiting(f"the nodes at {', '.join(hosts)}"):
+        admins = named_admins(admin, hosts)
+    with waiting(f"the nodes at {', '.join(hosts)}", soon_after_timeout()):
         nodes = ask_nodes(given, hosts, admins, timeout_s)
     if given.json:
         output.print_json({"nodes": nodes})
     else:
         _show(nodes)
     return ExitStatus.REFUSED if any(one.error for one in nodes) else ExitStatus.OK
+
+
+def named_admins(admin: str, hosts: Sequence[str]) -> dict[str, str]:
+    """Return the admin address of each node by its address for clients. Raise UsageFaultError."""
+    named = admin.split(",")
+    if len(named) != len(hosts):
+        raise UsageFaultError(f"--admin names {len(named)} addresses, the store has {len(hosts)}: {','.join(hosts)}")
+    return dict(zip(hosts, named, strict=True))
 
 
 def ask_nodes(given: Globals, hosts: Sequence[str], admins: Mapping[str, str], timeout_s: float) -> list[NodeStatus]:

@@ -14,10 +14,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from cli.common import output
-from cli.common.access import open_store
-from cli.common.connect import READ_TIMEOUT_S, rights_of, start_again_hint, store_errors, store_hosts
+from cli.common.asking.store import open_named_store, rights_of, store_hosts
+from cli.common.connect import READ_TIMEOUT_S
 from cli.common.errors import NotFoundError, UsageFaultError
-from cli.common.local import read_cluster
 from cli.common.options import Globals, global_options
 from cli.common.waiting import limit_s, waiting
 
@@ -35,11 +34,9 @@ def _looking(given: Globals, path: str) -> Iterator[KazooClient]:
     """Yield a session; errors about `path` become one clear line."""
     if not path.startswith("/") or (path != "/" and path.endswith("/")):
         raise UsageFaultError(f"{path!r} is no path of a znode", "A path begins with / and does not end with it.")
-    hosts = store_hosts(given)
-    hint = start_again_hint(given, hosts, read_cluster(given.data_path))
-    with store_errors(hosts), hint, open_store(hosts, access=rights_of(given)) as client:
+    with open_named_store(given, rights_of(given)) as client:
         try:
-            with waiting(f"the store at {hosts} to answer", limit_s(READ_TIMEOUT_S)):
+            with waiting(f"the store at {store_hosts(given)} to answer", limit_s(READ_TIMEOUT_S)):
                 yield client
         except NoNodeError as error:
             parent = path.rpartition("/")[0] or "/"

@@ -15,7 +15,8 @@ import msgspec
 from rich.table import Table
 
 from cli.common import output
-from cli.common.connect import ask_server, ask_servers, open_cluster
+from cli.common.asking.servers import ask_server, ask_servers
+from cli.common.connect import open_cluster
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Final, NamedTuple
 
-from cli.common.connect import ask_server
+from cli.common.asking.servers import ask_server
 from coord.rpc.wire import RpcError
 from regions.diagnose.fsck import ClusterView
 from regions.records.model import RegionRecord, ServerRecord, TabletState

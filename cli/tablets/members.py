@@ -10,7 +10,9 @@ from typing import Any, Final, NamedTuple
 import click
 
 from cli.common import output
-from cli.common.connect import Cluster, ask_server, open_cluster, refusal
+from cli.common.asking.refusals import refusal
+from cli.common.asking.servers import ask_server
+from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, NotFoundError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names

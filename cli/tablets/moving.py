@@ -14,7 +14,8 @@ import click
 from rich.table import Table
 
 from cli.common import output
-from cli.common.connect import Cluster, ask_server, open_cluster
+from cli.common.asking.servers import ask_server
+from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names

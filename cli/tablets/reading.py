@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from cli.common.connect import Cluster, ask_server, ask_servers
+from cli.common.asking.servers import ask_server, ask_servers
+from cli.common.connect import Cluster
 from cli.common.errors import NotFoundError
 from cli.common.lookup import FoundRegion
 from cli.common.names import Names

@@ -23,13 +23,9 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from cli.common import output
 from cli.common.access import ask_node, is_answering, open_store
-from cli.common.connect import (
-    Cluster,
-    ask_server,
-    new_request_id,
-    refusal,
-    split_address,
-)
+from cli.common.asking.refusals import refusal
+from cli.common.asking.servers import ask_server
+from cli.common.connect import Cluster, new_request_id
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_id
 from cli.common.views.display import Display
@@ -39,6 +35,7 @@ from cli.up.supervisor import Added, Ended, News, NotStarted, Restarted, Supervi
 from coord.client.access import StoreAccess
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
+from master.client import split_address
 from regions import messages
 from regions.records.model import ActiveRecord, PlanState, ServerRecord, TableState
 from regions.records.partitioning import RegionSpec

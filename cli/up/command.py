@@ -23,7 +23,8 @@ from click.core import ParameterSource
 
 from cli.common import output
 from cli.common.access import admin_url, as_variables, store_access
-from cli.common.connect import Cluster, store_errors
+from cli.common.asking.store import store_errors
+from cli.common.connect import Cluster
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import (
     CONTROL_FILE,

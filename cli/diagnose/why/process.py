@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.connect import not_running, store_hosts
+from cli.common.asking.store import not_running, store_hosts
 from cli.common.errors import NotFoundError
 from cli.common.local import named_local
 from cli.common.options import Globals

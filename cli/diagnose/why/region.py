@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.connect import Cluster, ask_active, is_alive, open_cluster
+from cli.common.asking.servers import is_alive
+from cli.common.connect import Cluster, ask_active, open_cluster
 from cli.common.errors import CliError, UnreachableError
 from cli.common.lookup import FoundRegion, region_in_store
 from cli.common.names import Names

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.connect import Cluster, ask_active, is_alive
+from cli.common.asking.servers import is_alive
+from cli.common.connect import Cluster, ask_active
 from cli.common.errors import UnreachableError
 from cli.common.lookup import table_named
 from cli.common.names import Names

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cli.common.access import read_admin_page
-from cli.common.connect import ask_server
+from cli.common.asking.servers import ask_server
 from cli.common.errors import CliError, NotFoundError
 from cli.common.local import MASTER, SERVER, STORE, Daemon
 from cli.drill.freezing.forecast import FreezeEvent, FreezeSituation, Observed

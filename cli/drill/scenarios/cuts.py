@@ -8,10 +8,10 @@ from typing import Final
 from urllib.parse import urlencode
 
 from cli.common.access import admin_connection
-from cli.common.connect import split_address
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import Daemon
 from coord.admin_token import ADMIN_FILE, read_admin_json, token_in
+from master.client import split_address
 
 _TIMEOUT_S: Final = 5.0
 _ACTIONS: Final = {

@@ -17,7 +17,7 @@ from kazoo.exceptions import NoNodeError
 
 from cli.common import output
 from cli.common.access import is_answering
-from cli.common.connect import ask_server
+from cli.common.asking.servers import ask_server
 from cli.common.errors import CliError
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, percentile, spread
 from cli.drill.run import Drill

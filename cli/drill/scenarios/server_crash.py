@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from cli.common import output
-from cli.common.connect import ask_server
+from cli.common.asking.servers import ask_server
 from cli.common.errors import CliError
 from cli.drill.report import DrillReport, spread
 from cli.drill.run import Drill

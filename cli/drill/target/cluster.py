@@ -7,7 +7,8 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from cli.common.connect import Cluster, MastersAlone, not_running, open_cluster
+from cli.common.asking.store import not_running
+from cli.common.connect import Cluster, MastersAlone, open_cluster
 from cli.common.errors import UnreachableError, UsageFaultError
 from cli.common.local import LocalCluster, named_local
 from cli.common.options import Globals

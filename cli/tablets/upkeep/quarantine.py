@@ -12,7 +12,8 @@ import click
 from rich.table import Table
 
 from cli.common import output
-from cli.common.connect import ask_server, ask_servers, open_cluster
+from cli.common.asking.servers import ask_server, ask_servers
+from cli.common.connect import open_cluster
 from cli.common.errors import CliError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 import click
 
 from cli.common import output
-from cli.common.connect import ask_server, open_cluster
+from cli.common.asking.servers import ask_server
+from cli.common.connect import open_cluster
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names

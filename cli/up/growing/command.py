@@ -8,7 +8,8 @@ from typing import Final
 import click
 
 from cli.common import output
-from cli.common.connect import Cluster, not_running, open_cluster
+from cli.common.asking.store import not_running
+from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import MASTER, SERVER, STORE, Daemon, LocalCluster, require_cluster
 from cli.common.options import Globals, global_options

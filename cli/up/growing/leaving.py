@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cli.common.access import open_store
-from cli.common.connect import store_errors
+from cli.common.asking.store import store_errors
 from cli.common.errors import CliError
 from cli.common.local import STORE, Daemon, LocalCluster
 from cli.up.supervisor import Ended, News, Supervisor

@@ -13,7 +13,7 @@ import pytest
 
 from cli import replicas
 from cli import server as server_commands
-from cli.common.connect import refusal
+from cli.common.asking.refusals import refusal
 from cli.common.errors import ExitStatus, UnreachableError
 from cli.common.lookup import FoundRegion
 from cli.main import run

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from cli.common.connect import refusal
+from cli.common.asking.refusals import refusal
 from cli.common.errors import UnreachableError
 from cli.common.local import Daemon, LocalCluster
 from cli.common.lookup import FoundRegion

@@ -12,7 +12,7 @@ from typing import Final
 
 from cli.common import output
 from cli.common.access import as_variables
-from cli.common.connect import ask_server, ask_servers
+from cli.common.asking.servers import ask_server, ask_servers
 from cli.common.errors import CliError
 from cli.common.local import environment
 from cli.drill.replacing.losses import check_replaced, require_copies, stray_rows, unwhole

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cli.common.connect import ask_server
+from cli.common.asking.servers import ask_server
 from cli.drill.report import DrillReport, Figure
 from cli.drill.run import Drill
 from cli.drill.scenarios.tablets.leader_kill import (

@@ -1,4 +1,4 @@
-"""cli.common.connect: commands end soon, whatever is registered."""
+"""cli.common.connect and asking: commands end soon, whatever is registered."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli.common import connect
-from cli.common.connect import Cluster, ask_servers, refusal
+from cli.common.asking import servers
+from cli.common.asking.refusals import refusal
+from cli.common.asking.servers import ask_servers
+from cli.common.connect import Cluster
 from cli.common.errors import UnreachableError
 from coord.rpc.wire import Code, RpcError
 from master.client import NoLeader
@@ -34,7 +36,7 @@ def test_no_further_server_is_asked_after_many_that_do_not_answer() -> None:
     assert list(found) == names
     assert found["real"] == "here"
     assert found["late"] is None
-    assert 201 + connect._SILENT_MAX <= len(asked) <= 201 + connect._SILENT_MAX + connect._ASKED_AT_ONCE
+    assert 201 + servers._SILENT_MAX <= len(asked) <= 201 + servers._SILENT_MAX + servers._ASKED_AT_ONCE
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_the_verdict_opens_no_second_session(monkeypatch: pytest.MonkeyPatch) ->
     def refused(*_: object) -> object:
         raise AssertionError("a second session")
 
-    monkeypatch.setattr(health, "open_store", refused)
+    monkeypatch.setattr(health, "open_named_store", refused)
     store, master, server = (f"127.0.0.1:{port}" for port in free_ports(3))
     given = Globals()
     given.store = store

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli.common.connect import refusal
+from cli.common.asking.refusals import refusal
 from cli.common.errors import CliError, ExitStatus
 from cli.main import run
 from cli.plan import apply, revert
