@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 import os
 import tarfile
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -18,13 +18,15 @@ from kazoo.exceptions import KazooException
 
 from cli.common import output
 from cli.common.access import begun, certs_dir_named, local_certs_dir, store_access
+from cli.common.asking.store import store_hosts
 from cli.common.errors import CliError
 from cli.common.local import SUPER_DIGEST_FILE, SUPER_FILE, LocalCluster, named_local
 from cli.common.options import Globals, global_options
 from cli.common.waiting import takes_timeout, waiting
 from cli.debug.bundle.hiding import Hider, secrets_in
-from cli.debug.bundle.sources import Source, sources
+from cli.debug.bundle.sources import KnownProcesses, Source, file_name, registered_admins, sources
 from cli.diagnose.health import Gathered, find
+from cli.store.status import admin_option, named_admins
 from coord.rpc.wire import RpcError
 from coord.security import process
 from coord.security.admin import headers
@@ -32,6 +34,8 @@ from coord.security.admin import headers
 #: Default of --timeout: everything is asked at once, after two seconds for the health.
 TIMEOUT_S: Final = 10.0
 _HEALTH_S: Final = 2.0
+#: Further time for the admin addresses in the store.
+_REGISTERED_S: Final = 0.5
 #: Failures that are shown; the bundle has all of them.
 _SHOWN: Final = 12
 _SUMMARY: Final = "summary.txt"
@@ -53,14 +57,20 @@ _SUMMARY: Final = "summary.txt"
     help="Last lines of each local daemon's log.",
 )
 @click.option("--hide-keys", is_flag=True, help="Hide the keys of regions and rows; logs and history are left out.")
+@admin_option
 @takes_timeout(TIMEOUT_S)
 @global_options
 @click.pass_obj
-def bundle(given: Globals, target: Path | None, log_lines: int, hide_keys: bool, timeout_s: float) -> None:  # fmt: skip
+def bundle(
+    given: Globals, target: Path | None, log_lines: int, hide_keys: bool, admin: str | None, timeout_s: float
+) -> None:
     """Write one file for the report of a fault: health, status and metrics of every process, logs, configuration.
 
     Every process is asked directly and all at once, so the command works whatever is down, and ends within --timeout.
     What it could not get, and why, is in summary.txt. Secrets and values of rows are never in the file.
+
+    Admin ports of a cluster that `rk up` did not start: masters and servers register theirs in the store, --admin names
+    those of the store's nodes. Logs of other machines are not in the file.
     """
     end_s = time.monotonic() + timeout_s
     at = datetime.now(UTC)
@@ -69,9 +79,12 @@ def bundle(given: Globals, target: Path | None, log_lines: int, hide_keys: bool,
         raise CliError(f"{path} already exists", "Give another --output; nothing is overwritten.")
     failed: dict[str, str] = {}
     local = named_local(given)
-    with waiting("store nodes, masters and region servers, all at once", math.inf):
-        gathered = _health(given, min(_HEALTH_S, timeout_s / 3), failed)
-        wanted = list(sources(given, local, gathered, log_lines, with_keys=not hide_keys))
+    with waiting("store nodes, masters and region servers, all at once"):
+        health_s = min(_HEALTH_S, timeout_s / 3)
+        registered = None if local is not None else begun(registered_admins, given, health_s)
+        gathered = _health(given, health_s, failed)
+        admins = _admins(registered, failed) | _named(given, local, admin)
+        wanted = list(sources(given, KnownProcesses(local, gathered, admins), log_lines, with_keys=not hide_keys))
         found, more = collect(wanted, end_s)
     failed |= more
     hider = Hider(_secrets(given, local), keys=hide_keys)
@@ -143,6 +156,26 @@ def _health(given: Globals, timeout_s: float, failed: dict[str, str]) -> Gathere
     except CliError as error:
         failed["health.json"] = error.message
         return None
+
+
+def _admins(registered: Future[dict[str, str]] | None, failed: dict[str, str]) -> dict[str, str]:
+    """Return the registered admin addresses, as far as they are known within half a second."""
+    try:
+        return {} if registered is None else registered.result(_REGISTERED_S)
+    except TimeoutError:
+        failed["admin addresses"] = "neither the store nor a master has named them"
+    except CliError as error:
+        failed["admin addresses"] = error.message
+    return {}
+
+
+def _named(given: Globals, local: LocalCluster | None, admin: str | None) -> dict[str, str]:
+    """Return the admin addresses of --admin, by the name of the process in the bundle. Raise UsageFaultError."""
+    if admin is None:
+        return {}
+    hosts = store_hosts(given).partition("/")[0].split(",")
+    names = {one.address: one.name for one in local.coord} if local is not None else {}
+    return {names.get(address, file_name(address)): found for address, found in named_admins(admin, hosts).items()}
 
 
 def _secrets(given: Globals, local: LocalCluster | None) -> set[str]:

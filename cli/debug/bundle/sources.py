@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,7 +17,8 @@ import msgspec
 
 from cli.common import output
 from cli.common.access import admin_url, ask_node, read_admin_page, silence_of, store_access
-from cli.common.connect import open_cluster, split_address, store_hosts
+from cli.common.asking.store import store_hosts
+from cli.common.connect import open_cluster
 from cli.common.errors import CliError
 from cli.common.local import CLUSTER_FILE, Daemon, LocalCluster
 from cli.common.names import Names
@@ -26,8 +27,10 @@ from cli.diagnose.health import Gathered
 from cli.diagnose.history import lines, read_past
 from coord.compiled import form
 from coord.rpc.blocking import call_blocking
+from master.client import admin_address, split_address
 from regions import messages
 from regions.diagnose.health import judge
+from regions.records.model import ServerRecord
 
 _PAGES: Final = ("status", "health", "ready", "metrics")
 #: Those that every node answers.
@@ -47,10 +50,19 @@ class Source(NamedTuple):
     ask: Callable[[float], str]
 
 
-def sources(
-    given: Globals, local: LocalCluster | None, gathered: Gathered | None, log_lines: int, *, with_keys: bool
-) -> Iterator[Source]:
-    """Yield everything that a bundle has. `gathered`: what `rk health` has found, None if it could not ask."""
+class KnownProcesses(NamedTuple):
+    """What is known of the processes before a bundle asks them."""
+
+    local: LocalCluster | None
+    #: What `rk health` has found, None if it could not ask.
+    gathered: Gathered | None
+    #: Admin addresses that the local cluster's description does not have, by the name of the process.
+    admins: Mapping[str, str]
+
+
+def sources(given: Globals, known: KnownProcesses, log_lines: int, *, with_keys: bool) -> Iterator[Source]:
+    """Yield everything that a bundle has."""
+    local, gathered = known.local, known.gathered
     yield Source("versions.txt", lambda _: _versions())
     yield Source("configuration/environment.txt", lambda _: _environment())
     if gathered is not None:
@@ -63,7 +75,7 @@ def sources(
             yield Source("configuration/topology.toml", lambda _: Path(local.topology).read_text())
         for daemon in local.daemons():
             yield from _of_daemon(daemon, log_lines, with_log=with_keys)
-    for name, admin in _admin_ports(local, gathered).items():
+    for name, admin in _admin_ports(known).items():
         for page in _PAGES:
             yield Source(f"processes/{name}/{page}{'.txt' if page == 'metrics' else '.json'}", _page(admin, page))
     yield from _of_store(given, local)
@@ -118,16 +130,31 @@ def _tail(path: Path, count: int) -> str:
         return "".join(file.read().decode(errors="replace").splitlines(True)[-count:])
 
 
-def _admin_ports(local: LocalCluster | None, gathered: Gathered | None) -> dict[str, str]:
+def _admin_ports(known: KnownProcesses) -> dict[str, str]:
     """Return the admin addresses that are known, by the name of the process."""
-    found = {one.name: one.admin for one in local.daemons()} if local is not None else {}
-    for address, load in (gathered.loads if gathered is not None and local is None else {}).items():
-        if load.server.admin_port:
-            found[_file_name(address)] = f"{load.server.host}:{load.server.admin_port}"
-    return found
+    if known.local is not None:
+        return {one.name: one.admin for one in known.local.daemons()} | dict(known.admins)
+    loads = known.gathered.loads if known.gathered is not None else {}
+    return servers_admins(one.server for one in loads.values()) | dict(known.admins)
 
 
-def _file_name(address: str) -> str:
+def registered_admins(given: Globals, timeout_s: float) -> dict[str, str]:
+    """Return the admin addresses of masters and servers by their records: in the store, or as masters know them.
+
+    Raise CliError.
+    """
+    with open_cluster(given, must_exist=False, timeout_s=timeout_s) as cluster:
+        masters = {file_name(f"{one.host}:{one.port}"): admin_address(one) for one in cluster.masters()}
+        return {name: admin for name, admin in masters.items() if admin} | servers_admins(cluster.servers())
+
+
+def servers_admins(servers: Iterable[ServerRecord]) -> dict[str, str]:
+    """Return the admin addresses of region servers that have one."""
+    return {file_name(f"{one.host}:{one.port}"): f"{one.host}:{one.admin_port}" for one in servers if one.admin_port}
+
+
+def file_name(address: str) -> str:
+    """Return the name in the bundle of the process at an address."""
     return address.replace(":", "_").replace("/", "_")
 
 
@@ -161,7 +188,7 @@ def _of_store(given: Globals, local: LocalCluster | None) -> Iterator[Source]:
                     raise OSError(f"{address} {silence_of(address, timeout_s)}")
                 return said
 
-            yield Source(f"processes/{names.get(address, _file_name(address))}/{word}.txt", ask)
+            yield Source(f"processes/{names.get(address, file_name(address))}/{word}.txt", ask)
 
 
 def _of_masters(gathered: Gathered | None) -> Iterator[Source]:
@@ -176,7 +203,7 @@ def _of_masters(gathered: Gathered | None) -> Iterator[Source]:
                     expect: type[msgspec.Struct] = expect) -> str:  # fmt: skip
                 return _json(call_blocking(split_address(address), request, timeout_s, expect=expect))
 
-            yield Source(f"processes/{_file_name(one.name)}/{type(request).__name__}.json", ask)
+            yield Source(f"processes/{file_name(one.name)}/{type(request).__name__}.json", ask)
 
 
 def _history(given: Globals, timeout_s: float) -> str:
