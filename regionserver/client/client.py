@@ -27,7 +27,7 @@ from regions.records.znodes import DEFAULT_ROOT, Layout
 from regionserver.client.connections import Connections
 from regionserver.client.errors import Attempt, Refused, Unavailable, require, require_table, store_errors
 from regionserver.client.locator import RegionLocator
-from regionserver.client.rows import Key, Row, RowCalls, check_key, check_value, refuse_bytes
+from regionserver.client.rows import Key, Row, RowCalls, check_change, check_key, check_value, refuse_bytes
 from regionserver.client.shared import ATTEMPT_TIMEOUT_S, SharedCalls
 from regionserver.client.store import StoreReader, StoreSilentError
 from regionserver.client.tablets.calls import TabletCalls
@@ -197,6 +197,8 @@ class RegionClient:
         self, table: str, key: str, value: bytes, *, timeout_s: float | None = None, schema_version: int = NO_SCHEMA
     ) -> bool:
         """Put `value`, a row encoded under `schema_version`, if there is no row. As `put_row_if_absent`."""
+        check_key(table, key)
+        check_value(table, key, value)
         return self._compare_and_set(table, key, None, value, timeout_s, schema_version)
 
     def _compare_and_set(
@@ -245,7 +247,7 @@ class RegionClient:
         until_s = self._until_s(timeout_s)
         is_checked = schema_version != NO_SCHEMA
         for change in changes:
-            check_key(table, change.key)
+            check_change(table, change)
             if change.value is not None:
                 check_value(table, change.key, change.value)
                 if not is_checked:
@@ -377,6 +379,7 @@ class RegionClient:
         (`regions.records.partitioning.place(key, region.hash_buckets)`).
         Raise NoSuchTable, Refused, Unavailable, OutcomeUnknown.
         """
+        check_key(table, key)
 
         def find(until_s: float) -> RegionRecord | None:
             return self.locator.region_of(table, key, until_s=until_s)

@@ -207,6 +207,13 @@ def refuse_bytes(record: TableRecord | None) -> None:
         raise WrongRow(f"table {record.name!r} has columns: put rows of columns (put_row), not keys and bytes")
 
 
+def check_change(table: str, change: object) -> None:
+    """Raise WrongArgument for what is no change, or one whose key is no text."""
+    if not isinstance(change, KvChange):
+        raise WrongArgument(f"table {table!r}: a change is a Change(key, value), this one is {_described(change)}")
+    check_key(table, change.key)
+
+
 def check_key(table: str, key: object) -> None:
     """Raise WrongArgument for a key that is no text."""
     if not isinstance(key, str):

@@ -128,7 +128,15 @@ def test_mistakes_of_types_are_explained(bench: SalesBench) -> None:
         (lambda: client.delete("rows", b"k"), "a key is a str"),
         (lambda: client.compare_and_set("rows", "k", "a", b"b"), "the value of 'k' is to be bytes, but is str 'a'"),
         (lambda: client.write("rows", [Change("k", "v")]), "the value of 'k' is to be bytes"),
+        (
+            lambda: client.write("rows", [("k", b"v")]),
+            "a change is a Change(key, value), this one is tuple ('k', b'v')",
+        ),
+        (lambda: client.put_if_absent("rows", "k", "v"), "the value of 'k' is to be bytes"),
+        (lambda: client.add("rows", "k", "v"), "the value of 'k' is to be bytes"),
+        (lambda: client.call("rows", b"k", None, None), "a key is a str"),
         (lambda: list(client.scan("rows", b"k")), "a key is a str"),
+        (lambda: list(client.scan("rows", end=b"k")), "a key is a str"),
         (lambda: client.put_row("sales", ["id", 1]), "a row is a dict of columns, this one is list ['id', 1]"),
     ]
     for call, message in cases:
