@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,14 +55,16 @@ def backup() -> None:
 
 
 @contextlib.contextmanager
-def file_errors() -> Iterator[None]:
-    """Turn errors of files into one clear line."""
+def file_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of files into one clear line. `folder`: where they are, if the system names no file."""
     try:
         yield
     except DamagedBackupError as error:
         raise CliError(str(error), "`rk backup verify DIR` names all damage.") from error
     except OSError as error:
-        raise CliError(f"{error.filename or 'the backup'}: {error.strerror or error}") from error
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "What was written is removed. Name a directory on a disk with more room." if is_full else ""
+        raise CliError(f"{error.filename or folder}: {error.strerror or error}", hint) from error
 
 
 @contextlib.contextmanager
@@ -118,7 +121,7 @@ def create(
     check_rate(rate, threads)
     former = None if base is None else (base, read_manifest(base))
     began = time.monotonic()
-    with open_cluster(given) as cluster, file_errors():
+    with open_cluster(given) as cluster, file_errors(folder):
         if former is not None and former[1].cluster_id != cluster.cluster_id():
             raise UsageFaultError(f"{base} is a backup of another cluster, {former[1].cluster_id}", "Omit --base.")
         tables = tables_to_back_up(cluster, names)
@@ -212,7 +215,7 @@ def verify_command(given: Globals, folder: Path) -> int:
 def list_(given: Globals, folder: Path, listing: Listing) -> None:
     """List the backups whose directories lie in DIR, the oldest first; unfinished and damaged ones as well."""
     found: list[tuple[int, str, Manifest | None, str]] = []
-    with file_errors():
+    with file_errors(folder):
         for path in sorted(one for one in folder.iterdir() if one.is_dir()):
             if not (path / MANIFEST).exists() and not (path / UNFINISHED).exists():
                 continue
@@ -307,6 +310,11 @@ def _show_table(table: TableBackup, limit: int) -> None:
 # --- restore ---------------------------------------------------------------------------------------------------------
 
 
+def _there(names: Sequence[str]) -> str:
+    """Return `table a exists`, or `tables a, b exist`."""
+    return f"table {names[0]} exists" if len(names) == 1 else f"tables {', '.join(names)} exist"
+
+
 @backup.command()
 @click.argument("folder", metavar="DIR", type=_FOLDER)
 @_tables
@@ -345,14 +353,14 @@ def restore(
         except ValueError as error:
             raise UsageFaultError(str(error)) from error
     results = []
-    with file_errors():
+    with file_errors(folder):
         _check_files(given, folder, manifest, tables)
         with open_cluster(given) as cluster:
             named = [new_name or one.record.name for one in tables]
             there = [name for name in named if restoring.existing(cluster, name) is not None]
             if there and not continues:
                 raise CliError(
-                    f"{', '.join(there)}: exists already; nothing was restored",
+                    f"{_there(there)} already; nothing was restored",
                     "Restore beside it (--table T --as NAME) or delete it. --continue repeats an interrupted restore.",
                 )
             for table, name in zip(tables, named, strict=True):

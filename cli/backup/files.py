@@ -204,7 +204,8 @@ def read_manifest(folder: Path) -> Manifest:
                 f"{folder} is an unfinished backup", "`rk backup create` with this name begins it anew."
             ) from error
         raise NotFoundError(
-            f"{folder} has no backup: {path.name}: {error.strerror}", "`rk backup list DIR`."
+            f"{folder} has no backup: {path.name}: {error.strerror}",
+            "`rk backup list DIR` shows the backups in a directory.",
         ) from error
 
 

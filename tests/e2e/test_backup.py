@@ -168,7 +168,7 @@ def interrupt_restore(data_dir: Path, folder: Path) -> None:
     eventually(lambda: '"files"' in run(data_dir, "table", "list", "--json"), what="the restore has made the table")
     process.kill()
     process.wait()
-    assert "files: exists already; nothing was restored" in run(data_dir, "backup", "restore", folder, status=1)
+    assert "table files exists already; nothing was restored" in run(data_dir, "backup", "restore", folder, status=1)
 
 
 def test_everything_is_lost_and_restored(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from cli.backup.command import file_errors
 from cli.backup.create import ROUNDS_MAX, Creation, check_rate, tables_to_back_up
 from cli.backup.files import rows_file
 from cli.backup.format import MANIFEST, RegionBackup
@@ -155,3 +157,11 @@ def test_a_backup_of_regions_that_are_split_without_end_fails_with_words(tmp_pat
     with pytest.raises(CliError, match=f"in each of {ROUNDS_MAX} attempts"):
         backed_up(cluster, tmp_path / "b")
     assert not list(tmp_path.rglob(Path(rows_file("t.0")).name))
+
+
+def test_a_full_disk_is_named_with_its_directory() -> None:
+    """The system names no file when a write fails."""
+    with pytest.raises(CliError) as caught, file_errors(Path("monday")):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.message == "monday: No space left on device"
+    assert caught.value.hint.startswith("What was written is removed.")
