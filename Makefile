@@ -103,8 +103,8 @@ soak-page: $(VENV)/installed-dev $(VENV)/compiled  ## the live page of 100,000 r
 	$(BIN)/python -m benchmarks.browser --heap-minutes $(HEAP_MINUTES)
 
 DRILL_RUNS ?= 5
-test-drills: $(VENV)/installed-dev $(VENV)/compiled  ## each drill DRILL_RUNS (5) times on one local cluster, under load
-	RK_DRILL_RUNS=$(DRILL_RUNS) $(BIN)/python -m pytest tests/e2e/test_drills.py
+test-drills: $(VENV)/installed-dev $(VENV)/compiled  ## each drill DRILL_RUNS (5) times under load, with `rk health` beside clients
+	RK_DRILL_RUNS=$(DRILL_RUNS) $(BIN)/python -m pytest tests/e2e/test_drills.py tests/e2e/test_drills_members.py
 
 SOAK_MINUTES ?= 60
 SOAK_PROCESSES ?= 1

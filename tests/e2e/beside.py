@@ -28,7 +28,7 @@ from regionserver.client import DataError, RegionLocator, connect
 from tests.e2e.clusters import LocalUp, run_rk
 from tests.support.helpers import eventually
 
-#: Names of what the clients read besides the regions.
+#: Name of what the clients read besides the regions.
 STORE: Final = "store"
 GREEN, RED = "healthy", "unavailable"
 #: A request that is not answered for this long is refused.
@@ -40,8 +40,11 @@ AFTER_S: Final = 2.0
 _ROOT: Final = "/regionkeeper"
 _PAUSE_S: Final = 0.3
 _CLIENTS: Final = 4
-#: Regions of each table that are read.
+#: Regions of each table that are used.
 _REGIONS: Final = 8
+#: What the clients put, and where: behind the first key of a region, in a row of their own.
+_VALUE: Final = b"beside a drill"
+_SUFFIX: Final = "\x01beside"
 
 
 class Request(NamedTuple):
@@ -132,13 +135,14 @@ class _Beside:
         return time.monotonic() - self._began_s
 
     def keys(self) -> list[tuple[str, str]]:
-        """Return (table, key) of some regions of each table."""
+        """Return (table, key) in some regions of each table."""
         found = []
         with open_store(self._hosts, access=self._access) as store:
             locator = RegionLocator(store, Layout(_ROOT))
             for table in Cluster(store, self._hosts, _ROOT).tables():
                 regions = locator.regions(table.name) or []
-                found += [(table.name, one.start_key or "!") for one in regions[:: max(1, len(regions) // _REGIONS)]]
+                some = regions[:: max(1, len(regions) // _REGIONS)]
+                found += [(table.name, (one.start_key or "!") + _SUFFIX) for one in some]
         return found
 
     def ask_health(self) -> None:
@@ -149,8 +153,9 @@ class _Beside:
             self.rounds.append(Round(began_s, self._now_s(), report["verdict"], tuple(report["reasons"])))
             self._ends.wait(_PAUSE_S)
 
-    def read(self, keys: Sequence[tuple[str, str]]) -> None:
-        """Read one row of each region again and again. After a refusal the client connects anew, like a new process."""
+    def use(self, keys: Sequence[tuple[str, str]]) -> None:
+        """Put and get one row of each region again and again. After a refusal the client connects anew, like a new
+        process."""
         turn = itertools.cycle(keys)
         while not self._ends.is_set():
             began_s, (table, key) = self._now_s(), next(turn)
@@ -159,7 +164,8 @@ class _Beside:
                     self._hosts, connect_timeout_s=REFUSED_S, timeout_s=REFUSED_S, store_auth=self._up.store_auth()
                 ) as client:
                     while not self._ends.is_set():
-                        client.get(table, key)
+                        client.put(table, key, _VALUE)
+                        assert client.get(table, key) == _VALUE
                         self.requests.append(Request(f"{table}:{key}", began_s, self._now_s(), True))
                         self._ends.wait(_PAUSE_S / len(keys))
                         began_s, (table, key) = self._now_s(), next(turn)
@@ -195,7 +201,7 @@ def health_beside_clients(up: LocalUp) -> Iterator[None]:
     keys = beside.keys()
     with ThreadPoolExecutor(_CLIENTS + 2) as pool:
         work = [pool.submit(beside.ask_health), pool.submit(beside.read_store)]
-        work += [pool.submit(beside.read, keys[number::_CLIENTS]) for number in range(_CLIENTS)]
+        work += [pool.submit(beside.use, keys[number::_CLIENTS]) for number in range(_CLIENTS)]
         try:
             eventually(beside.is_not_red, what="rk health is not red before the drill")
             yield
