@@ -359,15 +359,16 @@ class TabletFiles:
     def _copy(self, source: str, target: str) -> None:
         if not self._exists(source):
             return
-        file = self._disk.open(source)
         try:
-            content = file.read_at(0, file.size())
+            file = self._disk.open(source)
+            try:
+                content = file.read_at(0, file.size())
+            finally:
+                file.close()
         except OSError as error:
             # An unreadable file cannot be kept.
             log.warn("{path} cannot be read and is not copied: {error}", path=self._disk.where(source), error=error)
             return
-        finally:
-            file.close()
         folder, _, name = target.rpartition("/")
         self._write_temporary(folder, name, [content])
         self._disk.rename(f"{folder}/{TEMPORARY}{name}", target)
@@ -408,6 +409,10 @@ class TabletFiles:
             self._disk.open(path).close()
         except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError as error:
+            # A file that its medium cannot return is there, and must not stop the start of the other tablets.
+            if error.errno not in _MEDIUM_ERRORS:
+                raise
         return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from coord.env import DiskFile
 from coord.env_os import OsDisk
 from coord.errors import ConfigError
 from coord.storage.records import HardStateItem, LogItem
@@ -224,17 +226,54 @@ def test_an_error_that_says_nothing_about_the_content_stops_the_start(
     box: Box, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     """Treating it as damage would burn the number of an intact replica."""
-    import errno
-
-    real = OsDisk.open
-
-    def fails(self: OsDisk, path: str, *, create: bool = False) -> object:
-        if path == f"tablet-meta/{TABLET}":
-            raise OSError(getattr(errno, code), os.strerror(getattr(errno, code)))
-        return real(self, path, create=create)
-
-    monkeypatch.setattr(OsDisk, "open", fails)
+    unreadable(monkeypatch, f"tablet-meta/{TABLET}", code)
     refused(box, f"/tablet-meta/{TABLET} cannot be read: .*; nothing was changed")
+
+
+class _UnreadableFile:
+    """An open file whose content the medium cannot return."""
+
+    def __init__(self, file: DiskFile, code: int) -> None:
+        self.size = file.size
+        self.close = file.close
+        self._code = code
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        raise OSError(self._code, os.strerror(self._code))
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, bad: str, code: str, *, opens: bool = False) -> None:
+    """Let a file fail when it is read, or when it is opened, until it is replaced."""
+    open_file, rename = OsDisk.open, OsDisk.rename
+    number = getattr(errno, code)
+    is_bad = True
+
+    def opened(self: OsDisk, path: str, *, create: bool = False) -> object:
+        if path != bad or not is_bad:
+            return open_file(self, path, create=create)
+        if opens:
+            return _UnreadableFile(open_file(self, path), number)
+        raise OSError(number, os.strerror(number))
+
+    def renamed(self: OsDisk, old: str, new: str) -> None:
+        nonlocal is_bad
+        rename(self, old, new)
+        is_bad = is_bad and new != bad
+
+    monkeypatch.setattr(OsDisk, "open", opened)
+    monkeypatch.setattr(OsDisk, "rename", renamed)
+
+
+@pytest.mark.parametrize("code", ["EIO", "EBADMSG", "EUCLEAN"])
+@pytest.mark.parametrize("opens", [True, False], ids=["content", "inode"])
+@pytest.mark.parametrize("folder", ["tablet-meta", "consensus-meta"])
+def test_a_file_that_its_medium_cannot_return_costs_its_tablet_and_nothing_else(
+    box: Box, monkeypatch: pytest.MonkeyPatch, folder: str, opens: bool, code: str
+) -> None:
+    """Fails if `_MEDIUM_ERRORS` of files.py lacks the error: the server does not start then, because of one file."""
+    unreadable(monkeypatch, f"{folder}/{TABLET}", code, opens=opens)
+    assert box.start() == {TABLET: RunState.LOST, OTHER: RunState.ASLEEP}
+    assert box.start() == {TABLET: RunState.LOST, OTHER: RunState.ASLEEP}
 
 
 def _flips(content: bytes) -> Iterator[bytes]:
