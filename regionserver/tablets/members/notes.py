@@ -5,7 +5,8 @@ costs two syncs and a new inode. So the latest configurations of all tablets are
 configuration changes again before that is written once.
 
 Until a configuration is noted, the log keeps its entry. So nothing is lost by a note that waits, or that is dropped
-because the replica was stopped: the next start finds the configuration in the log.
+because the replica was stopped: the next start finds the configuration in the log. A note that the disk has refused is
+written again: the log of a tablet whose members do not change for weeks would become no shorter.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class ConfigNotes:
         self._noted = noted
         self._every_s = every_s
         self._waiting: dict[str, ConfigNote] = {}
+        #: Tablets whose last note could not be written.
+        self._failing: set[str] = set()
         #: True while notes are written, and until the next ones may be.
         self._is_busy = False
 
@@ -75,6 +78,7 @@ class ConfigNotes:
         """Write what waits. A replica that stops later has its files closed after this write, on the same thread."""
         waiting, self._waiting = self._waiting, {}
         notes = {tablet: note for tablet, note in waiting.items() if self._is_wanted(tablet, note)}
+        self._failing.intersection_update(notes)
         self._is_busy = bool(notes)
         if not notes:
             return
@@ -84,8 +88,16 @@ class ConfigNotes:
             whys = [str(result)] * len(notes) if isinstance(result, Exception) else result
             for (tablet, note), why in zip(notes.items(), whys, strict=True):
                 if why:
-                    log.error("consensus metadata of {tablet} cannot be written: {why}", tablet=tablet, why=why)
+                    self._refused(tablet, note, why)
                 else:
+                    self._failing.discard(tablet)
                     self._noted(tablet, note)
 
         self._files_pool.submit(lambda: self._write([note.meta for note in notes.values()]), written)
+
+    def _refused(self, tablet: str, note: ConfigNote, why: str) -> None:
+        """Keep a note that could not be written, unless a later one waits. Say so once."""
+        self._waiting.setdefault(tablet, note)
+        if tablet not in self._failing:
+            self._failing.add(tablet)
+            log.error("consensus metadata of {tablet} cannot be written: {why}", tablet=tablet, why=why)

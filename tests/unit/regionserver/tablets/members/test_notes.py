@@ -102,7 +102,8 @@ def test_a_note_of_a_replica_that_was_stopped_is_dropped() -> None:
     assert notes.written == [["a 5"], ["b 2"]]
 
 
-def test_a_note_that_could_not_be_written_is_not_noted_and_the_others_are() -> None:
+def test_a_note_that_could_not_be_written_is_written_again_and_the_others_are_noted() -> None:
+    """Or the log keeps its entry for ever. Fails without the note in `ConfigNotes._refused`."""
     notes = Notes()
     notes.put("x", 1)
     notes.work()
@@ -112,3 +113,24 @@ def test_a_note_that_could_not_be_written_is_not_noted_and_the_others_are() -> N
     notes.pass_time()
     notes.work()
     assert notes.noted == [("x", 1), ("b", 6)]
+    notes.pass_time()
+    notes.work()
+    notes.failing.clear()
+    notes.put("c", 7)
+    notes.pass_time()
+    notes.work()
+    assert notes.written[-2:] == [["a 5"], ["a 5", "c 7"]]
+    assert notes.noted == [("x", 1), ("b", 6), ("a", 5), ("c", 7)]
+
+
+def test_a_later_note_replaces_one_that_could_not_be_written() -> None:
+    notes = Notes()
+    notes.failing.add("a")
+    notes.put("a", 5)
+    notes.put("a", 6)
+    notes.work()
+    notes.failing.clear()
+    notes.pass_time()
+    notes.work()
+    assert notes.written == [["a 5"], ["a 6"]]
+    assert notes.noted == [("a", 6)]
