@@ -125,19 +125,32 @@ class FilesWork:
             after = superblock.resting(block, at_ms)
             return self._carry_out([steps.WriteBlock(after)]) or after
         if block.data_state is DataState.READY:
-            assert block.slot is not None
-            contents = self._slots.contents(block.slot)
-            if contents is None:
-                return f"the shared log has no slot {block.slot} for tablet {block.tablet}"
-            state, last = contents.hard_state, contents.last
-            memory = Memory(state.term, state.vote, last.term, last.index)
-            why = self._carry_out(steps.deletion(block, memory, reason, at_ms))
-            if why:
-                return why
-            block = superblock.deleted(block, memory, reason, at_ms)
+            removed = self._delete(block, reason, at_ms)
+            if isinstance(removed, str):
+                return removed
+            block = removed
         if purpose is ClosePurpose.TOMBSTONE:
             return block
         return self._carry_out(steps.forgetting(block)) or None
+
+    def _delete(self, block: Superblock, reason: str, at_ms: int) -> Superblock | str:
+        """Carry out a deletion, or the rest of one that the disk has cut short. Return the superblock of the tombstone,
+        or the reason of a failure."""
+        assert block.slot is not None
+        contents = self._slots.contents(block.slot)
+        try:
+            found = self._files.read_block(block.tablet)
+        except CoordError as error:
+            return str(error)
+        if isinstance(found, Superblock) and found.data_state is DataState.DELETED:
+            slots = [] if contents is None else [steps.SlotName(block.slot, block.generation)]
+            return self._carry_out(steps.clearing(found, slots, [block.generation])) or found
+        if contents is None:
+            return f"the shared log has no slot {block.slot} for tablet {block.tablet}"
+        state, last = contents.hard_state, contents.last
+        memory = Memory(state.term, state.vote, last.term, last.index)
+        why = self._carry_out(steps.deletion(block, memory, reason, at_ms))
+        return why or superblock.deleted(block, memory, reason, at_ms)
 
     def begin_copy(self, tablet: str, number: int, source: str, fresh: Superblock, at_ms: int) -> Superblock | str:
         """Carry out step 1 of a copy: a superblock COPYING. Return it, or the reason of a failure.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coord.env import DiskFile
 from coord.errors import ConfigError
 from regions.messages import ClosePurpose
 from regionserver.tablets.host.requests import Fate
@@ -261,6 +264,103 @@ def test_damage_in_the_log_costs_its_tablet_alone(tmp_path: Path) -> None:
             return "" if report.leader is None else next(x for x in report.leader.health if x.number == 1).health.value
 
         await until(reactor, lambda: judged() == "FAILED", "a leader that knows of the lost replica")
+        await cluster.stop()
+
+    in_reactor(main)
+
+
+class BrokenDisk(TroubledDisk):
+    """A directory of which one operation fails below one path."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.broken = ("", "")
+
+    def _maybe(self, operation: str, path: str) -> None:
+        if self.broken[0] == operation and path.startswith(self.broken[1]):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        self._maybe("create" if create else "open", path)
+        return super().open(path, create=create)
+
+    def make_folder(self, path: str) -> None:
+        self._maybe("make_folder", path)
+        super().make_folder(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._maybe("rename", old)
+        super().rename(old, new)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ("make_folder", "quarantine"),
+        ("create", "tablet-meta"),
+        ("create", "quarantine/t.1/.tmp-consensus-meta"),
+        ("create", "quarantine/t.1/.tmp-log"),
+        ("rename", "data"),
+    ],
+    ids=" ".join,
+)
+def test_a_deletion_that_the_disk_cuts_short_costs_its_tablet_and_is_finished_when_ordered_again(
+    tmp_path: Path, broken: tuple[str, str]
+) -> None:
+    """Wherever it fails. Fails if `FilesWork.close` takes the superblock as it was when the tablet was opened."""
+
+    async def main(reactor: Any) -> None:
+        cluster = Cluster(reactor, tmp_path, disk=BrokenDisk)
+        cluster.start()
+        await cluster.make(["t", "u"])
+        written = await cluster.put("t", "a", b"1")
+        await cluster.applied("t", written.index)
+        victim = cluster.machines[0]
+        disk = victim.disk
+        assert isinstance(disk, BrokenDisk)
+        disk.broken = broken
+        why = await victim.running().close("t", ClosePurpose.TOMBSTONE, "moved away")
+        assert "Input/output error" in why
+        assert state_of(victim, "t") == "FAILED"
+        assert "could not be closed" in reason_of(victim, "t")
+        assert not victim.deaths
+        await cluster.put("t", "a", b"2")
+        await cluster.put("u", "a", b"2")
+        disk.broken = ("", "")
+        assert await victim.running().close("t", ClosePurpose.TOMBSTONE, "moved away") == ""
+        assert state_of(victim, "t") == "TOMBSTONE"
+        assert victim.running().turn.resting["t"].may_vote
+        saved = {path.name for path in (victim.directory / "quarantine" / "t.1").iterdir()}
+        assert saved >= {"superblock", "consensus-meta", "log", "rows.mdb"}
+        await victim.stop()
+        victim.start()
+        assert state_of(victim, "t") == "TOMBSTONE"
+        await cluster.stop()
+
+    in_reactor(main)
+
+
+def test_a_log_that_cannot_be_read_stops_the_start_and_changes_nothing(tmp_path: Path) -> None:
+    """The error may go away, and the log has the promises of all tablets."""
+
+    async def main(reactor: Any) -> None:
+        cluster = Cluster(reactor, tmp_path, disk=BrokenDisk)
+        cluster.start()
+        await cluster.make(["t"])
+        await cluster.put("t", "a", b"1")
+        victim = cluster.machines[0]
+        await victim.stop()
+        before = {path: path.read_bytes() for path in victim.directory.rglob("*") if path.is_file()}
+        disk = victim.disk
+        assert isinstance(disk, BrokenDisk)
+        disk.broken = ("open", "wals/")
+        with pytest.raises(ConfigError, match=r"cannot be opened: .*Input/output error"):
+            victim.start()
+        after = {path: path.read_bytes() for path in victim.directory.rglob("*") if path.is_file()}
+        assert after == before
+        disk.broken = ("", "")
+        victim.start()
+        await until(reactor, lambda: state_of(victim, "t") == "RUNNING", "the tablet when the log can be read again")
         await cluster.stop()
 
     in_reactor(main)
