@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from regionserver.tablets.copying.messages import CancelCopy, CopyOutcome, CopyS
 from regionserver.tablets.hosting import HostedTablets
 from regionserver.tablets.members.claiming import NewMember
 from regionserver.tablets.order_plans import Stage
+from regionserver.tablets.rows.received import ReceivedRows
 from regionserver.tablets.rows.tablet_rows import TabletRows
 from regionserver.tablets.upkeep.space import DiskSpace
 from tests.support.reactors import in_reactor, until
@@ -184,6 +187,39 @@ def test_a_disk_below_its_reserve_takes_no_copies(tmp_path: Path) -> None:
         assert (job.state, job.received) == (CopyState.FAILED, 0), job
         assert "MB stay free" in job.reason
         victim.copies._space = room
+        await is_copied(cluster, victim)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("step", ["write", "sync"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "failing"])
+def test_a_disk_that_fails_a_copy_leaves_the_tombstone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, step: str
+) -> None:
+    """Nothing of the copy stays, not even room; fails if `FilesWork.give_up` removes no files."""
+
+    async def test(cluster: CopyingCluster) -> None:
+        victim = await cluster.follower()
+        await cluster.fails(victim)
+        memory = victim.seen()
+        real = getattr(ReceivedRows, step)
+
+        def fails(self: ReceivedRows, *arguments: Any) -> None:
+            if step == "sync" or self.size:
+                raise OSError(code, os.strerror(code))
+            real(self, *arguments)
+
+        monkeypatch.setattr(ReceivedRows, step, fails)
+        answer = await cluster.copy(victim)
+        job = await cluster.ended(victim, answer.job)
+        assert job.state is CopyState.FAILED, job
+        assert os.strerror(code) in job.reason
+        assert memory is not None
+        assert victim.seen() == SeenReplica(memory.number, ReplicaState.TOMBSTONE, memory.last_term, memory.last_index)
+        assert files_of(victim, "data") == []
+        await cluster.put(TABLET, "meanwhile", b"1")
+        monkeypatch.setattr(ReceivedRows, step, real)
         await is_copied(cluster, victim)
 
     run(tmp_path, test)

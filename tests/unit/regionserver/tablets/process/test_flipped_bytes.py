@@ -37,6 +37,9 @@ CASES: Final = (
     # A count of deaths with the file open: without it every row is read.
     Damage("data/t.1.mdb.used", b"", "RUNNING"),
     Damage("quarantine/v.1/superblock", b"", "RUNNING"),
+    Damage("quarantine/v.1/log", b"", "RUNNING"),
+    # The head of a segment: the slots in it are those of later records as well.
+    Damage("wals/*.log", b"RKW1", "RUNNING"),
     # The lower slot of two. The upper one, or the log itself, tells as much.
     Damage("log.extent", b"RKWE", "RUNNING"),
 )
