@@ -97,7 +97,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(
         _CHANGE, "plan", "cli.plan.command:plan", "Bulk plans: create, show, diff, explain, apply, abort, resume."
     ),
-    CommandEntry(_CHANGE, "secure", "cli.diagnose.secure:secure", "Close a cluster's znodes for its credential, live."),
+    CommandEntry(_CHANGE, "secure", "cli.securing.secure:secure", "Secure an open cluster while it runs."),
     CommandEntry(_CHANGE, "grant", "cli.security.grants:grant", "Give a user a role: read, write or admin."),
     CommandEntry(_CHANGE, "revoke", "cli.security.grants:revoke", "Take a role from a user."),
     CommandEntry(_CHANGE, "acl", "cli.security.grants:acl", "Which user has which role."),

@@ -131,6 +131,9 @@ class LocalCluster(msgspec.Struct):
     replica_dead_s: float = 0.0
     #: Whether daemons demand a proof of identity; the credentials are in CERTS_DIR.
     secured: bool = False
+    #: Whether `rk secure` is about to restart the daemons of an open cluster with credentials. Then `secured` is False
+    #: until all have them.
+    securing: bool = False
     #: Whether every port speaks TLS; each daemon then has a directory of its own below that of the credentials.
     tls: bool = False
     #: Directory of the credentials; "": CERTS_DIR.
@@ -145,6 +148,11 @@ class LocalCluster(msgspec.Struct):
     #: Whether a start has completed all phases, including the table.
     has_been_up: bool = False
     format_version: int = FORMAT_VERSION
+
+    @property
+    def has_credentials(self) -> bool:
+        """Return whether daemons are started with credentials."""
+        return self.secured or self.securing
 
     def certs(self, data_dir: Path) -> Path:
         """Return the directory of the credentials of the cluster in `data_dir`."""
@@ -290,11 +298,13 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
     if daemon.role == STORE:
         addresses = ["--client-address", daemon.address, "--peer-address", daemon.peer, *_members(daemon, cluster)]
         rights = ["--super-digest-file", str(make_super_digest(daemon.home))]
-        rights += [*peer_secret, "--certs-dir", str(certs), "--require-auth", "rk"] if cluster.secured else open_too
+        rights += (
+            [*peer_secret, "--certs-dir", str(certs), "--require-auth", "rk"] if cluster.has_credentials else open_too
+        )
         words = [*start, "coord", "run", "--id", daemon.number, *addresses, *common, *rights, "--drill-links"]
         return [*words, *daemon.options]
     place = ["--store", cluster.store, "--root", cluster.root, "--address", daemon.address]
-    place += ["--certs-dir", str(certs)] if cluster.secured else open_too
+    place += ["--certs-dir", str(certs)] if cluster.has_credentials else open_too
     if daemon.role == MASTER:
         plan = ["--min-servers", str(len(cluster.servers)), "--plan-engine", shape.plan_engine]
         plan += ["--spark-min", str(shape.spark_min)] if shape.spark_min else []
@@ -323,7 +333,7 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         "--opener",
         shape.opener,
         "--drill-links",
-        *(peer_secret if cluster.secured and shape.opener == "kv" else []),
+        *(peer_secret if cluster.has_credentials and shape.opener == "kv" else []),
         *(["--replica-dead-s", f"{shape.replica_dead_s:g}"] if shape.replica_dead_s else []),
         *daemon.options,
     ]

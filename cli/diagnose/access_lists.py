@@ -11,13 +11,16 @@ from kazoo.security import ACL, Id
 from cli.common.connect import Cluster
 from cli.common.errors import CliError
 from cli.common.output import count
-from coord.client.access_lists import AccessLine, AccessVerdict, compare, describe
+from coord.client.access_lists import AccessLine, AccessVerdict, compare, describe, has_credential
+from coord.security import process
+from coord.wire.opcodes import PERM_READ
 from regions.diagnose.fsck import Finding, Fix, FixKind, Problem, make_finding
 
 #: Requests under way at once: neither the store nor this command keeps more.
 SLICE: Final = 500
 #: Deviations that `rk fsck` lists one by one; an open cluster has one for each znode.
 LISTED_MAX: Final = 100
+EVERYONE_READS: Final = AccessLine(PERM_READ, "world", "anyone")
 
 
 class ZnodeAccess(NamedTuple):
@@ -39,10 +42,14 @@ class ZnodeAccess(NamedTuple):
 
 
 def wanted_of(cluster: Cluster) -> list[AccessLine]:
-    """Return the access list of the cluster's credential; [] without a credential."""
+    """Return the access list of the cluster's credential; [] without a credential.
+
+    While the cluster is being secured, clients without a credential may still read.
+    """
     if not cluster.access.has_credential():
         return []
-    return [AccessLine(line.perms, line.scheme.decode(), line.id.decode()) for line in cluster.access.acl()]
+    lines = [AccessLine(line.perms, line.scheme.decode(), line.id.decode()) for line in cluster.access.closed_acl()]
+    return [*lines, EVERYONE_READS] if process.is_securing() else lines
 
 
 def walk(cluster: Cluster, show: Callable[[str], None]) -> Iterator[ZnodeAccess]:
@@ -121,12 +128,18 @@ def set_access(cluster: Cluster, wanted: list[AccessLine], path: str, version: i
 
 
 def close_all(
-    cluster: Cluster, wanted: list[AccessLine], show: Callable[[str], None], *, dry_run: bool
+    cluster: Cluster,
+    wanted: list[AccessLine],
+    show: Callable[[str], None],
+    *,
+    dry_run: bool,
+    registrations: bool = False,
 ) -> tuple[int, int, list[str]]:
     """Give every znode the wanted access list; return the numbers of those changed and of all, and the paths of those
     that could not be changed.
 
-    Registrations are left out: they belong to the daemons, and show which daemons have the credential.
+    Registrations show which daemons have the credential, so they are left out unless `registrations` says that
+    `check_daemons` has seen them.
     """
     changed = seen = 0
     failed: list[str] = []
@@ -146,7 +159,7 @@ def close_all(
 
     for one in walk(cluster, show):
         seen += 1
-        if one.judged(wanted) is AccessVerdict.RIGHT or one.is_ephemeral:
+        if one.judged(wanted) is AccessVerdict.RIGHT or (one.is_ephemeral and not registrations):
             continue
         if one.lines is None:
             failed.append(one.path)
@@ -180,13 +193,15 @@ def check_daemons(cluster: Cluster, wanted: list[AccessLine]) -> tuple[int, int]
             except NoAuthError:
                 without.append(f"{what} {name} (another credential)")
                 continue
-            judged = compare([AccessLine(line.perms, line.id.scheme, line.id.id) for line in acl], wanted)
-            if judged in (AccessVerdict.OPEN, AccessVerdict.LACKING):
+            lines = [AccessLine(line.perms, line.id.scheme, line.id.id) for line in acl]
+            judged = compare(lines, wanted)
+            if judged in (AccessVerdict.OPEN, AccessVerdict.LACKING) and not has_credential(lines, wanted):
                 kind = "no credential" if judged is AccessVerdict.OPEN else "another credential"
                 without.append(f"{what} {name} ({kind})")
     if without:
         raise CliError(
             f"nothing was changed, as {count(len(without), 'daemon')} would be locked out: {', '.join(without[:5])}",
-            "Restart them one after the other with this credential (--store-auth or RK_STORE_AUTH), then try again.",
+            "Restart them one after the other with --certs-dir DIR and this credential (--store-auth or RK_STORE_AUTH),"
+            " then try again. `rk secure --begin --certs-dir DIR` makes DIR; docs/security.md has all steps.",
         )
     return counts[0], counts[1]

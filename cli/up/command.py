@@ -54,6 +54,7 @@ from cli.up.examples import example_data, example_path
 from cli.up.growing.command import add
 from cli.up.growing.growth import Growth
 from cli.up.growing.leaving import Leaving, configuration_of
+from cli.up.growing.securing import Securing
 from cli.up.hold import hold
 from cli.up.logs import LOOK_S, bound
 from cli.up.ports import holder, is_free
@@ -315,7 +316,8 @@ def _run(
     display = choose(as_json=given.json)
     file = ClusterFile(local, data_dir, display.say)
     growth = Growth(local, shape, data_dir, file, lambda port: is_free(local.host, port))
-    supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put, growth.add)
+    securing = Securing(local, shape, data_dir, file, lambda: _store_credential(given, local, data_dir))
+    supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put, growth.add, securing.answer)
     bringup = BringUp(local, supervisor, display, news)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
@@ -328,10 +330,10 @@ def _run(
             leaving = Leaving(local, supervisor, lambda: configuration_of(local, store_access(given)), display.say)
             _bring_up(local, data_dir, bringup, display, table, given, file, leaving)
             supervisor.keep_running(restart)
-            growth.is_open = True
+            growth.is_open = securing.is_open = True
             _follow(bringup, news, file, local, leaving)
         finally:
-            growth.is_open = False
+            growth.is_open = securing.is_open = False
             display.close()
             _take_down(bringup, supervisor, display, local, data_dir, file)
     except StopRequested:
@@ -345,7 +347,7 @@ def _store_credential(given: Globals, local: LocalCluster, data_dir: Path) -> di
 
     Users with a key may read the znodes, unless other readers are named.
     """
-    if not local.secured or local.outside or {"store-auth", "store-sasl"} & given.settings().keys():
+    if not local.has_credentials or local.outside or {"store-auth", "store-sasl"} & given.settings().keys():
         return {}
     readers = given.settings().get("store-readers", READERS)
     return {variable_of("store-auth"): f"@{data_dir / SUPER_FILE}", variable_of("store-readers"): readers}

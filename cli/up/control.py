@@ -1,4 +1,5 @@
-"""Requests to a running `rk up`: list its daemons, kill one, restart one (drills), add one (`rk up add`).
+"""Requests to a running `rk up`: list its daemons, kill one, restart one (drills), add one (`rk up add`), give all of
+them credentials for their next start (`rk secure`).
 
 A Unix socket in the data directory; one connection carries one request and one answer, each a line of JSON. The
 socket's permission bits (owner only) are its access control.
@@ -7,6 +8,8 @@ socket's permission bits (owner only) are its access control.
     {"op": "kill", "name": "master-1", "signal": 9}       -> {"ok": true, "daemons": [that one]}
     {"op": "start", "name": "master-1"}                   -> {"ok": true, "daemons": [that one]}
     {"op": "add", "name": "server", "rack": ""}           -> {"ok": true, "daemons": [the new one]}
+    {"op": "secure", "name": "begin"}                     -> {"ok": true, "daemons": [...]}
+    {"op": "secure", "name": "done"}                      -> {"ok": true, "daemons": [...]}
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ class DaemonState(msgspec.Struct):
     log: str
     pid: int
     status: str
+    #: Whether the process runs by the command line that a start would use now.
+    is_current: bool = True
 
 
 class ControlAnswer(msgspec.Struct):

@@ -148,7 +148,7 @@ def is_secured(before: LocalCluster | None, secure: bool | None) -> bool:
     """Return whether the cluster demands proofs: as requested, or as before."""
     if secure is not None:
         return secure
-    return before.secured if before is not None else True
+    return before.has_credentials if before is not None else True
 
 
 def _or_default(request: int | None, usual: int) -> int:

@@ -53,8 +53,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class _Child:
     """One started process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], pidfd: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], pidfd: int, command: list[str]) -> None:
         self.process = process
+        self.command = command
         self.pidfd = pidfd
         #: True once the end was requested.
         self.end_expected = False
@@ -108,6 +109,8 @@ class Added:
 News = Ended | Restarted | NotStarted | Added
 #: Records a further daemon and returns it with its command line. Raises CliError.
 Grow = Callable[[ControlRequest], tuple[Daemon, list[str]]]
+#: Returns command lines and further environment of the daemons from their next start on. Raises CliError.
+Secure = Callable[[ControlRequest], tuple[dict[str, list[str]], dict[str, str]]]
 
 
 class Supervisor:
@@ -121,9 +124,11 @@ class Supervisor:
         listener: socket.socket | None,
         report: Callable[[News], None],
         grow: Grow | None = None,
+        secure: Secure | None = None,
     ) -> None:
-        """`grow` handles requests for further daemons; None refuses them."""
+        """`grow` handles requests for further daemons, `secure` those of `rk secure`; None refuses them."""
         self._grow = grow
+        self._secure = secure
         self._daemons = {daemon.name: daemon for daemon in daemons}
         self._commands = commands
         self._environment = environment
@@ -256,7 +261,7 @@ class Supervisor:
                 process_group=0,
                 preexec_fn=die_with(os.getpid()),  # noqa: PLW1509 - only makes two system calls, no locks, no allocation of note
             )
-        child = _Child(process, os.pidfd_open(process.pid))
+        child = _Child(process, os.pidfd_open(process.pid), self._commands[name])
         self._due_s.pop(name, None)
         self._children[name] = child
         self._selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._reap(daemon, child))
@@ -324,7 +329,8 @@ class Supervisor:
         child = self._children.get(daemon.name)
         pid = child.process.pid if child is not None else 0
         status = "running" if child is not None else self._last_end.get(daemon.name, "not started")
-        return DaemonState(daemon.name, daemon.role, daemon.address, daemon.admin, daemon.log, pid, status)
+        is_current = child is not None and child.command == self._commands[daemon.name]
+        return DaemonState(daemon.name, daemon.role, daemon.address, daemon.admin, daemon.log, pid, status, is_current)
 
     # --- control socket ---
 
@@ -350,6 +356,8 @@ class Supervisor:
             return ControlAnswer(ok=True, daemons=self._states())
         if request.op == "add" and self._grow is not None:
             return self._add(request, self._grow)
+        if request.op == "secure" and self._secure is not None:
+            return self._change(request, self._secure)
         daemon = self._daemons.get(request.name)
         if daemon is None:
             return ControlAnswer(ok=False, error=f"there is no daemon {request.name!r}")
@@ -366,6 +374,16 @@ class Supervisor:
         else:
             return ControlAnswer(ok=False, error=f"unknown operation {request.op!r}")
         return ControlAnswer(ok=True, daemons=[self._state(daemon)])
+
+    def _change(self, request: ControlRequest, secure: Secure) -> ControlAnswer:
+        """Use other command lines from the next start of each daemon on."""
+        try:
+            commands, environment = secure(request)
+        except CliError as error:
+            return ControlAnswer(ok=False, error=error.message, hint=error.hint)
+        self._commands.update(commands)
+        self._environment.update(environment)
+        return ControlAnswer(ok=True, daemons=self._states())
 
     def _add(self, request: ControlRequest, grow: Grow) -> ControlAnswer:
         try:

@@ -69,7 +69,16 @@ class StoreAccess:
 
     def acl(self) -> list[Acl]:
         """Return the access list of znodes that this client creates: its own credentials and the readers, or open to
-        everyone."""
+        everyone.
+
+        While the cluster is being secured, everyone has all permissions besides: daemons that still run without the
+        credential must find and change these znodes, too. `rk secure --finish` closes them.
+        """
+        found = self.closed_acl()
+        return [*found, *OPEN_ACL] if found and process.is_securing() else found or OPEN_ACL
+
+    def closed_acl(self) -> list[Acl]:
+        """Return the access list of this client's own credentials and the readers, [] without a credential."""
         found: list[Acl] = []
         if self.auth:
             user, _, password = self.auth.partition(":")
@@ -77,7 +86,7 @@ class StoreAccess:
         if self.sasl:
             found.append(Acl(PERM_ALL, b"sasl", self.sasl.partition(":")[0].encode()))
         found += [Acl(PERM_READ, scheme.encode(), name.encode()) for scheme, name in self.readers]
-        return found or OPEN_ACL
+        return found
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of a connection that is opened now, None without TLS. Changed files are read again.

@@ -38,18 +38,24 @@ class AccessVerdict(enum.Enum):
 
 def compare(found: Sequence[AccessLine], wanted: Sequence[AccessLine]) -> AccessVerdict:
     """Return how `found` differs from `wanted`, whose lines with all permissions are the daemons'."""
-    if any(line.scheme in _UNPROVED and line.perms for line in found):
+    granted, sought = _by_identity(found), _by_identity(wanted)
+    if any(identity[0] in _UNPROVED and perms & ~sought.get(identity, 0) for identity, perms in granted.items()):
         return AccessVerdict.OPEN
     if _is_masked(found):
         return AccessVerdict.RIGHT
-    granted = _by_identity(found)
     for line in wanted:
         if line.perms == _ALL and granted.get((line.scheme, line.id), 0) != _ALL:
             return AccessVerdict.LACKING
-    sought = _by_identity(wanted)
     if any(perms & ~sought.get(identity, 0) for identity, perms in granted.items()):
         return AccessVerdict.STRANGE
     return AccessVerdict.RIGHT if granted == sought else AccessVerdict.UNREADABLE
+
+
+def has_credential(found: Sequence[AccessLine], wanted: Sequence[AccessLine]) -> bool:
+    """Return True if `found` gives the daemons of `wanted` all permissions, whatever it gives to others."""
+    granted = _by_identity(found)
+    owners = [line for line in wanted if line.perms == _ALL]
+    return bool(owners) and all(granted.get((line.scheme, line.id), 0) == _ALL for line in owners)
 
 
 def describe(found: Iterable[AccessLine]) -> str:

@@ -43,6 +43,7 @@ from coord.client.watches import Event, WatchBook
 from coord.env import Clock, Rng
 from coord.env_os import OsClock, OsEntropy, OsRng
 from coord.errors import AuthFailed, ConnectionLoss, InvalidTransition, OperationError, SessionExpired
+from coord.security import process, revocation
 from coord.wire import records as r
 from coord.wire.codec import decode_sasl, encode_sasl
 from coord.wire.sasl import SaslClient, SaslError
@@ -132,6 +133,7 @@ class ZkClient(Requests):
     ) -> None:
         addresses, chroot = parse_hosts(hosts)
         super().__init__(chroot, acl=access.acl())
+        self._access = access
         self.name = name
         self.state: SessionState = _NEW
         self.session_id: int = 0
@@ -163,6 +165,12 @@ class ZkClient(Requests):
         access.tls_context()  # raises an error of its files here, not at an attempt
         self._tls = access.tls_context
         self._watches = WatchBook()
+        if process.is_securing():
+            revocation.watch(self)
+
+    def revocations_changed(self) -> None:
+        """Close what is created from now on, if the cluster has been secured."""
+        self.default_acl = self._access.acl()
 
     # --- what a caller sees -------------------------------------------------------------------------------------------
 

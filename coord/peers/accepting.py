@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from coord.errors import RemoteProtocolError
 from coord.peers import framing
 from coord.peers.framing import HELLO_TIMEOUT_S
-from coord.peers.guard import Handshake, PeerGuard
+from coord.peers.guard import NO_SECRET, Handshake, PeerGuard
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import GIVE_UP_MS, Stream, tune
 
@@ -41,6 +41,7 @@ class AcceptedPeer(Stream):
         self._frames = framing.PeerFrames()
         self._frame_bytes_max = frame_bytes_max
         self.tls = guard.engine(is_server=True) if guard is not None else None
+        self._guard = guard
         self._handshake = guard.accepting() if guard is not None else None
 
     def check_source(self, source: str) -> None:
@@ -48,6 +49,10 @@ class AcceptedPeer(Stream):
         why = self._handshake.objection(source) if self._handshake is not None else ""
         if why:
             raise RemoteProtocolError(why)
+
+    def unproven(self) -> str:
+        """Return why this connection may not stand any more without a proof of the secret, "" if it may."""
+        return self._guard.unproven(self._handshake) if self._guard is not None else ""
 
     def first_frame(self, kind: int, body: bytes) -> None:
         """Handle the first frame of an authenticated connection. Raise RemoteProtocolError to close it."""
@@ -82,13 +87,21 @@ class AcceptedPeer(Stream):
         """Handle frames up to the hello. Return the frames that follow it. Raise RemoteProtocolError."""
         while frames and self._handshake is not None and not self._handshake.is_done:
             kind, block, at, end = frames[0]
+            if (
+                kind != framing.CHALLENGE
+                and not self._handshake.has_begun
+                and self._guard is not None
+                and self._guard.admits_open()
+            ):
+                self._handshake = None
+                break
             self._check_proof(self._handshake, kind, block[at:end])
             frames = self._frames.feed(b"") if not self.is_closed else []
         if not frames:
             return frames
         kind, block, at, end = frames[0]
         if kind == framing.CHALLENGE:
-            self.dismiss(framing.frame(framing.REFUSED, b"this node has no peer secret"))
+            self.dismiss(framing.frame(framing.REFUSED, NO_SECRET.encode()))
         else:
             self.first_frame(kind, block[at:end])
         if not self.is_identified:

@@ -67,6 +67,10 @@ class DialedPeer(Stream):
     def refused(self, reason: str) -> None:
         """Handle a rejection; the connection is closed afterwards."""
 
+    def unproven(self) -> str:
+        """Return why this connection may not stand any more without a proof of the secret, "" if it may."""
+        return self._guard.unproven(self._handshake) if self._guard is not None and self.is_up else ""
+
     def begin(self) -> None:
         """Send the hello, or first the challenge if there is a shared secret."""
         self._handshake = self._guard.dialing(self.names()) if self._guard is not None else None
@@ -98,6 +102,8 @@ class DialedPeer(Stream):
         """Handle one frame of the reply. Return False if later frames must wait. Raise RemoteProtocolError."""
         if kind == framing.REFUSED:
             reason = body.decode(errors="replace")
+            if self._guard is not None and self._handshake is not None:
+                self._guard.refused(self.names(), reason)
             self.refused(reason)
             self.fail("refused: " + reason)
             return False

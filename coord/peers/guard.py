@@ -39,6 +39,8 @@ from coord.tls.reloading import TlsContexts
 NONCE_BYTES: Final = 32
 _MAC_BYTES: Final = 32
 NO_PROOF: Final = "does not prove that it has the peers' secret"
+#: Rejection of a challenge by a peer without the secret.
+NO_SECRET: Final = "this node has no peer secret"
 _LISTENER: Final = b"listener"
 _DIALER: Final = b"dialler"
 _NAMED_LISTENER: Final = b"listener 2"
@@ -77,6 +79,11 @@ class Handshake:
         self._nonce = nonce
         #: At the listener: the dialer's nonce.
         self._dialer_nonce = b""
+
+    @property
+    def has_begun(self) -> bool:
+        """True after a listener has received a challenge."""
+        return bool(self._dialer_nonce)
 
     def challenge(self) -> bytes:
         """Return the dialer's first frame."""
@@ -143,9 +150,20 @@ class Handshake:
 class PeerGuard:
     """A node's settings for the authentication of its peers."""
 
-    def __init__(self, token: Callable[[int], bytes], *, secret: bytes = b"", tls: TlsFiles | None = None) -> None:
-        """`token(n)` returns n unpredictable bytes. Raise ConfigError for unusable certificates."""
+    def __init__(
+        self,
+        token: Callable[[int], bytes],
+        *,
+        secret: bytes = b"",
+        tls: TlsFiles | None = None,
+        is_securing: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`token(n)` returns n unpredictable bytes. `is_securing` returns True while peers without the secret are
+        accepted and dialed, too. Raise ConfigError for unusable certificates."""
         self._token = token
+        self._is_securing = is_securing
+        #: Names of peers that have rejected a challenge for want of the secret: the next hello has no proof.
+        self._open_peers: set[str] = set()
         self._secret = secret
         self._contexts = TlsContexts(tls) if tls is not None else None
         #: Cluster and name of this peer, for proofs; set by `introduce`.
@@ -181,6 +199,20 @@ class PeerGuard:
         objection = revoked_peer(tls) if tls is not None else ""
         return f"shows a revoked certificate: {objection}" if objection else ""
 
+    def admits_open(self) -> bool:
+        """Return True while links without a proof are accepted, although this node has the secret."""
+        return self._contexts is None and self._is_securing()
+
+    def unproven(self, handshake: Handshake | None) -> str:
+        """Return why a link that began with this challenge-response may not stand any more, "" if it may."""
+        is_proved = not self._secret or (handshake is not None and handshake.is_done)
+        return "" if is_proved or self.admits_open() else NO_PROOF
+
+    def refused(self, names: PeerNames, reason: str) -> None:
+        """Note a rejection of this node's challenge."""
+        if reason == NO_SECRET and self.admits_open():
+            self._open_peers.add(names.destination)
+
     def introduce(self, cluster: str, name: str) -> None:
         """Set this peer's own cluster and name, which accepted connections must look for."""
         self._own = PeerNames(cluster, "", name)
@@ -190,5 +222,10 @@ class PeerGuard:
         return Handshake(self._secret, self._token(NONCE_BYTES), self._own) if self._secret else None
 
     def dialing(self, names: PeerNames = NO_NAMES) -> Handshake | None:
-        """Return the challenge-response of a connection that this process opens, None without a secret."""
+        """Return the challenge-response of a connection that this process opens, None without a secret, or if the
+        peer has just said that it has none."""
+        if names.destination in self._open_peers:
+            self._open_peers.discard(names.destination)
+            if self.admits_open():
+                return None
         return Handshake(self._secret, self._token(NONCE_BYTES), names) if self._secret else None

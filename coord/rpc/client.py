@@ -66,8 +66,9 @@ class _ClientConnection(Frames):
     """The connection of an RpcClient, from the connect attempt until it is lost."""
 
     def __init__(self, client: RpcClient, reactor: RpcReactor) -> None:
-        credentials = client.credentials
+        credentials = None if client.dials_open else client.credentials
         super().__init__(reactor, None if credentials is None else credentials.dialer(client.wanted, client.host))
+        self.is_unproven = client.dials_open
         self._client = client
         #: Count of receive events. If it has not moved when a call times out, the connection is suspect.
         self.received = 0
@@ -95,7 +96,7 @@ class _ClientConnection(Frames):
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: ARG002
         """Report the end of the connection to the client, once."""
         self.is_open = False
-        self._client.disconnected(self._reason)
+        self._client.disconnected(self._reason, is_open_daemon=self.meets_open)
 
 
 class _ClientFactory(ClientFactory):
@@ -136,6 +137,9 @@ class RpcClient:
         self.host = host
         self.port = port
         self._replies = replies
+        #: The next connection begins without a proof: the peer runs without credentials, and the cluster is being
+        #: secured.
+        self.dials_open = False
         self._connection: _ClientConnection | None = None
         self._connector: IConnector | None = None
         self._retry: IDelayedCall | None = None
@@ -248,9 +252,13 @@ class RpcClient:
         )
         self._maybe_retry()
 
-    def disconnected(self, reason: RpcError) -> None:
+    def disconnected(self, reason: RpcError, *, is_open_daemon: bool = False) -> None:
         """Handle the end of the connection: fail the calls that were sent and must not be sent twice."""
         self._connection = self._connector = None
+        self.dials_open = is_open_daemon and self.credentials is not None and self.credentials.is_securing()
+        if self.dials_open and not self._closed:
+            self._connect_open()
+            return
         lost = []
         for call in self._calls.values():
             if call.sent_at is not None and call.reconnect is not Reconnect.RESEND:
@@ -269,6 +277,13 @@ class RpcClient:
         self._connector = self._reactor.connectTCP(
             self.host, self.port, _ClientFactory(self, self._reactor), timeout=CONNECT_TIMEOUT_S
         )
+
+    def _connect_open(self) -> None:
+        """Send the calls again without a proof. The channel has held them back, so the peer has received none."""
+        for call in self._calls.values():
+            call.sent_at = None
+        if self._calls:
+            self._connect()
 
     def _maybe_retry(self) -> None:
         """Schedule the next attempt to connect if calls wait for one and none is under way."""

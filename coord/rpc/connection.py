@@ -12,7 +12,8 @@ from twisted.logger import Logger
 
 from coord.daemon import ListeningReactor
 from coord.rpc.wire import PREAMBLE, Code, Payload, RpcError, RpcFrameReader, StreamError, rejection
-from coord.security.channel import ProofChannel, Unproven, address_of
+from coord.security import process
+from coord.security.channel import IS_SECURED, ProofChannel, Unproven, address_of
 from coord.security.principal import NOBODY, Principal
 from coord.security.revocation import ShownCredential, known
 
@@ -46,6 +47,11 @@ class Frames(TwistedProtocol):
         self.peer: Principal = NOBODY
         #: By which credential, if it can be revoked.
         self.shown: ShownCredential | None = None
+        #: True if the ends have proved nothing to each other, although this process has credentials: the cluster is
+        #: being secured.
+        self.is_unproven = False
+        #: True if the listener is found to run without credentials.
+        self.meets_open = False
         self._reader = RpcFrameReader()
         self._outbox: list[bytes] = []
         self._is_reading = False
@@ -105,6 +111,7 @@ class Frames(TwistedProtocol):
             plain = channel.receive(data)
         except Unproven as error:
             rejected = StreamError(str(error), Code.UNAUTHENTICATED)
+            self.meets_open = error.is_open_daemon
             end = rejection(rejected) if error.is_open_caller else b""
             if error.is_revoked:
                 end = channel.send(rejection(rejected))
@@ -112,7 +119,7 @@ class Frames(TwistedProtocol):
             raise rejected from error
         self.transport.write(channel.take())
         if channel.is_done and self.peer is NOBODY:
-            self.peer, self.shown = channel.peer, channel.shown
+            self.peer, self.shown, self.is_unproven = channel.peer, channel.shown, channel.is_unproven
             self.proved()
         if channel.is_plain:
             self._channel = None
@@ -120,6 +127,8 @@ class Frames(TwistedProtocol):
 
     def revoked(self) -> str:
         """Return why the peer's credential is worth nothing any more, "" if it is valid."""
+        if self.is_unproven:
+            return "" if process.is_securing() else IS_SECURED
         return "" if self.shown is None else known().objection(self.shown)
 
     def proved(self) -> None:

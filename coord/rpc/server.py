@@ -12,7 +12,8 @@ its replies. Connections, unfinished frames and the time of a turn are bounded: 
 
 With `credentials` every caller proves an identity before its first request is read (`coord.security`). `authorize`
 sees the caller's identity and the decoded request, and raises RpcError for what the caller may not do; a handler may
-ask for `caller_principal`. Without `credentials` every caller is NOBODY.
+ask for `caller_principal`. Without `credentials` every caller is NOBODY. While the cluster is being secured
+(`coord.security.credentials`), callers without a proof are served as by an open server: NOBODY, and not authorized.
 """
 
 from __future__ import annotations
@@ -211,7 +212,8 @@ class _ServerConnection(Frames):
         self._in_progress[request_id] = self._reactor.seconds()
         try:
             self._server.calling, self._server.calling_principal = self.transport, self.peer
-            self._server.authorize(self.peer, request)
+            if not self.is_unproven:
+                self._server.authorize(self.peer, request)
             reply = self._server.dispatch(request)
         except Exception:  # boundary: send any error to the caller, and log it unless it is an RpcError
             self._failed(request_id, request, Failure())  # type: ignore[no-untyped-call]

@@ -34,7 +34,7 @@ def objection(credentials: Credentials | None, path: str, token: str) -> tuple[i
 
     `credentials`: those of this daemon, None if it is open. `token`: as sent, "" for none.
     """
-    if credentials is None or path in OPEN_PATHS:
+    if credentials is None or path in OPEN_PATHS or (not token and credentials.is_securing()):
         return None
     if not token:
         return 401, "This daemon is secured: send `Authorization: Bearer TOKEN`, with the token of `rk certs token`."

@@ -11,6 +11,7 @@ it costs on an open connection.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from coord.errors import CoordError
@@ -34,13 +35,16 @@ class Unproven(CoordError):  # noqa: N818 - a state of affairs
 
     `take` returns what is to be written before the connection is closed. `is_open_caller`: the caller speaks the
     protocol without a proof, and can be rejected in its words. So can one whose certificate is revoked: `is_done` of
-    its channel is True.
+    its channel is True. `is_open_daemon`: the listener proves nothing, because it runs without credentials.
     """
 
-    def __init__(self, why: str, *, is_open_caller: bool = False, is_revoked: bool = False) -> None:
+    def __init__(
+        self, why: str, *, is_open_caller: bool = False, is_revoked: bool = False, is_open_daemon: bool = False
+    ) -> None:
         super().__init__(why)
         self.is_open_caller = is_open_caller
         self.is_revoked = is_revoked
+        self.is_open_daemon = is_open_daemon
 
 
 class ProofChannel:
@@ -52,6 +56,8 @@ class ProofChannel:
         #: By which credential it has proved that; None as long as nothing can revoke it.
         self.shown: ShownCredential | None = None
         self.is_done = False
+        #: True if the other end has proved nothing and is served all the same: the cluster is being secured.
+        self.is_unproven = False
         #: True once bytes pass through unchanged.
         self.is_plain = False
         self._out = b""
@@ -105,7 +111,7 @@ class DialingChannel(ProofChannel):
         if self.is_plain:
             return data
         if data.startswith(OPEN_GREETING):
-            raise Unproven(IS_OPEN)
+            raise Unproven(IS_OPEN, is_open_daemon=True)
         try:
             reply, rest = self._dialer.receive(data)
         except HandshakeError as error:
@@ -120,9 +126,18 @@ class DialingChannel(ProofChannel):
 class ListeningChannel(ProofChannel):
     """The end that accepts the connection and demands the proof of a key."""
 
-    def __init__(self, who: Principal, cluster: str, key_of: KeyOf, nonce: bytes) -> None:
+    def __init__(
+        self,
+        who: Principal,
+        cluster: str,
+        key_of: KeyOf,
+        nonce: bytes,
+        admits_open: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`admits_open` returns True while callers without a proof are served, too."""
         super().__init__()
         self._proof = (who, cluster, key_of, nonce)
+        self._admits_open = admits_open
         self._listener: ListeningEnd | None = None
         self._first = b""
 
@@ -140,7 +155,7 @@ class ListeningChannel(ProofChannel):
             # The first bytes of the open protocol and of the handshake are alike.
             self._first = data = self._first + data
             if data.startswith(OPEN_GREETING):
-                raise Unproven(IS_SECURED, is_open_caller=True)
+                return self._admit_open(data)
             if OPEN_GREETING.startswith(data):
                 return b""
         try:
@@ -154,6 +169,14 @@ class ListeningChannel(ProofChannel):
             self.shown = ShownCredential(self._listener.peer, self._listener.number)
             self._out += self._finish(self._listener.peer)
         return rest
+
+    def _admit_open(self, data: bytes) -> bytes:
+        """Return the plain bytes of a caller without a proof. Raise Unproven unless such callers are served, too."""
+        if not self._admits_open():
+            raise Unproven(IS_SECURED, is_open_caller=True)
+        self.is_plain = self.is_unproven = True
+        self._out += self._finish(NOBODY)
+        return data
 
 
 def address_of(host: object, port: object) -> str:

@@ -5,10 +5,15 @@
     ca.crt                 authorities whose certificates are accepted
     KIND.NAME.crt, .key    certificate of a daemon or user, and its key
     tls-on-every-port      says that every port of the cluster speaks TLS by these certificates
+    open-while-securing    says that callers and peers without a proof are served, too
 
 With a certificate this process proves it, and accepts nothing but certificates: TLS both ways. Without one it proves
 keys (`coord.security.handshake`). Without `tls-on-every-port` certificates are for RPC alone, and the store, peers and
 admin ports have options of their own.
+
+`open-while-securing` is for the change of an open cluster to a secured one while it runs (`rk secure`). A daemon that
+finds the file when it starts proves its key to whoever asks for it, and serves the others as an open daemon does, until
+the file is gone. Credentials with a certificate ignore the file.
 
 Files are read again when they change: whoever rotates a secret need not restart a process. A file that other users can
 read is no secret, and is rejected.
@@ -40,6 +45,7 @@ AUTHORITY_FILE: Final = "ca.crt"
 CERTIFICATE_SUFFIX: Final = ".crt"
 _KEY_SUFFIX: Final = ".key"
 EVERY_PORT_FILE: Final = "tls-on-every-port"
+OPEN_TOO_FILE: Final = "open-while-securing"
 #: Purposes of tokens: a token for one kind of port is worth nothing at the other kind.
 FOR_ADMIN: Final = b"regionkeeper admin 1 "
 FOR_STORE: Final = b"regionkeeper store 1 "
@@ -71,12 +77,19 @@ class Credentials:
         self._problem = ""
         #: When this process's certificate and the newest authority expire; empty without a certificate.
         self._ends: dict[str, datetime.datetime] = {}
+        #: The file was there at the start, and has not been missed since.
+        self._is_securing = self.certificate is None and (directory / OPEN_TOO_FILE).exists()
         self._read()
 
     @property
     def problem(self) -> str:
         """Why the changed files cannot be used; "" if they can. Meanwhile the last usable ones are."""
         return self._problem
+
+    def is_securing(self) -> bool:
+        """Return True while callers and peers without a proof are served, too. Once False, it stays False."""
+        self._is_securing = self._is_securing and (self.directory / OPEN_TOO_FILE).exists()
+        return self._is_securing
 
     def certificate_ends(self) -> dict[str, datetime.datetime]:
         """Return when this process's certificate ("own") and the newest authority ("authority") expire."""
@@ -124,7 +137,9 @@ class Credentials:
         self._refresh()
         if self._contexts is not None:
             return TlsChannel(self._contexts[0], is_server=True)
-        return ListeningChannel(self.principal, self.cluster, self._key_of, os.urandom(NONCE_BYTES))
+        return ListeningChannel(
+            self.principal, self.cluster, self._key_of, os.urandom(NONCE_BYTES), admits_open=self.is_securing
+        )
 
     def token(self, purpose: bytes = FOR_ADMIN) -> str:
         """Return the token that this principal sends to admin ports (`coord.security.admin`), "" without a key.

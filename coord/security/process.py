@@ -67,6 +67,12 @@ def tls_files() -> TlsFiles | None:
     return None if credentials is None else credentials.tls_files()
 
 
+def is_securing() -> bool:
+    """Return True while this process also serves callers and peers without a proof (`coord.security.credentials`)."""
+    credentials = own()
+    return credentials is not None and credentials.is_securing()
+
+
 def secret_part_of_store_token(who: str) -> tuple[ShownCredential, str] | None:
     """Return key and last part of the token for store nodes that begins with `who`, for instance `user:alice:1`."""
     credentials = own()

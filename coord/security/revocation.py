@@ -112,9 +112,14 @@ def learn(data: bytes) -> bool:
         return False
     _OwnRevocations.found = decode(data)
     _OwnRevocations.data = data
+    recheck()
+    return True
+
+
+def recheck() -> None:
+    """Close the connections that may not stand any more."""
     for watcher in list(_OwnRevocations.watchers):
         watcher.revocations_changed()
-    return True
 
 
 def watch(watcher: RevocationWatcher) -> None:

@@ -110,6 +110,7 @@ class NodeSettings:
             required=self.required_schemes,
             shown_by=self.shown_by,
             secret_part_of=self.secret_part_of,
+            is_securing=process.is_securing,
             monotonic_ms=monotonic_ms,
         )
 

@@ -34,6 +34,7 @@ class RevokedCredentials:
         self._has_led = False
         credentials = process.own()
         self._path = b"" if credentials is None else revocation.path_of(credentials.cluster).encode()
+        self._is_securing = process.is_securing()
 
     def tick(self) -> None:
         """Learn the list; a damaged one is left out."""
@@ -42,6 +43,9 @@ class RevokedCredentials:
         is_changed = False
         with contextlib.suppress(ValueError):
             is_changed = revocation.learn(bytes(znode.data or b"") if znode is not None else b"")
+        if self._is_securing and not process.is_securing():
+            self._is_securing, is_changed = False, True
+            log.info("clients and peers without a proof are served no longer")
         if is_changed:
             self._clients.close_revoked()
             self._links.close_revoked()

@@ -25,6 +25,7 @@ from coord.peers.reactor import TurnReactor, install
 from coord.peers.stream import listening_socket
 from coord.raft.core import RaftConfig
 from coord.raft.membership import Configuration, decode_configuration
+from coord.security import process
 from coord.server.admin.backup import Backups
 from coord.server.admin.four_letter import FourLetterWords
 from coord.server.admin.readiness import Readiness
@@ -120,7 +121,9 @@ class Service:
         gc.set_threshold(*GC_THRESHOLDS)
         settings = self.settings
         disk = self._take_directory()
-        self._guard = PeerGuard(OsEntropy().token, secret=settings.peer_secret, tls=settings.peer_tls)
+        self._guard = PeerGuard(
+            OsEntropy().token, secret=settings.peer_secret, tls=settings.peer_tls, is_securing=process.is_securing
+        )
         listening = self._open_listeners()
         peer_socket = self._bind(settings.peer_address, "peer") if settings.peer_address is not None else None
         trace = None

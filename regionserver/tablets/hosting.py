@@ -239,7 +239,8 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
     """Return the factory for a server's tablets; `died` is called when the process must end."""
     system = os_system()
     assert settings.peer_address is not None, "without a peer address a server takes no tablets"
-    guard = PeerGuard(OsEntropy().token, secret=settings.peer_secret, tls=settings.peer_tls or process.tls_files())
+    tls = settings.peer_tls or process.tls_files()
+    guard = PeerGuard(OsEntropy().token, secret=settings.peer_secret, tls=tls, is_securing=process.is_securing)
     if guard.is_open() and not is_loopback(settings.host):
         log.warn("the peer port accepts unauthenticated connections; set --peer-secret-file or peer certificates")
 

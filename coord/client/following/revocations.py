@@ -16,6 +16,8 @@ from coord.security import process, revocation
 
 log = Logger()
 
+#: Interval between looks whether callers without a proof may still be served, while they are.
+SECURING_S: Final = 0.5
 #: File of the data directory with the list as last read.
 FILE: Final = "revoked.json"
 
@@ -28,6 +30,10 @@ class FollowedRevocations:
         credentials = process.own()
         self._kept = KeptValue(directory / FILE, "the list of revoked credentials")
         self._followed: FollowedZnode | None = None
+        self._reactor = reactor
+        self._looking: Any = None
+        if process.is_securing():
+            self._look()
         if credentials is None or not credentials.cluster:
             return
         path = revocation.path_of(credentials.cluster)
@@ -44,6 +50,16 @@ class FollowedRevocations:
         """Follow no more."""
         if self._followed is not None:
             self._followed.stop()
+        if self._looking is not None and self._looking.active():
+            self._looking.cancel()
+
+    def _look(self) -> None:
+        """Close the connections without a proof once the cluster has been secured (`rk secure --finish`)."""
+        if process.is_securing():
+            self._looking = self._reactor.callLater(SECURING_S, self._look)
+        else:
+            log.info("callers and peers without a proof are served no longer")
+            revocation.recheck()
 
     def _seen(self, data: bytes, _version: int, _began_s: float) -> None:
         try:

@@ -59,25 +59,30 @@ class Authenticator:
         required: Iterable[str] = (),
         shown_by: Callable[[str], ShownCredential | None] = lambda _: None,
         secret_part_of: Callable[[str], tuple[ShownCredential, str] | None] | None = None,
+        is_securing: Callable[[], bool] = lambda: False,
         monotonic_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """`token(n)` returns n unpredictable bytes; `super_digest` is `user:base64 of SHA-1`, "" for no superuser.
 
         `required` has the schemes of which a connection must prove one; empty: none. `shown_by` returns the key that a
         token comes from, `secret_part_of` the key and the last part of the token that begins with this text; None:
-        there are no tokens. `monotonic_ms` is the audit log's clock.
+        there are no tokens. `is_securing` returns True while connections without a required proof are served, too.
+        `monotonic_ms` is the audit log's clock.
         """
         self._token = token
         self._super_digest = super_digest.encode()
         self._sasl_users = sasl_users or {}
         self._shown_by = shown_by
         self._secret_part_of = secret_part_of
+        self._is_securing = is_securing
         self._required = frozenset(scheme.encode() for scheme in required)
         self.audit = AuditLog(monotonic_ms)
 
     def begin(self, connection: Connection) -> None:
         """Decide whether a connection whose session begins may send requests."""
         connection.is_admitted = not self._required or (X509 in self._required and bool(connection.certificate))
+        connection.is_unproven = not connection.is_admitted
+        connection.is_admitted = connection.is_admitted or self._is_securing()
 
     def refused(self, connection: Connection) -> None:
         """Write the audit line of a request before the required proof."""
@@ -86,6 +91,7 @@ class Authenticator:
     def _proved(self, connection: Connection, scheme: bytes) -> None:
         if scheme in self._required:
             connection.is_admitted = True
+            connection.is_unproven = False
 
     def auth(self, connection: Connection, scheme: bytes, credential: bytes) -> list[Identity] | None:
         """Return the identities that an auth packet proves, [] if the session has them already, None if it is

@@ -126,6 +126,8 @@ class Connection:
         self.shown: list[ShownCredential] = []
         #: The client has proved an identity of a required scheme, or none is required. Set when the session begins.
         self.is_admitted = True
+        #: The client has not proved an identity of a required scheme. It is served while the cluster is being secured.
+        self.is_unproven = False
         #: The SASL exchange begun last.
         self.sasl: SaslServer | None = None
         #: Requests that followed the connect request before the session was open.

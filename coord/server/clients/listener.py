@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from coord.env import Clock
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Stream, tune
-from coord.security import revocation
+from coord.security import process, revocation
 from coord.security.tls_channel import revoked_peer
 from coord.server.clients.connection import ClientTransport, Connection
 from coord.server.clients.pipeline import Pipeline
@@ -212,6 +212,8 @@ class ClientStream(Stream, ClientTransport):
         """Return why a credential that the client has shown is worth nothing any more, "" if all are valid."""
         if self.tls is not None and (why := revoked_peer(self.tls)):
             return why
+        if self.connection.is_unproven and self.connection.is_admitted and not process.is_securing():
+            return "it has proved no identity, and the cluster is secured now"
         known = revocation.known()
         return next((why for one in self.connection.shown if (why := known.objection(one))), "")
 

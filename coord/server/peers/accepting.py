@@ -153,7 +153,7 @@ class Acceptor:
         """Close the connections of peers whose certificates are revoked."""
         guard = self.context.guard
         for accepted in list(self._accepted.values()):
-            why = guard.revoked(accepted.tls) if guard is not None else ""
+            why = (guard.revoked(accepted.tls) if guard is not None else "") or accepted.unproven()
             if why:
                 log.warn("closing the connection from node {peer}: {why}", peer=accepted.peer, why=why)
                 accepted.fail(why)

@@ -121,9 +121,10 @@ class PeerLinks:
         """Close the links with peers whose certificates are revoked."""
         guard = self._context.guard
         for link in list(self._links.values()):
-            why = guard.revoked(link.stream.tls) if guard is not None and link.stream is not None else ""
-            if why and link.stream is not None:
-                link.stream.fail(why)
+            if link.stream is not None:
+                why = (guard.revoked(link.stream.tls) if guard is not None else "") or link.stream.unproven()
+                if why:
+                    link.stream.fail(why)
         self.acceptor.close_revoked()
 
     def follow(self, addresses: dict[int, Address]) -> None:

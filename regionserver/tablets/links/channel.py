@@ -170,6 +170,8 @@ def _introduce(channel: Channel, own: OwnServer, server: str) -> None:
     if handshake is not None:
         channel.send(framing.CHALLENGE, handshake.challenge()[HEAD.size :])
         kind, body = channel.receive()
+        if kind == framing.REFUSED and own.guard is not None:
+            own.guard.refused(own.names(server), bytes(body).decode(errors="replace"))
         _check_accepted(kind, body)
         channel.send(framing.PROOF, handshake.prove(kind, bytes(body))[HEAD.size :])
     channel.send(hellos.COPY, own.hello(server)[HEAD.size :])

@@ -34,7 +34,7 @@ from twisted.logger import Logger
 
 from coord.env import Rng
 from coord.peers.accepting import AcceptedPeer, PeerListener
-from coord.peers.dialing import FrameQueue
+from coord.peers.dialing import DialedPeer, FrameQueue
 from coord.peers.guard import PeerGuard
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Address
@@ -131,9 +131,11 @@ class TabletLinks:
         guard = self._own.guard
         if guard is None:
             return
-        streams = [link.stream for link in self._links.values() if link.stream is not None]
-        for stream in (*streams, *self._accepted.values()):
-            why = guard.revoked(stream.tls)
+        found: list[DialedPeer | AcceptedPeer] = [
+            link.stream for link in self._links.values() if link.stream is not None
+        ]
+        for stream in [*found, *self._accepted.values()]:
+            why = guard.revoked(stream.tls) or stream.unproven()
             if why:
                 stream.fail(why)
 

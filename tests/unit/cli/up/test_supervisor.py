@@ -191,6 +191,22 @@ def test_control_socket_lists_kills_and_starts(tmp_path: Path) -> None:
         assert restarted.pid == state.pid
 
 
+def test_other_command_lines_hold_from_the_next_start_on(tmp_path: Path) -> None:
+    """`rk secure` sees which daemons still run by the former ones."""
+    with supervised(tmp_path, {"a": SLEEPER}, control=True) as (found, _):
+        with pytest.raises(CliError, match="no daemon 'begin'"):
+            ask(tmp_path, ControlRequest("secure", "begin"))
+        found._secure = lambda _: ({"a": [sys.executable, "-c", SLEEPER, "more"]}, {})
+        found.start("a")
+        log_says(tmp_path, "a", "ready")
+        (state,) = ask(tmp_path, ControlRequest("secure", "begin"))
+        assert not state.is_current
+        ask(tmp_path, ControlRequest("kill", "a", signal.SIGKILL))
+        eventually(lambda: not ask(tmp_path, ControlRequest("list"))[0].pid, DEADLINE_S, "its end")
+        (state,) = ask(tmp_path, ControlRequest("start", "a"))
+        assert state.is_current
+
+
 def test_nobody_to_ask_says_so(tmp_path: Path) -> None:
     """There is no `rk up` in that directory."""
     with pytest.raises(UnreachableError, match="no `rk up` runs"):

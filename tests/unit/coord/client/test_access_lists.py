@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coord.client.access_lists import AccessLine, AccessVerdict, compare, describe
+from coord.client.access_lists import AccessLine, AccessVerdict, compare, describe, has_credential
 
 DAEMONS = AccessLine(31, "digest", "rk:abc=")
 OPERATORS = AccessLine(1, "x509", "CN=ops")
@@ -33,6 +33,21 @@ WANTED = [DAEMONS, OPERATORS]
 def test_every_difference_has_a_name(found: list[AccessLine], judged: AccessVerdict) -> None:
     """The order of lines does not count, and lines of one identity add up."""
     assert compare(found, WANTED) is judged
+
+
+def test_everybody_may_do_what_is_wanted_of_everybody() -> None:
+    """While a cluster is being secured, clients without a credential may read."""
+    reading = [*WANTED, AccessLine(1, "world", "anyone")]
+    assert compare(reading, reading) is AccessVerdict.RIGHT
+    assert compare([*WANTED, EVERYONE], reading) is AccessVerdict.OPEN
+    assert compare(WANTED, reading) is AccessVerdict.UNREADABLE
+
+
+def test_a_daemon_has_the_credential_whatever_others_may() -> None:
+    """Its registration is open while the cluster is being secured."""
+    assert has_credential([*WANTED, EVERYONE], WANTED)
+    assert not has_credential([EVERYONE], WANTED)
+    assert not has_credential([EVERYONE], [OPERATORS])
 
 
 def test_who_sees_no_digests_judges_what_everybody_may() -> None:

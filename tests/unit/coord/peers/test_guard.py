@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coord.errors import RemoteProtocolError
 from coord.peers import framing
-from coord.peers.guard import NONCE_BYTES, Handshake, PeerGuard, PeerNames
+from coord.peers.guard import NO_PROOF, NO_SECRET, NONCE_BYTES, Handshake, PeerGuard, PeerNames
 from coord.server.peers import codec
 
 SECRET = b"0123456789abcdef"
@@ -164,3 +164,21 @@ def test_guard_without_settings_is_open() -> None:
     assert guard.dialing() is None
     assert guard.engine(is_server=True) is None
     assert not PeerGuard(bytes, secret=SECRET).is_open()
+
+
+def test_a_link_without_a_proof_stands_while_the_cluster_is_being_secured() -> None:
+    """A peer without the secret is dialed without a proof, once after each of its rejections."""
+    is_securing = [True]
+    guard = PeerGuard(bytes, secret=SECRET, is_securing=lambda: is_securing[0])
+    assert guard.dialing(NAMES) is not None
+    guard.refused(NAMES, "is cut off")
+    assert guard.dialing(NAMES) is not None
+    guard.refused(NAMES, NO_SECRET)
+    assert guard.dialing(NAMES) is None
+    assert guard.dialing(NAMES) is not None
+    assert guard.unproven(None) == ""
+    is_securing[0] = False
+    guard.refused(NAMES, NO_SECRET)
+    assert guard.dialing(NAMES) is not None
+    assert guard.unproven(None) == NO_PROOF
+    assert PeerGuard(bytes).unproven(None) == ""

@@ -1,0 +1,1 @@
+"""`rk secure`: an open cluster becomes a secured one while it runs."""

@@ -1,0 +1,102 @@
+"""The restart of the daemons of an `rk up`, one after the other, so that each gets the credentials made for it.
+
+Store nodes first, then masters, then region servers: a master needs the store that it finds, and a server finds the
+master wherever it runs. The next daemon is restarted when the last one is ready and the regions are at rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cli.common.errors import CliError
+from cli.common.local import MASTER, SERVER, STORE, LocalCluster
+from cli.up.control import ControlRequest, DaemonState, ask
+from coord.rpc.blocking import call_blocking
+from coord.rpc.wire import RpcError
+from regions import messages
+
+#: How long a daemon may take to end, and then to be ready while its regions come to rest.
+STOP_S: Final = 30.0
+READY_S: Final = 120.0
+_PAUSE_S: Final = 0.1
+_ASK_S: Final = 2.0
+
+
+def outdated(states: list[DaemonState]) -> list[DaemonState]:
+    """Return the daemons that run by a command line without the credentials, in the order of their restarts."""
+    return [one for one in states if not one.is_current]
+
+
+def restart_all(data_dir: Path, local: LocalCluster, say: Callable[[str], None]) -> list[str]:
+    """Restart each daemon that is outdated; `say` shows progress. Return their names. Raise CliError."""
+    active = _active(local)
+    left = sorted(outdated(ask(data_dir, ControlRequest("list"))), key=lambda one: _place(one, active))
+    for number, one in enumerate(left, 1):
+        say(f"{one.name}: restarting with credentials ({number} of {len(left)})")
+        _restart(data_dir, one)
+        _await(lambda daemon=one: is_ready(daemon), READY_S, f"{one.name} is not ready")  # type: ignore[misc]
+        _await(lambda: is_at_rest(local), READY_S, f"the regions did not come to rest after {one.name}")
+    return [one.name for one in left]
+
+
+def _place(one: DaemonState, active: messages.MasterStatus | None) -> tuple[int, bool]:
+    """Return the place of a daemon in the order: the active master is the last one, so that one failover is enough."""
+    return (STORE, MASTER, SERVER).index(one.role), active is not None and active.active == one.address
+
+
+def _restart(data_dir: Path, one: DaemonState) -> None:
+    if one.pid:
+        ask(data_dir, ControlRequest("kill", one.name, signal.SIGTERM))
+        _await(lambda: not _state(data_dir, one.name).pid, STOP_S, f"{one.name} did not end")
+    ask(data_dir, ControlRequest("start", one.name))
+
+
+def _state(data_dir: Path, name: str) -> DaemonState:
+    return next(one for one in ask(data_dir, ControlRequest("list")) if one.name == name)
+
+
+def _await(holds: Callable[[], bool], limit_s: float, trouble: str) -> None:
+    end_s = time.monotonic() + limit_s
+    while not holds():
+        if time.monotonic() > end_s:
+            raise CliError(
+                f"{trouble} within {limit_s:.0f} s; the daemons after it still run without credentials",
+                "`rk health` says what is wrong. `rk secure` goes on where it stopped.",
+            )
+        time.sleep(_PAUSE_S)
+
+
+def is_ready(one: DaemonState) -> bool:
+    """Return True if a daemon says that it can serve."""
+    host, _, port = one.admin.rpartition(":")
+    caller = http.client.HTTPConnection(host, int(port), timeout=_ASK_S)
+    with contextlib.closing(caller), contextlib.suppress(OSError, http.client.HTTPException):
+        caller.request("GET", "/ready")
+        return caller.getresponse().status == http.HTTPStatus.OK
+    return False
+
+
+def is_at_rest(local: LocalCluster) -> bool:
+    """Return True if a master is active, all servers are with it, and every region of them is open."""
+    found = _active(local)
+    if found is None:
+        return False
+    is_open = found.open >= found.replicas - found.resting - found.parked
+    return is_open and not found.rit and not found.unusable and found.servers >= len(local.servers)
+
+
+def _active(local: LocalCluster) -> messages.MasterStatus | None:
+    """Return the figures of the active master, None if none answers."""
+    for one in local.masters:
+        host, _, port = one.address.rpartition(":")
+        with contextlib.suppress(RpcError):
+            found = call_blocking((host, int(port)), messages.GetMasterStatus(), _ASK_S, expect=messages.MasterStatus)
+            if found.role == "active":
+                return found
+    return None

@@ -1,0 +1,105 @@
+"""`rk secure`: an open cluster becomes a secured one while it runs and serves clients without credentials."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from cli.common.local import CERTS_DIR
+from coord.errors import SESSION_CLOSED_REQUIRE_SASL_AUTH
+from coord.rpc.blocking import call_blocking
+from coord.rpc.wire import Code, RpcError
+from coord.security import process
+from coord.security.credentials import OPEN_TOO_FILE
+from coord.wire import opcodes as op
+from coord.wire import records as r
+from regions import messages as ms
+from regionserver.client.client import connect
+from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
+from tests.support.helpers import eventually
+from tests.support.rawclient import RawClient
+
+pytestmark = pytest.mark.e2e
+
+_SHAPE = ("--store-nodes", "3", "--masters", "1", "--servers", "3", "--regions", "2", "--table", "t")
+_CALL_S = 30.0
+
+
+class Visitor:
+    """A client without credentials that puts and gets rows until it is stopped."""
+
+    def __init__(self, store: str) -> None:
+        self.done = 0
+        self.failed: list[str] = []
+        self._store = store
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with connect(self._store, timeout_s=_CALL_S) as client:
+            while not self._ended.is_set():
+                value = str(self.done).encode()
+                try:
+                    client.put("t", "alice", value)
+                    assert client.get("t", "alice") == value
+                except Exception as error:  # any failure is the finding
+                    self.failed.append(repr(error))
+                self.done += 1
+
+
+def _json(up: LocalUp, *words: str) -> dict[str, object]:
+    ran = run_rk(*words, "--json", "--data-dir", str(up.data_dir))
+    assert ran.returncode == 0, (ran.stdout, ran.stderr, up.said())
+    found: dict[str, object] = json.loads(ran.stdout)
+    return found
+
+
+def _address(up: LocalUp) -> tuple[str, int]:
+    host, _, port = json.loads((up.data_dir / "cluster.json").read_text())["masters"][0]["address"].rpartition(":")
+    return host, int(port)
+
+
+def test_an_open_cluster_becomes_a_secured_one_while_clients_use_it(tmp_path: Path) -> None:
+    """Every daemon gets credentials by a restart of its own, and no request of a client without credentials fails.
+    `--finish` then shuts such clients out."""
+    with local_up(tmp_path / "up", *_SHAPE, "--insecure", "--base-port", str(free_base_port())) as up:
+        up.event("up")
+        marker = up.data_dir / CERTS_DIR / OPEN_TOO_FILE
+        process.use(None)  # as a client that has no credentials
+        planned = _json(up, "secure", "--dry-run")
+        assert (len(planned["restarted"]), planned["changed"]) == (7, 0)  # type: ignore[arg-type]
+        assert not marker.exists()
+        store = json.loads((up.data_dir / "cluster.json").read_text())["store"]
+        visitor = Visitor(store)
+        eventually(lambda: visitor.done > 0 or visitor.failed, what="the first row")
+        secured = _json(up, "secure")
+        before = visitor.done
+        eventually(lambda: visitor.done > before + 10 or visitor.failed, what="rows beside secured daemons")
+        visitor.stop()
+        assert not visitor.failed
+        assert secured["restarted"] == planned["restarted"]
+        assert (secured["masters"], secured["servers"], secured["failed"], secured["door"]) == (1, 3, [], "open")
+        assert call_blocking(_address(up), ms.GetMasterStatus(), _CALL_S, expect=ms.MasterStatus).role == "active"
+        finished = _json(up, "secure", "--finish")
+        assert (finished["failed"], finished["door"], marker.exists()) == ([], "closed", False)
+        with pytest.raises(RpcError) as refused:
+            call_blocking(_address(up), ms.GetMasterStatus(), _CALL_S, expect=ms.MasterStatus)
+        assert refused.value.code == Code.UNAUTHENTICATED
+        stranger = RawClient(store.partition(",")[0])
+        assert stranger.hello(r.ConnectRequest(0, 4000, 0, bytes(16))) is not None
+        err, _ = stranger.ask(op.OP_EXISTS, r.encode_path_watch(b"/", False)) or (0, b"")
+        assert err == SESSION_CLOSED_REQUIRE_SASL_AUTH
+        stranger.close()
+        got = run_rk("get", "t", "alice", "--data-dir", str(up.data_dir))
+        assert got.returncode == 0, got.stderr
+        assert run_rk("fsck", "--data-dir", str(up.data_dir)).returncode == 0
+        assert _json(up, "secure")["changed"] == 0
