@@ -30,7 +30,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from twisted.internet.interfaces import IListeningPort
-from twisted.internet.protocol import connectionDone
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
@@ -53,10 +53,13 @@ log = Logger()
 IDLE_S: Final = 60
 #: Seconds from a connect, or from the first byte of a further request, to the last byte of the request.
 REQUEST_S_MAX: Final = 5.0
-#: Connections of all callers, without streams. Probes and scrapers need a handful.
-CONNECTIONS_MAX: Final = 64
+#: Connections of all callers, without streams. Probes and scrapers need a handful. Room for half requests, which cost
+#: little, keeps a crowd of them from being closed and opened again in a circle.
+CONNECTIONS_MAX: Final = 256
 #: Connections from one address, without streams. Probes of a local cluster share an address.
-CONNECTIONS_PER_ADDRESS_MAX: Final = 32
+CONNECTIONS_PER_ADDRESS_MAX: Final = 192
+#: Connections that the kernel keeps until they are accepted. Beyond it, a newcomer tries again after a second.
+BACKLOG: Final = 1024
 #: Answers without end at the same time, such as streams of events to open pages.
 STREAMS_MAX: Final = 32
 #: Interval between searches for late requests, while a request is unfinished.
@@ -74,9 +77,13 @@ _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
 _STRANGE_HOST: Final = b"This port does not answer to that host name: use its address, or name it with --admin-name.\n"
 _UNAUTHORIZED: Final = 401
+_SECURING: Final = "callers without a proof are served, too, until `rk secure --finish`"
 #: Where a browser keeps the token of its user, after `/?token=…`.
 _COOKIE: Final = b"rk_token"
 _BEARER: Final = "Bearer "
+_HEAD_END: Final = b"\r\n\r\n"
+#: Bytes of a first request's head before twisted decides about it: twisted's own limit of one line.
+_HEAD_BYTES_MAX: Final = 16_384
 #: What a browser without a token gets instead of the front. The form sends `/?token=…`.
 _LOGIN: Final = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>RegionKeeper</title>
 <meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
@@ -126,8 +133,13 @@ class AdminHttp:
         }
 
     def _with_certificates(self, answer: tuple[bool, Mapping[str, object]]) -> tuple[bool, Mapping[str, object]]:
-        """Return the answer with certificates that soon expire among its degradations: a restart would not help."""
-        found = [] if self._credentials is None else self._credentials.expiring()
+        """Return the answer with certificates that soon expire, and callers without a proof that are still served,
+        among its degradations: a restart would not help."""
+        if self._credentials is None:
+            return answer
+        found = self._credentials.expiring()
+        if self._credentials.is_securing():
+            found = [*found, _SECURING]
         if not found:
             return answer
         healthy, facts = answer
@@ -137,7 +149,7 @@ class AdminHttp:
 
     def listen(self, reactor: ListeningReactor, host: str, port: int) -> IListeningPort:
         """Serve on `host`:`port` (0: any free port). Raise twisted's CannotListenError if the port is in use."""
-        return reactor.listenTCP(port, self.site(reactor), interface=host)
+        return reactor.listenTCP(port, self.site(reactor), BACKLOG, interface=host)
 
     def site(self, reactor: Any) -> WrappingFactory:
         """Return a Twisted factory of the pages, without TLS if the daemon has none."""
@@ -328,52 +340,114 @@ class _AdminPhase(enum.Enum):
     STREAMING = "streaming"
 
 
-class _AdminConnection(ProtocolWrapper):
-    """A connection, between the socket and twisted's HTTP."""
+class _Crowd:
+    """Connections by what they are doing; in each phase those that entered it first come first."""
 
-    def __init__(self, factory: _Bounded, wrapped: Any, address: str) -> None:
-        super().__init__(factory, wrapped)  # type: ignore[arg-type]
+    def __init__(self) -> None:
+        self._phases: dict[_AdminPhase, dict[_AdminConnection, None]] = {phase: {} for phase in _AdminPhase}
+
+    def move(self, connection: _AdminConnection, before: _AdminPhase | None, after: _AdminPhase | None) -> None:
+        """Note that a connection has gone from one phase to another one; None: it does not exist then."""
+        if before is not None:
+            self._phases[before].pop(connection, None)
+        if after is not None:
+            self._phases[after][connection] = None
+
+    def among(self, phase: _AdminPhase) -> Collection[_AdminConnection]:
+        """Return the connections in a phase, oldest first."""
+        return self._phases[phase].keys()
+
+    def count(self) -> int:
+        """Return the number of connections that are no streams."""
+        return sum(len(found) for phase, found in self._phases.items() if phase is not _AdminPhase.STREAMING)
+
+    def oldest_waiting(self) -> _AdminConnection | None:
+        """Return the connection that gives way first, None if all are being answered."""
+        for phase in (_AdminPhase.UNFINISHED, _AdminPhase.IDLE):
+            for one in self._phases[phase]:
+                return one
+        return None
+
+
+class _AdminConnection(ProtocolWrapper):
+    """A connection, between the socket and twisted's HTTP.
+
+    Twisted's protocol is made when the head of the first request is complete: until then a connection costs little
+    more than its socket, so a crowd of half requests costs neither time nor much memory.
+    """
+
+    def __init__(self, factory: _Bounded, address: str, peer: Any) -> None:
+        super().__init__(factory, None)  # type: ignore[arg-type]
         self._bounds = factory
+        self._peer = peer
+        self._head = b""
         self.address = address
-        self.phase = _AdminPhase.UNFINISHED
+        self.phase: _AdminPhase | None = None
         #: The request that is answered without end.
         self.stream: Any = None
         #: Time of the connect, or of the first byte of an unfinished request.
-        self.since = factory.reactor.seconds()
+        self.since = 0.0
+        self._enter(_AdminPhase.UNFINISHED)
+
+    def _enter(self, phase: _AdminPhase) -> None:
+        if phase is _AdminPhase.UNFINISHED:
+            self.since = self._bounds.reactor.seconds()
+        before, self.phase = self.phase, phase
+        self._bounds.moved(self, before, phase)
+
+    def logPrefix(self) -> str:
+        """Return the name of this kind of connection."""
+        return "admin"
+
+    def makeConnection(self, transport: Any) -> None:
+        """Wait for the first request."""
+        Protocol.makeConnection(self, transport)  # type: ignore[no-untyped-call]
 
     def dataReceived(self, data: bytes) -> None:
-        """Note the beginning of a further request."""
-        if self.phase is _AdminPhase.IDLE:
-            self.phase = _AdminPhase.UNFINISHED
-            self.since = self._bounds.reactor.seconds()
-            self._bounds.watch()
+        """Note the beginning of a further request; pass on what belongs to whole heads of requests."""
+        if self.wrappedProtocol is None:
+            self._head += data
+            # Twisted answers heads that are too long.
+            if _HEAD_END not in self._head and len(self._head) < _HEAD_BYTES_MAX:
+                return
+            data, self._head = self._head, b""
+            self.wrappedProtocol = self._bounds.wrappedFactory.buildProtocol(self._peer)
+            super().makeConnection(self.transport)
+        elif self.phase is _AdminPhase.IDLE:
+            self._enter(_AdminPhase.UNFINISHED)
         super().dataReceived(data)  # type: ignore[no-untyped-call]
 
     def request_complete(self) -> None:
         """Note that the whole request has arrived."""
-        self.phase = _AdminPhase.ANSWERING
+        self._enter(_AdminPhase.ANSWERING)
 
     def answered(self) -> None:
         """Note the end of the answer."""
-        self.phase = _AdminPhase.IDLE
+        self._enter(_AdminPhase.IDLE)
 
     def begin_stream(self, request: Any) -> bool:
         """Count this connection among the streams, if there is room."""
-        if self._bounds.count(_AdminPhase.STREAMING) >= STREAMS_MAX:
+        if self._bounds.streams() >= STREAMS_MAX:
             return False
-        self.phase, self.stream = _AdminPhase.STREAMING, request
+        self.stream = request
+        self._enter(_AdminPhase.STREAMING)
         return True
 
     def give_way(self) -> None:
         """Close at once."""
-        self._bounds.forget(self)
+        self._forget()
         transport: Any = self.transport
         transport.abortConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Forget this connection."""
-        self._bounds.forget(self)
-        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+        self._forget()
+        if self.wrappedProtocol is not None:
+            super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+    def _forget(self) -> None:
+        before, self.phase = self.phase, None
+        self._bounds.moved(self, before, None)
 
 
 class _Bounded(WrappingFactory):
@@ -384,43 +458,46 @@ class _Bounded(WrappingFactory):
     def __init__(self, reactor: Any, site: Site) -> None:
         super().__init__(site)  # type: ignore[no-untyped-call]
         self.reactor = reactor
-        #: Open connections, oldest first.
-        self._connections: dict[_AdminConnection, None] = {}
+        self._all = _Crowd()
+        self._by_address: dict[str, _Crowd] = {}
         self._sweep_due: float | None = None
 
     def buildProtocol(self, addr: Any) -> Any:
         """Return a protocol for a new connection, or None if all others are being answered; twisted then closes it."""
         address = str(getattr(addr, "host", ""))
-        counted = [one for one in self._connections if one.phase is not _AdminPhase.STREAMING]
-        own = [one for one in counted if one.address == address]
-        for most, found in ((CONNECTIONS_PER_ADDRESS_MAX, own), (CONNECTIONS_MAX, counted)):
-            if len(found) >= most:
-                waiting = [one for one in found if one.phase in (_AdminPhase.UNFINISHED, _AdminPhase.IDLE)]
-                if not waiting:
+        own = self._by_address.get(address)
+        for most, crowd in ((CONNECTIONS_PER_ADDRESS_MAX, own), (CONNECTIONS_MAX, self._all)):
+            if crowd is not None and crowd.count() >= most:
+                oldest = crowd.oldest_waiting()
+                if oldest is None:
                     return None
-                # min returns the first, which is the oldest.
-                min(waiting, key=lambda one: one.phase is _AdminPhase.IDLE).give_way()
+                oldest.give_way()
                 break
-        connection = _AdminConnection(self, self.wrappedFactory.buildProtocol(addr), address)
-        self._connections[connection] = None
-        self.watch()
-        return connection
+        return _AdminConnection(self, address, addr)
 
-    def count(self, phase: _AdminPhase) -> int:
-        """Return the number of connections in this phase."""
-        return sum(one.phase is phase for one in self._connections)
+    def moved(self, connection: _AdminConnection, before: _AdminPhase | None, after: _AdminPhase | None) -> None:
+        """Note what a connection is doing now; None: it is closed."""
+        if before is after:
+            return
+        own = self._by_address.setdefault(connection.address, _Crowd())
+        self._all.move(connection, before, after)
+        own.move(connection, before, after)
+        if after is _AdminPhase.UNFINISHED:
+            self._watch()
+        elif after is None and not own.count() and not own.among(_AdminPhase.STREAMING):
+            del self._by_address[connection.address]
 
-    def forget(self, connection: _AdminConnection) -> None:
-        """Remove a connection that has ended, or is about to."""
-        self._connections.pop(connection, None)
+    def streams(self) -> int:
+        """Return the number of streams."""
+        return len(self._all.among(_AdminPhase.STREAMING))
 
     def close_streams(self, is_rejected: Callable[[Any], bool]) -> None:
         """Close the streams whose requests are rejected now."""
-        for one in list(self._connections):
-            if one.phase is _AdminPhase.STREAMING and is_rejected(one.stream):
+        for one in list(self._all.among(_AdminPhase.STREAMING)):
+            if is_rejected(one.stream):
                 one.give_way()
 
-    def watch(self) -> None:
+    def _watch(self) -> None:
         """Search for late requests after a while."""
         if self._sweep_due is None:
             self._sweep_due = self.reactor.seconds() + SWEEP_S
@@ -431,8 +508,10 @@ class _Bounded(WrappingFactory):
         # After a pause of this process, requests may wait in the kernel.
         was_stopped = self._sweep_due is None or now - self._sweep_due > SWEEP_S
         self._sweep_due = None
-        for one in list(self._connections):
-            if one.phase is _AdminPhase.UNFINISHED and not was_stopped and now - one.since >= REQUEST_S_MAX:
-                one.give_way()
-        if self.count(_AdminPhase.UNFINISHED):
-            self.watch()
+        unfinished = self._all.among(_AdminPhase.UNFINISHED)
+        for one in list(unfinished):
+            if was_stopped or now - one.since < REQUEST_S_MAX:
+                break
+            one.give_way()
+        if unfinished:
+            self._watch()

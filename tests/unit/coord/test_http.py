@@ -124,6 +124,22 @@ class AdminPort(SynchronousTestCase):
         assert [one.disconnecting for _, one in held] == [True] + [False] * (len(held) - 1)
         assert not other.disconnecting
 
+    def test_a_half_request_costs_no_protocol(self) -> None:
+        """A crowd of half requests is a crowd of sockets, and the rest of a head makes a request of each.
+
+        Fails if `_AdminConnection` makes twisted's protocol before the head is complete.
+        """
+        made: list[Any] = []
+        build = self.site.wrappedFactory.buildProtocol
+        self.site.wrappedFactory.buildProtocol = lambda addr: made.append(addr) or build(addr)  # type: ignore[func-returns-value]
+        channel, answer = self.connect()
+        for part in (b"GET /health HT", b"TP/1.0\r\nhost: x\r\n", b"a: b\r\n"):
+            channel.dataReceived(part)
+        assert made == []
+        channel.dataReceived(b"\r\n")
+        assert len(made) == 1
+        assert b"200 OK" in answer.value()
+
     def test_the_bound_in_all_holds_for_many_addresses(self) -> None:
         """The oldest unfinished connection gives way before one that idles between two requests."""
         idle = self.connect("10.0.1.1")
