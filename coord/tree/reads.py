@@ -70,8 +70,9 @@ if IS_COMPILED:
 
 Answer = tuple[int, bytes]
 
-#: Bytes of values and listings after which a multiRead reads no further part. One frame can name many large znodes.
-MULTI_READ_BYTES_MAX: Final = 4 << 20
+#: Bytes of values and listings in the answer to a multiRead, unless its first part is longer. One frame can name many
+#: large znodes, and other clients wait while they are copied. ZooKeeper's own clients take no longer answer.
+MULTI_READ_BYTES_MAX: Final = 1 << 20
 _pack_i32: Final = I32.pack
 _OK_HEADER: Final = (i32(OP_GET_DATA) + b"\0" + i32(OK), i32(OP_GET_CHILDREN) + b"\0" + i32(OK))
 _MULTI_END: Final = i32(OP_ERROR) + b"\1" + i32(-1)
@@ -162,12 +163,14 @@ def get_all_children_number(tree: DataTree, path: bytes, session: Session) -> An
 def multi_read(tree: DataTree, body: bytes, at: int, end: int, session: Session) -> Answer:
     """Perform multiRead: getData and getChildren; errors are parts of the reply.
 
-    A part after MULTI_READ_BYTES_MAX bytes is not read: its error is ThrottledOp, and the client asks for it again. The
-    first part is always read, so every request gets on.
+    A value that does not fit into MULTI_READ_BYTES_MAX is not read, and neither are the parts behind it: their error is
+    ThrottledOp, and the client asks for them again. The first part is always read, so every request gets on.
     """
     parts: list[bytes] = []
     left = MULTI_READ_BYTES_MAX
     for op in decode_multi(body, at, end):
+        if parts and op.opcode == OP_GET_DATA and _value_bytes(tree, op.path) > left:
+            left = 0
         if left <= 0 and op.opcode in (OP_GET_DATA, OP_GET_CHILDREN):
             err, reply = THROTTLED_OP, b""
             header = b""
@@ -187,6 +190,12 @@ def multi_read(tree: DataTree, body: bytes, at: int, end: int, session: Session)
         parts.append(reply)
     parts.append(_MULTI_END)
     return OK, b"".join(parts)
+
+
+def _value_bytes(tree: DataTree, path: bytes) -> int:
+    """Return the length of a znode's value, 0 for an unknown path."""
+    node = tree.nodes.get(path)
+    return 0 if node is None or node.data is None else len(node.data)
 
 
 def who_am_i(session: Session) -> Answer:
