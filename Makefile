@@ -162,8 +162,13 @@ sbom: .venv-audit/installed  ## write dist/regionkeeper.cdx.json: what is instal
 	@mkdir -p dist
 	$(AUDIT)/cyclonedx-py requirements constraints.lock --output-reproducible --of JSON -o dist/regionkeeper.cdx.json
 
-audit: .venv-audit/installed  ## known vulnerabilities of the pinned packages; fails if the database cannot be asked
+ifdef ADVISORIES
+audit: $(VENV)/installed-dev
+	$(BIN)/python -m tests.support.advisories $(ADVISORIES)
+else
+audit: .venv-audit/installed  ## known vulnerabilities of the pinned packages: asks https://pypi.org; offline: ADVISORIES=all.zip (SECURITY.md)
 	$(AUDIT)/pip-audit --strict --disable-pip -r constraints.lock
+endif
 
 dist: $(VENV)/installed-dev $(VENV)/compiled sbom  ## sdist, wheel of this platform, and wheel that runs interpreted everywhere, in dist/
 	$(BIN)/python -c "from setuptools.build_meta import build_sdist; build_sdist('dist')" > /dev/null
