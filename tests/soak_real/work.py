@@ -13,7 +13,7 @@ from typing import Final
 from coord.errors import CoordError
 from coord.rpc.server import RpcError
 from regions import messages as ms
-from regionserver.client import RegionClient
+from regionserver.client import DataError, RegionClient
 from tests.e2e.masters import Cluster
 from tests.support.helpers import eventually
 
@@ -57,7 +57,7 @@ class Rows:
                 else:
                     self._client.get(TABLE, key)
                 self.counts["rows"] += 1
-            except CoordError:
+            except DataError:
                 self.counts["rows failed"] += 1
 
 
@@ -87,7 +87,7 @@ class Work:
             self.counts[act()] += 1
         except RpcError as error:
             self.counts[f"refused: {error.code}"] += 1
-        except (CoordError, AssertionError) as error:
+        except (CoordError, DataError, AssertionError) as error:
             self.counts[f"failed: {type(error).__name__}"] += 1
 
     def _table(self) -> str:
