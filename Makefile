@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-page soak-real soak-tablets kill-points power-cuts torture fuzz mutated-frames bench bench-plan bench-security bench-spark bench-store bench-tablets clean dist docs lock install-locked sbom audit
+.PHONY: help up install installed ready lint tidy test test-browser test-compat test-spark test-drills test-monitoring test-upgrade soak soak-cluster soak-page soak-real soak-splits soak-tablets kill-points power-cuts torture fuzz mutated-frames bench bench-plan bench-security bench-spark bench-store bench-tablets clean dist docs lock install-locked sbom audit
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -108,6 +108,7 @@ test-drills: $(VENV)/installed-dev $(VENV)/compiled  ## each drill DRILL_RUNS (5
 
 SOAK_MINUTES ?= 60
 SOAK_PROCESSES ?= 1
+SPLITS_MINUTES ?= 10
 soak: $(VENV)/installed-dev  ## simulate fresh seeds for SOAK_MINUTES (60) on SOAK_PROCESSES (1); names the failing ones
 	$(BIN)/python -m tests.sim.store.soak --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
 
@@ -116,6 +117,9 @@ soak-cluster: $(VENV)/installed-dev  ## simulate whole clusters from fresh seeds
 
 soak-real: $(VENV)/installed-dev $(VENV)/compiled  ## a real cluster under DDL, moves and kills for SOAK_MINUTES (60): what grows for ever? SOAK="--seed 7" for options
 	$(BIN)/python -m tests.soak_real --minutes $(SOAK_MINUTES) $(SOAK)
+
+soak-splits: $(VENV)/installed-dev $(VENV)/compiled  ## random splits and merges under clients and kills for SPLITS_MINUTES (10); SPLITS="--no-kills" for options
+	$(BIN)/python -m tests.soak_splits --minutes $(SPLITS_MINUTES) $(SPLITS)
 
 CUTS ?= 1000
 power-cuts: $(VENV)/installed-dev  ## simulate CUTS (1000) power cuts on the files of a tablet's rows; make test does 100

@@ -284,12 +284,17 @@ class Replay:
                 self.fault = f"entry {entry.term}/{entry.index} follows {self.term}/{self.index}"
             if entry.kind == NORMAL:
                 self.machine.apply_batch(entry.data)
-            elif entry.kind == CONFIG:
-                self._apply_members(entry)
-            elif entry.kind == LEVEL:
-                self._raise_level(entry)
+            else:
+                self.apply_other(entry)
             self.index, self.term, self.entry = entry.index, entry.term, entry
             yield entry
+
+    def apply_other(self, entry: LogItem) -> None:
+        """Apply an entry that holds no commands of clients."""
+        if entry.kind == CONFIG:
+            self._apply_members(entry)
+        elif entry.kind == LEVEL:
+            self._raise_level(entry)
 
     def _raise_level(self, entry: LogItem) -> None:
         try:
