@@ -17,6 +17,7 @@ from coord.rpc.wire import Code, RpcError
 from regions.messages import FORBIDDEN, NO_LEASE, WRONG_SERVER
 from regions.records.model import RegionRecord, TableRecord
 from regions.records.znodes import CorruptZnode
+from regionserver.client.locator import NoRegion
 from regionserver.client.store import StoreSilentError
 from regionserver.kv.messages import SCHEMA_CHANGED, SUPERSEDED, WRONG_REGION
 from regionserver.request_gate import FENCED, NOT_SERVING
@@ -124,7 +125,7 @@ def store_errors(table: str, key: str) -> Iterator[None]:
     """Turn errors of the store into Unavailable."""
     try:
         yield
-    except StoreSilentError as error:
+    except (StoreSilentError, NoRegion) as error:
         raise Unavailable(f"{table}: {key!r}: {error}") from error
     except KazooException as error:
         raise Unavailable(f"{table}: {key!r}: {words_of(error)}") from error

@@ -3,6 +3,10 @@
 A table's regions are the children of one znode. Their names follow the order of their keys, so a binary search finds
 the region of a key with a dozen reads in a table of any size. The cache may be outdated at any time. Servers check the
 opening that a request names, so an outdated entry costs a round trip and nothing else.
+
+Records of replaced regions stay in the store for days, and a table that is often split has more of them than regions.
+So what is known of a table's regions is kept when the names are read again, and a region that was replaced, which it
+stays for ever, is looked at once. A new client reads several records at a time when it meets a replaced one.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import bisect
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kazoo.client import KazooClient
@@ -32,17 +36,26 @@ from regionserver.client.store import READ_TIMEOUT_S, StoreReader
 
 #: How often the names of a table's regions are read at most, if regions are split or merged while the records are read.
 LISTINGS_MAX: Final = 5
+#: Records that are read at a time at most, behind a replaced region.
+AHEAD_MAX: Final = 64
+
+
+class NoRegion(Exception):  # noqa: N818 - named after what it reports
+    """Raised if no region of a table holds a key: its record is lost, or the regions change faster than they are
+    read."""
 
 
 class _Table:
     """The cached part of a table: the names of its regions in order, and the records read so far."""
 
-    def __init__(self, record: TableRecord, names: list[str]) -> None:
+    def __init__(self, record: TableRecord, names: list[str], known: Mapping[str, RegionRecord]) -> None:
+        """`known`: records that were read before, perhaps outdated."""
         self.record = record
-        self.names = names
-        self.regions: dict[str, RegionRecord] = {}
+        self.regions = {name: known[name] for name in names if name in known}
+        #: Names of the regions in order, without those that are known to be replaced.
+        self.names = [name for name in names if name not in known or not known[name].is_replaced]
         #: Start keys of the cached regions, in order, with the regions' names.
-        self.starts: list[tuple[str, str]] = []
+        self.starts = sorted((one.start_key, name) for name, one in self.regions.items() if not one.is_replaced)
 
 
 class RegionLocator:
@@ -56,6 +69,8 @@ class RegionLocator:
         self._layout = layout
         self._lock = threading.Lock()
         self._tables: dict[str, _Table] = {}
+        #: Tables whose names are to be read again.
+        self._former: dict[str, _Table] = {}
         self._servers: dict[str, ServerRecord] = {}
         #: Id of the cluster; "" until `learn_cluster` has read it.
         self.cluster_id = ""
@@ -84,21 +99,24 @@ class RegionLocator:
         return None if found is None else found.record
 
     def region_of(self, table: str, key: str, *, until_s: float | None = None) -> RegionRecord | None:
-        """Return the region that holds `key`, perhaps outdated; None for an unknown table."""
+        """Return the region that holds `key`, perhaps outdated; None for an unknown table. Raise NoRegion."""
         end_s = _end(until_s)
         found = self._table(table, end_s)
         return None if found is None else self.region_at(table, place(key, found.record.hash_buckets), until_s=end_s)
 
     def region_at(self, table: str, placed: str, *, until_s: float | None = None) -> RegionRecord | None:
-        """Return the region that holds a placed key (`regions/records/partitioning.py`); None for an unknown table."""
+        """Return the region that holds a placed key (`regions/records/partitioning.py`); None for an unknown table.
+
+        Raise NoRegion if no region of the table holds the key.
+        """
         end_s = _end(until_s)
         for _ in range(LISTINGS_MAX):
             found = self._table(table, end_s)
             region = None if found is None else self._region_at(found, placed, end_s)
             if found is None or region is not None:
                 return region
-            self.forget(table)  # the names are older than a split or merge
-        return None
+            self.outdated(table)
+        raise NoRegion(f"no region of {table} holds the key: rk fsck shows whether its record is lost")
 
     def _region_at(self, found: _Table, key: str, end_s: float) -> RegionRecord | None:
         with self._lock:
@@ -122,7 +140,7 @@ class RegionLocator:
             there = self._all(found, end_s)
             if is_whole(there):
                 break
-            self.forget(table)  # a region was split or merged since the names were read
+            self.outdated(table)
         return there
 
     def _all(self, found: _Table, end_s: float) -> list[RegionRecord]:
@@ -173,6 +191,14 @@ class RegionLocator:
         """Drop a table from the cache."""
         with self._lock:
             self._tables.pop(table, None)
+            self._former.pop(table, None)
+
+    def outdated(self, table: str) -> None:
+        """Note that a table's regions were split or merged since their names were read. Known records are kept."""
+        with self._lock:
+            found = self._tables.pop(table, None)
+            if found is not None:
+                self._former[table] = found
 
     def server(self, uuid: str, start_code: int, *, until_s: float | None = None) -> ServerRecord | None:
         """Return the registration of one start of a server; None if this start is not registered."""
@@ -217,7 +243,10 @@ class RegionLocator:
         except (NoNodeError, ValueError):
             return None
         with self._lock:
-            return self._tables.setdefault(name, _Table(record, names))
+            former = self._former.pop(name, None)
+            is_same = former is not None and former.record.table_id == table_id
+            made = _Table(record, names, former.regions if former is not None and is_same else {})
+            return self._tables.setdefault(name, made)
 
     def _read(self, table: _Table, region_id: str, end_s: float) -> RegionRecord | None:
         path = self._layout.region(table.record.table_id, region_id)
@@ -231,6 +260,15 @@ class RegionLocator:
     def _known(self, table: _Table, at: int, end_s: float) -> RegionRecord | None:
         name = table.names[at]
         return table.regions.get(name) or self._read(table, name, end_s)
+
+    def _read_ahead(self, table: _Table, at: int, count: int, end_s: float) -> None:
+        """Read the unknown records among the next `count` names, all at once. Damaged ones stay unknown."""
+        folder = self._layout.table_regions(table.record.table_id)
+        unknown = [name for name in table.names[at : at + count] if name not in table.regions]
+        values = self._store.get_many([f"{folder}/{name}" for name in unknown], end_s) if unknown else {}
+        for path, data in values.items():
+            with contextlib.suppress(CorruptZnode):
+                self._remember(table, decode_region(data, path))
 
     def _remember(self, table: _Table, record: RegionRecord) -> None:
         with self._lock:
@@ -249,8 +287,12 @@ class RegionLocator:
             middle = at = (low + high) // 2
             try:
                 record = self._known(table, middle, end_s)
+                ahead = 1
                 while record is not None and record.is_replaced and at < high:
                     at += 1  # only the names of regions that are not replaced are in the order of their keys
+                    if table.names[at] not in table.regions:
+                        ahead = min(2 * ahead, AHEAD_MAX)
+                        self._read_ahead(table, at, min(ahead, high + 1 - at), end_s)
                     record = self._known(table, at, end_s)
             except CorruptZnode:
                 break
@@ -262,7 +304,9 @@ class RegionLocator:
                 high = middle - 1
             else:
                 low = at + 1
-        for name in table.names:
+        for at, name in enumerate(table.names):
+            if at % AHEAD_MAX == 0:
+                self._read_ahead(table, at, AHEAD_MAX, end_s)
             try:
                 record = table.regions.get(name) or self._read(table, name, end_s)
             except CorruptZnode as error:

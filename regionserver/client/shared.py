@@ -42,7 +42,7 @@ from regionserver.client.errors import (
     require,
     words_of,
 )
-from regionserver.client.locator import RegionLocator
+from regionserver.client.locator import NoRegion, RegionLocator
 from regionserver.client.store import StoreSilentError
 from regionserver.kv.messages import WRONG_REGION
 from regionserver.request_gate import NOT_SERVING, Place
@@ -104,6 +104,8 @@ class SharedCalls:
                 return self._attempt(place, region, request, expect, attempt_s, deadline_s)
             except RpcError as error:
                 problem = error
+            except NoRegion as error:
+                problem = RpcError(NOT_SERVING, str(error))
             except StoreSilentError as error:
                 problem = RpcError(Code.UNREACHABLE, str(error))
             except KazooException as error:
@@ -179,7 +181,7 @@ class SharedCalls:
                 self.locator.refresh_server(tried.server, until_s=until_s)
             now = self.locator.refresh(table, region.region_id, until_s=until_s)
             if now is not None and now.is_replaced:
-                self.locator.forget(table)  # it was split or merged: the next attempt finds its daughters
+                self.locator.outdated(table)  # it was split or merged: the next attempt finds its daughters
                 return True
             is_closed = now is not None and Place.of(now) is None
             if is_closed and self.locator.is_disabled(table, until_s=until_s):

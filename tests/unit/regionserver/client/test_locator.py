@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from kazoo.exceptions import NoNodeError
 
+from regions.assign.resharding.daughters import merged, split_at
 from regions.records import znodes as layout
 from regions.records.model import RegionRecord, TableRecord, TabletState
 from regions.records.partitioning import is_whole
 from regions.records.znodes import Layout
-from regionserver.client.locator import RegionLocator
+from regionserver.client.locator import NoRegion, RegionLocator
 from regionserver.client.store import StoreReader
 
 PATHS = Layout("/rk")
@@ -23,7 +24,9 @@ class Store(StoreReader):
             PATHS.name("rows"): b"t",
             PATHS.table("t"): layout.encode(TableRecord("t", "rows")),
         }
+        #: Records read, and round trips for them.
         self.reads = 0
+        self.trips = 0
         #: Regions that are replaced as soon as the names have been read: (parents, daughters).
         self.later: list[tuple[list[RegionRecord], list[RegionRecord]]] = []
 
@@ -40,13 +43,17 @@ class Store(StoreReader):
     def get(self, path: str, until_s: float) -> bytes:
         """Return a znode."""
         self.reads += 1
+        self.trips += 1
         if path not in self.znodes:
             raise NoNodeError
         return self.znodes[path]
 
     def get_many(self, paths: object, until_s: float) -> dict[str, bytes]:
         """Return znodes."""
-        return {one: self.get(one, until_s) for one in paths if one in self.znodes}  # type: ignore[attr-defined]
+        trips = self.trips + 1
+        found = {one: self.get(one, until_s) for one in paths if one in self.znodes}  # type: ignore[attr-defined]
+        self.trips = trips
+        return found
 
     def children(self, path: str, until_s: float) -> list[str]:
         """Return the names, and split or merge what is to be split or merged later."""
@@ -130,9 +137,62 @@ def test_the_keys_of_a_merged_region_are_found_by_binary_search(store: Store) ->
         assert made.reads < 20, key
 
 
+@pytest.fixture
+def busy() -> Store:
+    """Return a store with a table that was split and merged 400 times; all former regions are still recorded."""
+    made = Store()
+    last = region("t.0", "", "")
+    made.add(last)
+    for _ in range(200):
+        halves = split_at(last, "m")
+        made.replace([last], list(halves))
+        last = merged(*halves)
+        made.replace(list(halves), [last])
+    made.replace([last], list(split_at(last, "m")))
+    return made
+
+
+def test_the_regions_of_a_table_that_is_often_split_are_found_in_few_round_trips(busy: Store) -> None:
+    """By a new client. Without `_read_ahead` it reads 600 records one after the other."""
+    for key in ("c", "x"):
+        busy.trips = 0
+        assert RegionLocator(busy, PATHS).region_of("rows", key) is not None
+        assert busy.trips < 40, key
+
+
+def test_what_is_known_of_a_table_is_kept_when_a_region_was_split(busy: Store) -> None:
+    """Only the new records are read. With `forget` in place of `outdated` all are read again."""
+    locator = RegionLocator(busy, PATHS)
+    low, high = locator.regions("rows") or []
+    busy.replace([high], list(split_at(high, "t")))
+    busy.reads = 0
+    found = locator.refresh("rows", high.region_id)
+    assert found is not None
+    assert found.is_replaced
+    locator.outdated("rows")
+    assert located(locator, "x") == split_at(high, "t")[1].region_id
+    assert busy.reads < 8
+    assert located(locator, "a") == low.region_id
+    assert locator.region_count("rows") == 3
+
+
+def test_a_table_of_the_same_name_is_another_one(store: Store) -> None:
+    """Nothing of the former one is kept."""
+    locator = RegionLocator(store, PATHS)
+    assert located(locator, "c") == "t.0"
+    locator.outdated("rows")
+    store.znodes[PATHS.name("rows")] = b"u"
+    store.znodes[PATHS.table("u")] = layout.encode(TableRecord("u", "rows"))
+    store.znodes[PATHS.region("u", "t.0")] = layout.encode(RegionRecord("u", "t.0", "", ""))
+    found = locator.region_of("rows", "c")
+    assert found is not None
+    assert found.table_id == "u"
+
+
 def test_a_table_with_a_hole_is_returned_with_its_hole(store: Store) -> None:
-    """The search for the missing region ends."""
+    """The search for the missing region ends, and the error does not say that there is no table."""
     del store.znodes[PATHS.region("t", "t.0")]
     locator = RegionLocator(store, PATHS)
     assert locator.regions("rows") == [HIGH]
-    assert locator.region_of("rows", "c") is None
+    with pytest.raises(NoRegion, match="no region of rows holds the key"):
+        locator.region_of("rows", "c")
