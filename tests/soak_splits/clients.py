@@ -17,7 +17,7 @@ KEYS: Final = 8_000
 #: Longest pause between two calls of a client.
 PAUSE_S: Final = 0.02
 #: Calls that take longer are kept, with their key.
-SLOW_S: Final = 0.02
+SLOW_S: Final = 0.05
 #: Time limit of a call: a call that fails within it is a fault.
 CALL_S: Final = 120.0
 
