@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from coord.raft.messages import FOLLOWER, Ready
+from coord.raft.quorum import majority
 from regions.records.members import MemberRole
 from regionserver.tablets.copying.messages import CopySource, SeenReplica, StartTabletCopy
 from regionserver.tablets.disk.layout import block_path, meta_path
@@ -281,10 +282,14 @@ class Story:
         if replica is None or replica.number == 0 or world.checks[tablet].members[replica.number].is_burned:
             return True  # number 0: the number of the damaged files is not known any more
         sound = {one.name for one in world.sound_members(tablet) if one is not server}
-        return all(
-            sum(servers_of(config)[voter] in sound for voter in config.voters) > len(config.voters) // 2
-            for config in world.configs_in_force(tablet)
-        )
+        for config in world.configs_in_force(tablet):
+            places = servers_of(config)
+            # A leader that has not yet noticed the loss of a newcomer may promote it: a majority needs one voter more.
+            is_newcomer = any(places[member] == server.name for member in config.pre_voters)
+            needed = majority(len(config.voters) + is_newcomer)
+            if sum(places[voter] in sound for voter in config.voters) < needed:
+                return False
+        return True
 
     def _lose_disk(self) -> None:
         """A server comes back with an empty disk: its numbers are burned."""
