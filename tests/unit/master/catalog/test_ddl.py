@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
+from master.catalog import tables
 from master.catalog.ddl import alter
+from master.leadership.fence import Fence
 from master.plans.bulk import PLANS_KEPT
 from regions import messages as ms
 from regions.messages.ddl import AlterTable, CreateTable, DdlRequest, contents_digest
@@ -22,6 +24,7 @@ from regions.records.model import (
     PlanState,
     RegionRecord,
     RegionState,
+    RequestRecord,
     TableIntent,
     TableRecord,
     TableState,
@@ -254,6 +257,29 @@ def test_the_next_master_returns_the_one_result(tmp_path: Path, what: str, answe
     answer = following.ask(request)
     assert isinstance(answer, ms.Tables), answer
     whole(following, what)
+
+
+@pytest.mark.parametrize("what", list(ALL))
+def test_a_write_that_arrives_after_the_look_for_it_is_the_one_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """OC-06: the store refuses the repeated request, but because of its own earlier write; the client gets the result.
+
+    Fails if `_perform_once` raises the refusal.
+    """
+    bench = Bench(tmp_path)
+    request = ALL[what]
+    assert isinstance(bench.ask(request), ms.Tables)
+    look, missed = tables.find_request, [None]
+
+    async def find(fence: Fence, request_id: str) -> RequestRecord | None:
+        return missed.pop() if missed else await look(fence, request_id)
+
+    monkeypatch.setattr(tables, "find_request", find)
+    answer = bench.ask(request)
+    assert isinstance(answer, ms.Tables), answer
+    whole(bench, what)
+    assert not missed
 
 
 def whole(bench: Bench, what: str) -> None:
