@@ -1,7 +1,7 @@
 """The destination of a copy: one thread fetches rows and log, and carries out steps 2 to 5 (`disk/steps.py`).
 
     source's term and members   ->  consensus metadata merged                                 step 2
-    chunks of rows              ->  data/<tablet>.<generation>.mdb, checked, synced, steady   step 3
+    chunks of rows              ->  data/<tablet>.<generation>.mdb, checked, steady           step 3
     members at the rows' entry  ->  consensus metadata, slot begun there
     chunks of entries           ->  the slot, durable                                         step 4
                                     superblock READY                                          step 5
@@ -19,7 +19,6 @@ from typing import Final, NamedTuple, TypeVar
 
 from coord import kill_points
 from coord.errors import CoordError, RemoteProtocolError, StorageError
-from regionserver.storage.directory import sync_folder
 from regionserver.tablets.copying import merge, wire
 from regionserver.tablets.copying.jobs import Job
 from regionserver.tablets.copying.merge import SourceMeta
@@ -77,6 +76,8 @@ class CopySteps(NamedTuple):
     dial: Callable[[], Channel]
     #: Carries out steps on files, in order; each is durable on return.
     carry_out: Callable[[Sequence[steps.Effect]], None]
+    #: Carries out steps on files that may become durable in any order; all of them are on return.
+    carry_out_at_once: Callable[[Sequence[steps.Effect]], None]
     #: Moves the job to another state. Does not wait until others see it.
     enter: Callable[[CopyState, str], None]
     wall_ms: Callable[[], int]
@@ -136,7 +137,7 @@ class CopyThread:
         raise CopyFailed("the source serves as many copies as it may")
 
     def _fetch_rows(self, channel: Channel) -> RowsState:
-        """Receive the rows, sync them, and check them. Step 3."""
+        """Receive the rows, check them, and make them durable. Step 3."""
         plan = self._plan
         self._host.enter(CopyState.ROWS, "")
         path = os.fspath(plan.space.directory / rows_path(plan.block.tablet, plan.block.generation))
@@ -146,7 +147,6 @@ class CopyThread:
             sent = self._receive_rows(channel, rows)
             kill_points.reached("rows received")
             rows.sync()
-            sync_folder(os.path.dirname(path))
             kill_points.reached("rows synced")
             self._check()
             self._host.enter(CopyState.CHECKING, "")
@@ -176,15 +176,19 @@ class CopyThread:
         begins = self._ask(channel, wire.FetchLog(index, term), wire.LogBegins)
         assert begins is not None, "an answer that must not wait"
         meta = self._merged(SourceMeta(*_fields(begins)))
-        host.carry_out(steps.copy_slot(block, plan.slot, meta, index, term))
+        # Nothing of them counts before the superblock is READY, so they become durable with the first entries.
+        waiting = steps.copy_slot(block, plan.slot, meta, index, term)
         last_index, last_term = index, term
         while True:
             chunk = self._next(channel, wire.LogSent)
             if isinstance(chunk, wire.LogSent):
                 break
             entries = wire.decode_entries(chunk.data, last_index)
-            host.carry_out([steps.FillSlot(plan.slot, block.generation, entries)])
+            host.carry_out_at_once([*waiting, steps.FillSlot(plan.slot, block.generation, entries)])
+            waiting = []
             last_index, last_term = entries[-1].index, entries[-1].term
+        if waiting:
+            host.carry_out_at_once(waiting)
         if (chunk.last_index, chunk.last_term) != (last_index, last_term):
             raise CopyFailed(f"the log was received up to entry {last_index}, it was sent up to {chunk.last_index}")
         why = merge.log_objection(plan.memory, last_term, last_index)

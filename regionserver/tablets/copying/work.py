@@ -310,6 +310,7 @@ class CopyWork:
         steps = CopySteps(
             dial=lambda: self._links.dial_copy(source.uuid, (source.host, source.peer_port)),
             carry_out=self._steps.carry_out,
+            carry_out_at_once=self._steps.carry_out_at_once,
             enter=lambda state, reason: self._calls.post(lambda: self._enter(job, state, reason)),
             wall_ms=self._clock.wall_ms,
         )

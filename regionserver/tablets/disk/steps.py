@@ -7,8 +7,8 @@ effect is durable before the next one begins. Repeating an effect does nothing.
     deletion    folder in the quarantine -> copy of the superblock -> superblock DELETED (the point of no return)
                 -> copy of the consensus metadata -> log exported, slot dropped -> rows moved              (TC-11)
     burning     as a deletion; the superblock keeps no memory
-    copying     superblock COPYING -> consensus metadata merged -> rows received, synced and checked -> consensus
-                metadata of the rows' entry -> slot begun there -> log behind the rows -> superblock READY      (TC-13)
+    copying     superblock COPYING -> consensus metadata merged -> rows received, checked and synced -> consensus
+                metadata of the rows' entry, slot begun there, log behind the rows -> superblock READY          (TC-13)
     giving up   partial files removed -> superblock DELETED with the kept memory
     forgetting  superblock removed -> consensus metadata removed
 

@@ -204,8 +204,8 @@ class FilesWork:
 class _WaitingStep:
     """A step of one copy that waits for the files' thread."""
 
-    def __init__(self, effect: steps.Effect) -> None:
-        self.effect = effect
+    def __init__(self, effects: Sequence[steps.Effect]) -> None:
+        self.effects = effects
         self.error: Exception | None = None
         self.ended = threading.Event()
 
@@ -229,26 +229,30 @@ class SharedSteps:
     def carry_out(self, effects: Sequence[steps.Effect]) -> None:
         """Carry out steps of one copy, on its thread; each is durable before the next. Raise StorageError, OSError."""
         for effect in effects:
-            step = _WaitingStep(effect)
-            with self._lock:
-                self._waiting.append(step)
-                is_first = len(self._waiting) == 1
-            if is_first:
-                self._submit(self._run)
-            while not step.ended.wait(_LOOK_S):
-                if self._has_ended():
-                    raise StorageError("the server ends")
-            if step.error is not None:
-                raise step.error
+            self.carry_out_at_once([effect])
+
+    def carry_out_at_once(self, effects: Sequence[steps.Effect]) -> None:
+        """Carry out steps of one copy that may become durable in any order. Raise StorageError, OSError."""
+        step = _WaitingStep(effects)
+        with self._lock:
+            self._waiting.append(step)
+            is_first = len(self._waiting) == 1
+        if is_first:
+            self._submit(self._run)
+        while not step.ended.wait(_LOOK_S):
+            if self._has_ended():
+                raise StorageError("the server ends")
+        if step.error is not None:
+            raise step.error
 
     def _run(self) -> None:
         """Carry out what waits, on the files' thread."""
         with self._lock:
             taken, self._waiting = self._waiting, []
-        error = self._error_of([step.effect for step in taken])
+        error = self._error_of([effect for step in taken for effect in step.effects])
         for step in taken:
             # Whose step has failed? To repeat the others does nothing, or does what was not begun.
-            step.error = error if error is None or len(taken) == 1 else self._error_of([step.effect])
+            step.error = error if error is None or len(taken) == 1 else self._error_of(step.effects)
             step.ended.set()
 
     def _error_of(self, effects: Sequence[steps.Effect]) -> Exception | None:

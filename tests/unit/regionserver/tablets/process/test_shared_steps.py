@@ -38,16 +38,18 @@ class Files:
 class Copy(threading.Thread):
     """A copy that carries out steps."""
 
-    def __init__(self, files: Files, *names: str) -> None:
+    def __init__(self, files: Files, *names: str, at_once: bool = False) -> None:
         super().__init__(daemon=True)
         self._files = files
+        self._at_once = at_once
         self._names = names
         self.error: Exception | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self._files.steps.carry_out([RemoveFile(name) for name in self._names])
+            steps = self._files.steps
+            (steps.carry_out_at_once if self._at_once else steps.carry_out)([RemoveFile(name) for name in self._names])
         except StorageError as error:
             self.error = error
 
@@ -74,6 +76,20 @@ def test_steps_that_wait_together_are_carried_out_together_and_each_copy_in_orde
     files.work()
     assert first.ended() is None
     assert files.batches == [["a1", "b1"], ["a2"]]
+
+
+def test_steps_whose_order_does_not_matter_wait_once() -> None:
+    """Fails if `carry_out_at_once` carries them out one after the other, as `carry_out` does."""
+    files = Files()
+    first = Copy(files, "a1", "a2", at_once=True)
+    wait_for(files, 1)
+    files.failing = "b1"
+    second = Copy(files, "b1", "b2", at_once=True)
+    wait_for(files, 2)
+    files.work()
+    assert first.ended() is None
+    assert str(second.ended()) == "b1 is broken"
+    assert files.batches == [["a1", "a2", "b1", "b2"], ["a1", "a2"], ["b1", "b2"]]
 
 
 def test_a_step_that_fails_ends_its_own_copy_alone() -> None:
