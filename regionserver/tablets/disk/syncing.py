@@ -9,6 +9,7 @@ the file is written on.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,10 +42,15 @@ def sync_together(files: Sequence[DiskFile]) -> None:
         return
     threads = min(SYNC_THREADS, len(files))
     parts = [files[at::threads] for at in range(threads)]
-    with ThreadPoolExecutor(threads, "sync") as pool:
-        errors = [error for found in pool.map(_sync_all, parts) for error in found]
+    errors = [error for found in _threads().map(_sync_all, parts) for error in found]
     if errors:
         raise errors[0]
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """Return the threads of this process that sync files together. While copies run they are needed all the time."""
+    return ThreadPoolExecutor(SYNC_THREADS, "sync")
 
 
 def _sync_all(files: Sequence[DiskFile]) -> list[OSError]:

@@ -1,7 +1,8 @@
 """Rows copied while they are written: the source reads one state of the file, the destination makes it its own.
 
 LMDB writes the state at one moment into a pipe, on a thread of its own. Commits go on meanwhile. The file grows,
-because no page of that state is used again before the copy ends.
+because no page of that state is used again before the copy ends. A short file is written into memory instead, in one
+call: thread and pipe take several times as long as that.
 
 The destination receives and checks the file under its own name (`received.py`). The file's identity is the source's, so
 it is replaced before the rows are used.
@@ -21,11 +22,13 @@ import lmdb
 from regionserver.kv.layout import reserve_lock
 from regionserver.kv.pages import Damaged
 from regionserver.tablets.rows import environment
-from regionserver.tablets.rows.environment import IDENTITY_KEY, MAP_BYTES, RowsDisk, translated
+from regionserver.tablets.rows.environment import IDENTITY_KEY, MAP_BYTES, RowsDisk, RowsFile, translated
 from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed
 from regionserver.tablets.rows.state import Identity, RowsCount, RowsState
 from regionserver.tablets.rows.tablet_rows import TabletRows
 
+#: Files up to this many bytes are copied into memory before they are sent.
+AT_ONCE_BYTES: Final = 8 << 20
 #: Size of the pipe between LMDB's thread and the one that sends; the kernel's limit for users.
 _PIPE_BYTES: Final = 1 << 20
 
@@ -33,8 +36,11 @@ _PIPE_BYTES: Final = 1 << 20
 def copied_bytes(rows: TabletRows) -> int:
     """Return about how many bytes a hot copy has now. Raise RowsError."""
     with rows.using_file() as file:
-        info = file.env.info()
-        return int(file.page_bytes * (info["last_pgno"] + 1))
+        return _bytes_of(file)
+
+
+def _bytes_of(file: RowsFile) -> int:
+    return int(file.page_bytes * (file.env.info()["last_pgno"] + 1))
 
 
 def hot_copy(rows: TabletRows, chunk_bytes: int) -> Iterator[memoryview]:
@@ -44,6 +50,9 @@ def hot_copy(rows: TabletRows, chunk_bytes: int) -> Iterator[memoryview]:
     OSError.
     """
     with rows.using_file() as file:
+        if _bytes_of(file) <= AT_ONCE_BYTES:
+            yield from _copied_at_once(rows, file, chunk_bytes)
+            return
         reading, writing = os.pipe()
         with contextlib.suppress(OSError):
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -69,6 +78,18 @@ def hot_copy(rows: TabletRows, chunk_bytes: int) -> Iterator[memoryview]:
             raise failures[0]
 
 
+def _copied_at_once(rows: TabletRows, file: RowsFile, chunk_bytes: int) -> Iterator[memoryview]:
+    """Yield the chunks of a short file."""
+    fd = os.memfd_create("hot-copy", os.MFD_CLOEXEC)
+    try:
+        with translated(rows.path):
+            file.env.copyfd(fd)
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield from _chunks(fd, chunk_bytes, rows)
+    finally:
+        os.close(fd)
+
+
 def _chunks(reading: int, chunk_bytes: int, rows: TabletRows) -> Iterator[memoryview]:
     buffer = memoryview(bytearray(chunk_bytes))
     while True:
@@ -86,6 +107,14 @@ def _chunks(reading: int, chunk_bytes: int, rows: TabletRows) -> Iterator[memory
             return
 
 
+class _ArrivedDisk(RowsDisk):
+    """The disk of a file whose superblock is COPYING. A start removes the file, whether its steady point has a name or
+    not. So the names of both become durable together, when the steady point is in place."""
+
+    def sync_name(self, path: str) -> None:
+        """See `RowsDisk`."""
+
+
 def adopt(
     path: str,
     identity: Identity,
@@ -95,6 +124,8 @@ def adopt(
     progress: Callable[[], None] = lambda: None,
 ) -> RowsState:
     """Make a received and checked file that of `identity`, and make its steady point. Return its state.
+
+    The file and its name are durable on return.
 
     `counted`: the rows that the check has found in the file.
 
@@ -106,7 +137,7 @@ def adopt(
     with translated(path):
         _rename(path, identity, Identity(identity.tablet, source_generation))
     file, state = environment.open_existing(path, identity, progress)
-    rows = TabletRows(path, identity, boot, RowsDisk(), file, state, None)
+    rows = TabletRows(path, identity, boot, _ArrivedDisk(), file, state, None)
     try:
         if counted != (state.rows, state.size, state.digest):
             raise RowsFailed(

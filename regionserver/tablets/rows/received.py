@@ -1,8 +1,11 @@
 """A rows file that arrives from another server: written, synced, read back, checked.
 
     each chunk      written; its rows summed on another thread (leaf_sums.py); synced behind, while the next ones arrive
-    all is synced   each chunk read back: it has the checksum with which it was received
+    all is there    a long file is synced; each chunk read back: it has the checksum with which it was received
                     every page of the file's tree checked, and the sums of its leaf pages added
+
+Threads beside the one that receives gain time for a long file. For a short one they would only compete with the
+server's other work, so one thread does everything.
 
 A copy that differs from what the source's checksums and digest say is never used (S2 has no such check; TiKV #11746
 applied damaged copies).
@@ -24,9 +27,11 @@ from regionserver.tablets.rows.environment import ROWS, translated
 from regionserver.tablets.rows.state import RowsCount
 
 if TYPE_CHECKING:
-    from regionserver.tablets.rows.leaf_sums import LeafSums
+    from regionserver.tablets.rows.leaf_sums import LeafSums, Spread
 
 
+#: Files up to this many bytes have no threads of their own.
+ALONE_BYTES: Final = 8 << 20
 #: Chunks that wait for their sums; the thread that receives is stopped by more.
 _WAITING_MAX: Final = 4
 #: Threads of the check, whose work is the kernel's, the CRC's and the hash's: one reads back, the others hash.
@@ -41,8 +46,10 @@ class ReceivedRows:
         self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._behind = SyncBehind(self._fd)
+        #: The first chunks, while the file may be short.
+        self._first: list[bytes] = []
         #: Sums are Python's work, and receiving and writing the kernel's: they take no longer than the longer of both.
-        self._summing = ThreadPoolExecutor(1, "sums")
+        self._summing: ThreadPoolExecutor | None = None
         self._unsummed: deque[Future[None]] = deque()
         self._sums: LeafSums | None = None
         #: Bytes and CRC-32C of each chunk.
@@ -61,11 +68,20 @@ class ReceivedRows:
             at += os.pwrite(self._fd, memoryview(data)[at:], self.size + at)
         self.size += len(data)
         self._behind.wrote(len(data))
-        self._unsummed.append(self._summing.submit(self._sum, data))
+        self._first.append(data)
+        if self.size > ALONE_BYTES:
+            self._sum_beside()
+
+    def _sum_beside(self) -> None:
+        """Have the chunks that were received summed on another thread. Raise RowsFailed, also for earlier bytes."""
+        if self._summing is None:
+            self._summing = ThreadPoolExecutor(1, "sums")
+        self._unsummed += [self._summing.submit(self._sum, data) for data in self._first]
+        self._first.clear()
         self._wait_for_sums(_WAITING_MAX)
 
     def _sum(self, data: bytes) -> None:
-        """Sum the rows of a chunk, on the thread of the sums."""
+        """Sum the rows of a chunk."""
         with translated(self._path):
             if self._sums is None:
                 self._sums = _sums_of(data, self._path)
@@ -77,24 +93,39 @@ class ReceivedRows:
             self._unsummed.popleft().result()
 
     def sync(self) -> None:
-        """Make the file's content durable."""
-        self._behind.finish()
+        """Make the content of a long file durable.
+
+        A short one becomes durable with its steady point (`hot_copy.adopt`): each sync of a new file waits for the
+        file system's journal, as the log of this server does.
+        """
+        if self.size > ALONE_BYTES:
+            self._behind.finish()
 
     def check(self, progress: Callable[[], None]) -> RowsCount:
         """Read the file back, and return its rows; call `progress` regularly. Raise RowsFailed for damage."""
+        if self._summing is None:
+            with translated(self._path):
+                self._read_back(progress)
+                for data in self._first:
+                    self._sum(data)
+                return self._counted(progress)
         self._wait_for_sums(0)
         with translated(self._path), ThreadPoolExecutor(_CHECKING, "check") as pool:
             reading_back = pool.submit(self._read_back, progress)
             try:
-                # Damaged pages can lead LMDB outside its map, which kills the process. So pages are read without a map.
-                tree = Tree(self._fd, self._path, leaves_apart=ROWS)
-                tree.check(progress)
-                if self._sums is None:
-                    raise Damaged(f"{self._path} is empty")
-                return self._sums.total(tree, progress, pool.map)
+                return self._counted(progress, pool.map)
             finally:
                 # What the disk has changed explains everything else that the check finds.
                 reading_back.result()
+
+    def _counted(self, progress: Callable[[], None], spread: Spread = map) -> RowsCount:
+        """Check every page, and return the sum of all rows."""
+        # Damaged pages can lead LMDB outside its map, which kills the process. So pages are read without a map.
+        tree = Tree(self._fd, self._path, leaves_apart=ROWS)
+        tree.check(progress)
+        if self._sums is None:
+            raise Damaged(f"{self._path} is empty")
+        return self._sums.total(tree, progress, spread)
 
     def _read_back(self, progress: Callable[[], None]) -> None:
         at = 0
@@ -106,7 +137,8 @@ class ReceivedRows:
 
     def close(self) -> None:
         """Close the file."""
-        self._summing.shutdown(cancel_futures=True)
+        if self._summing is not None:
+            self._summing.shutdown(cancel_futures=True)
         self._behind.close()
         os.close(self._fd)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -11,6 +14,8 @@ from crc32c import crc32c
 from coord.rpc.wire import RpcError
 from regionserver.kv.pages import Damaged, Tree
 from regionserver.tablets.commands import DeleteRow, Operation, PutRow
+from regionserver.tablets.rows import environment
+from regionserver.tablets.rows import received as received_module
 from regionserver.tablets.rows.environment import ROWS
 from regionserver.tablets.rows.errors import RowsFailed
 from regionserver.tablets.rows.hot_copy import adopt
@@ -132,6 +137,13 @@ def test_the_error_names_the_page_and_the_row(tmp_path: Path) -> None:
         summed(path)
 
 
+@pytest.fixture(params=["one thread", "threads"])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receive files as short ones, and as long ones are received."""
+    if request.param == "threads":
+        monkeypatch.setattr(received_module, "ALONE_BYTES", -1)
+
+
 def received(path: Path, content: bytes) -> ReceivedRows:
     rows = ReceivedRows(str(path))
     for at in range(0, len(content), 1 << 16):
@@ -141,6 +153,7 @@ def received(path: Path, content: bytes) -> ReceivedRows:
     return rows
 
 
+@pytest.mark.usefixtures("threads")
 def test_a_received_file_is_written_as_it_was_sent(tmp_path: Path) -> None:
     state = filled(tmp_path / "source.mdb", 5)
     content = (tmp_path / "source.mdb").read_bytes()
@@ -153,6 +166,7 @@ def test_a_received_file_is_written_as_it_was_sent(tmp_path: Path) -> None:
     assert (tmp_path / "t1.2.mdb").read_bytes() == content
 
 
+@pytest.mark.usefixtures("threads")
 def test_what_is_read_back_must_be_what_was_received(tmp_path: Path) -> None:
     """A disk that changes a byte, even one that no page of the tree has."""
     filled(tmp_path / "source.mdb", 6)
@@ -169,12 +183,14 @@ def test_what_is_read_back_must_be_what_was_received(tmp_path: Path) -> None:
         rows.close()
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("content", [b"", b"x" * 100, b"x" * 100_000])
 def test_what_is_no_file_of_rows_is_refused(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(RowsFailed, match=r"t1\.2\.mdb"):
         received(tmp_path / "t1.2.mdb", content).check(lambda: None)
 
 
+@pytest.mark.usefixtures("threads")
 def test_a_file_that_ends_early_is_refused(tmp_path: Path) -> None:
     filled(tmp_path / "source.mdb", 7)
     content = (tmp_path / "source.mdb").read_bytes()
@@ -186,6 +202,7 @@ def test_a_file_that_ends_early_is_refused(tmp_path: Path) -> None:
         rows.close()
 
 
+@pytest.mark.usefixtures("threads")
 def test_a_check_of_long_rows_can_be_ended(tmp_path: Path) -> None:
     """Long values are hashed when the file is there, which takes a while; a canceled copy ends meanwhile."""
     filled(tmp_path / "source.mdb", 8, lengths=(5_000,))
@@ -217,3 +234,33 @@ def test_rows_that_are_not_those_of_the_stored_digest_are_not_adopted(tmp_path: 
     assert not (tmp_path / "t1.2.mdb.steady").exists()
     filled(tmp_path / "t1.3.mdb", 9)
     assert adopt(str(tmp_path / "t1.3.mdb"), Identity("t1", 3), 1, boot, found) == state
+
+
+def test_a_short_file_is_durable_before_its_steady_point_and_its_name_on_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sync of the rows, one of the point, one of the folder. Fails if `adopt` makes no point, or `RowsDisk.replace`
+    does not sync the folder."""
+    state = filled(tmp_path / "source.mdb", 9, lengths=(100, 5_000), entries=10)
+    path = tmp_path / "t1.3.mdb"
+    done: list[str] = []
+
+    def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            done.append(name)
+            return real(*arguments)
+
+        return call
+
+    monkeypatch.setattr(environment.RowsDisk, "sync", noted("rows", environment.RowsDisk.sync))
+    monkeypatch.setattr(environment, "sync_folder", noted("folder", environment.sync_folder))
+    monkeypatch.setattr(os, "fdatasync", noted("point", os.fdatasync))
+    monkeypatch.setattr(os, "fsync", noted("file or folder", os.fsync))
+    monkeypatch.setattr(os, "rename", noted("point in place", os.rename))
+    rows = received(path, (tmp_path / "source.mdb").read_bytes())
+    found = rows.check(lambda: None)
+    rows.close()
+    adopt(str(path), Identity("t1", 3), 1, "b", found)
+    assert found == counted(state)
+    assert [one for one in done if one != "file or folder"] == ["rows", "point", "point in place", "folder"]
+    assert done.count("file or folder") <= 1
