@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
+from twisted.internet.defer import DeferredLock
 from twisted.internet.task import deferLater
 
 from coord.client.session import ZkClient
@@ -38,6 +39,8 @@ REGIONS_PAGE: Final = 200
 LIFE_MAX: Final = 500
 #: Segments of the history that are searched for one region, the latest ones.
 SEGMENTS_SEARCHED_MAX: Final = 200
+#: Searches of the history that wait for the one under way.
+SEARCHES_WAITING_MAX: Final = 8
 #: Pause after each segment: the reactor has other work.
 SEGMENT_PAUSE_S: Final = 0.005
 
@@ -82,7 +85,7 @@ class Views:
         self._layout = layout
         self._feed = feed
         self._kept: dict[str, tuple[float, object]] = {}
-        self._searching = False
+        self._searches = DeferredLock()
         self._moving = TransitionList(reactor, master)
         self._views: dict[str, Callable[[Mapping[str, str]], Awaitable[object]]] = {
             "curves": self._curves,
@@ -258,14 +261,10 @@ class Views:
 
         One search at a time, one segment in a turn: the newest segments first, until there are enough steps.
         """
-        region_id = given.get("id", "")
-        if self._searching:
-            raise Busy("Another search of the history is under way: try again in a moment.")
-        self._searching = True
-        try:
-            return await self._search(region_id)
-        finally:
-            self._searching = False
+        if len(self._searches.waiting) >= SEARCHES_WAITING_MAX:
+            raise Busy("Many searches of the history are under way: try again in a moment.")
+        async with self._searches:
+            return await self._search(given.get("id", ""))
 
     async def _search(self, region_id: str) -> object:
         client, directory = self._master.client, self._layout.history
