@@ -12,7 +12,7 @@ const CHARTS = [
   ["Steps per second", [["steps", "all", "--soft"], ["opened", "opened", "--accent"]]],
   ["Requests per second", [["requests", "requests", "--accent"]]],
   ["Slowest heartbeat", [["heard", "age", "--s-moving"]], duration],
-  ["Store's slowest sync, 99th percentile", [["sync", "while a page is open", "--accent"]], duration],
+  ["Store's slowest sync, p99", [["sync", "while a page is open", "--accent"]], duration],
   ["Store's term: each step is an election", [["term", "while a page is open", "--accent"]]],
   ["Region servers", [["servers", "live", "--accent"], ["silent", "silent", "--s-bad"]]],
   ["Lateness of the master's timer", [["turn", "late", "--soft"]], duration],

@@ -29,7 +29,7 @@ function all(main, state) {
     { name: "verdict", cell: (one) => tag(one.verdict || "unfinished", VERDICTS[one.verdict || "unfinished"]) },
     { name: "began", keep: true, cell: (one) => clock(one.began_ms, true) },
     { name: "took", n: true, cell: (one) => (one.ended_ms ? duration(one.ended_ms - one.began_ms) : "") },
-    { name: "broken", wrap: true, cell: (one) => visible([one.action, one.victim].filter(Boolean).join(" ")) },
+    { name: "broken", wrap: true, cell: (one) => visible([one.victim, one.action].filter(Boolean).join(" ")) },
     { name: "by", cell: (one) => visible(one.by || "") },
     { name: "error", wrap: true, cell: (one) => visible(one.error || "") },
   ], [...found.drills].reverse(), { empty: "no drill was run on this cluster: rk drill server-crash" })), (text) => replace(drills, el("p", { class: "reasons degraded" }, text)));
@@ -58,7 +58,7 @@ function drill(main, state, id) {
   readCurves();
   const view = follow("drill", () => ({ id }), 2000, (one) => { readCurves(); show(one); }, (text) => replace(head, el("p", { class: "reasons degraded" }, text)));
   function show(one) {
-    replace(head, el("p", null, tag(one.verdict || "unfinished", VERDICTS[one.verdict || "unfinished"]), ` ${visible(one.drill)}: ${visible([one.action, one.victim].filter(Boolean).join(" "))}, ${clock(one.began_ms, true)}${one.ended_ms ? `, ${duration(one.ended_ms - one.began_ms)}` : ""}${one.by ? `, by ${visible(one.by)}` : ""}`));
+    replace(head, el("p", null, tag(one.verdict || "unfinished", VERDICTS[one.verdict || "unfinished"]), ` ${visible(one.drill)}: ${visible([one.victim, one.action].filter(Boolean).join(" "))}, ${clock(one.began_ms, true)}${one.ended_ms ? `, ${duration(one.ended_ms - one.began_ms)}` : ""}${one.by ? `, by ${visible(one.by)}` : ""}`));
     const end_s = Math.max(1, one.ended_ms ? (one.ended_ms - one.began_ms) / 1000 : (state.now() - one.began_ms) / 1000, ...(one.events || []).map((each) => each[0]));
     const found = one.report || {}, outage = (found.traffic || {}).unavailability;
     replace(line, timeline(one, found.phases || [], end_s));

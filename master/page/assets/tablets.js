@@ -25,9 +25,10 @@ export function tablets(main, state) {
       { name: "for", n: true, cell: (one) => (one.at_least ? "≥ " : "") + duration(Math.floor(one.for_ms / 1000) * 1000) },
       { name: "term", n: true, cell: (one) => number(one.term) },
       { name: "members", wide: true, cell: (one) => el("div", { class: "members" }, [...one.members].sort((a, b) => (b.number === one.leader) - (a.number === one.leader)).map((each) => member(each, one))) },
-      { name: "moves", cell: (one) => (one.moves || []).length ? `${one.moves.length} under way` : "" },
-      { name: "why", wrap: true, cell: (one) => rename(visible(one.reason || ""), state) },
-    ], shown, { empty: "there is no replicated table" }), el("div", { class: "bar" },
+      // Mostly there is nothing to say, and the members need the room.
+      shown.some((one) => (one.moves || []).length) ? { name: "moves", cell: (one) => (one.moves || []).length ? `${one.moves.length} under way` : "" } : null,
+      shown.some((one) => one.reason) ? { name: "why", wrap: true, cell: (one) => rename(visible(one.reason || ""), state) } : null,
+    ].filter(Boolean), shown, { empty: "there is no replicated table" }), el("div", { class: "bar" },
       earlier.length ? el("button", { type: "button", "data-focus": "back", onclick: () => go(earlier.pop()) }, "← previous page") : "",
       found.next ? el("button", { type: "button", "data-focus": "next", onclick: () => { earlier.push(after); go(found.next); } }, "next page →") : ""));
   }
