@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,9 +44,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[
     assert browser is not None
     shape = ("--store-nodes", "1", "--masters", "2", "--servers", "3", "--replicas", "1", "--regions", "40")
     base = ("--base-port", str(free_base_port()), "--plan-engine", "greedy")
-    with local_up(tmp_path_factory.mktemp("page") / "c", *shape, *base) as up:
-        up.event("up")
-        yield up
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RK_MASTER_RUN_ATTEMPTS_MAX", "2")  # soon parked
+        with local_up(tmp_path_factory.mktemp("page") / "c", *shape, *base) as up:
+            up.event("up")
+            yield up
 
 
 class Tab:
@@ -187,6 +190,41 @@ def test_rounds_and_checks_are_shown(browser: Any, cluster: LocalUp) -> None:
             one.show("audit")
             one.wait("document.querySelector('main').innerText.includes('the key space of the tables')")
             one.wait("document.querySelector('main').innerText.includes('Nothing was wrong')")
+
+
+def test_a_parked_region_is_shown_on_every_view_until_it_is_retried(
+    browser: Any, cluster: LocalUp, tmp_path: Path
+) -> None:
+    """With its error and its age; the page was opened before, another one after. Then nothing of it is left.
+
+    Fails if `row_of` returns the state of a parked transition, if `_of_replica` leaves out the error, and if
+    `TransitionFigure` has no `began_ms`.
+    """
+    [files] = (cluster.data_dir / "shared" / "regions").glob("*/*.0007")
+    region = files.name
+    where, address = ("--data-dir", str(cluster.data_dir)), pages_of(cluster)["active"]
+    text, age = "document.querySelector('main').innerText", r"/PARKED[\s\S]*\d+\.\d s/"
+    said = f"{text}.includes('{region}') && {text}.includes('had this region open')"
+    with tab(browser, address + "#/transitions", token=token_of(cluster)) as early:
+        key = early.read(f"rk.model.start[rk.model.numbers.get('{region}-0')]")
+        run_rk("region", "unassign", f"packages:{key}", *where)
+        shutil.move(files, tmp_path / "kept")
+        assert run_rk("region", "assign", f"packages:{key}", *where).returncode == 1
+        early.wait(said)
+        with tab(browser, address + "#/transitions", token=token_of(cluster)) as late:
+            for one in (early, late):
+                one.wait(f"{said} && {age}.test({text})")
+                one.wait("rk.figures.counts.parked === 1 && rk.model.counts()[8] === 1")
+                assert one.page.inner_text("#verdict").strip() == "UNAVAILABLE"
+                one.show("")
+                one.wait(f"{text}.includes('1 region is parked')")
+                one.show(f"region/{region}")
+                one.wait(f"{text}.includes('PARKED') && {text}.includes('rk region retry')")
+            shutil.move(tmp_path / "kept", files)
+            assert run_rk("region", "retry", f"packages:{key}", *where).returncode == 0
+            for one in (early, late):
+                one.wait("rk.figures.counts.parked === 0 && rk.model.counts()[0] === 40")
+                one.wait("document.querySelector('#verdict').innerText.trim() === 'HEALTHY'")
 
 
 def test_a_dead_server_and_a_dead_master_leave_no_stale_number(browser: Any, cluster: LocalUp) -> None:
