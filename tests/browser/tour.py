@@ -116,6 +116,11 @@ def views(tour: Tour, browser: Any, address: str, token: str) -> None:
         tab.page.wait_for_timeout(SETTLE_MS)
         tour.picture(tab, view or "overview", f"The view {view or 'overview'}")
     tab.close()
+    tab = Tab(browser, address, token, viewport=SIZE, color_scheme="dark")
+    tab.show("audit")
+    tab.page.wait_for_timeout(SETTLE_MS)
+    tour.picture(tab, "audit-dark", "The view audit in a browser that prefers dark pages")
+    tab.close()
 
 
 def drill(tour: Tour, browser: Any, name: str, addresses: dict[str, str], token: str) -> None:
@@ -186,6 +191,7 @@ def main() -> int:
             tour.show("env/bin/rk up", (tour.folder / "printed").read_text())
             tour.run("env/bin/rk status")
             token = tour.run("env/bin/rk certs token", shown=False).strip()
+            tour.run("env/bin/rk fsck")
             views(tour, browser, addresses_of(tour)["active"], token)
             for one in ("server-crash", "master-failover"):
                 drill(tour, browser, one, addresses_of(tour), token)
