@@ -53,7 +53,7 @@ from regions.records.znodes import (
     decode_transition,
     encode,
 )
-from regions.transitions.observed import UNKNOWN, ObservedTransition, SeenVersions, deleted
+from regions.transitions.observed import UNKNOWN, ObservedTransition, SeenVersions
 
 log = Logger()
 
@@ -227,7 +227,7 @@ class Auditor:
         keys = {one.key for one in present}
         for key in self.audit.in_transition:
             if key not in keys:
-                self._report(self.audit.see(deleted(key, UNKNOWN, self._now_ms())))
+                self._report(self.audit.ended(key, UNKNOWN, self._now_ms()))
         for one in present:
             self._report(self.audit.see(one))
 
@@ -237,12 +237,12 @@ class Auditor:
         """Process events: transitions' znodes were created, changed or deleted."""
         if self._stopped:
             return
-        gone = self._versions.see(events, self._now_ms())
-        for one in gone:
-            if alarms := self.audit.see(one):
+        now_ms, gone = self._now_ms(), self._versions.see(events)
+        for key, version in gone:
+            if alarms := self.audit.ended(key, version, now_ms):
                 self._report(alarms)
         if gone:
-            self.doubt([one.key for one in gone])
+            self.doubt([key for key, _ in gone])
 
     def transition_read(self, path: str, data: bytes, stat: Stat) -> None:
         """Process a transition that was read after its latest event."""

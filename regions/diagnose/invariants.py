@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import enum
 import zlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -42,7 +42,7 @@ from regions.records.model import (
     TableState,
     TransitionRecord,
 )
-from regions.transitions.observed import NONE, UNKNOWN, Change, History, ObservedTransition, actor_of
+from regions.transitions.observed import NONE, UNKNOWN, Change, History, ObservedTransition, actor_of, deleted
 from regions.transitions.states import Actor
 
 #: A transition that has not changed for this long, and is not parked, is an alarm. Longer than any deadline.
@@ -104,7 +104,11 @@ class Audit:
         self._is_epoch_unread = False
         #: When the latest epoch was seen for the first time.
         self.epoch_changed_ms = 0
-        self._slices: dict[str, deque[Change]] = {}
+        #: Latest steps by replica, in order of use. (A dict searches longer for its first key with each key removed.)
+        self._slices: OrderedDict[str, deque[Change]] = OrderedDict()
+        #: Transitions that ended as usual before they were read: time and last version. Their steps are not in the
+        #: slices yet.
+        self._endings: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._raised: dict[str, None] = {}
         #: Contradictions of the last comparison of owners, by replica key.
         self._suspects: dict[str, tuple[Rule, str]] = {}
@@ -185,6 +189,20 @@ class Audit:
             alarms += self._raise(rule, observed.key, occurrence, text, observed.at_ms)
         return alarms
 
+    def ended(self, key: str, version: int, now_ms: int) -> list[Alarm]:
+        """Check a transition whose znode was deleted at `version`, or UNKNOWN.
+
+        During a bulk assignment most transitions end before they are read, in the same few steps.
+        """
+        if version == UNKNOWN or key in self._known or not self._history.ends_unread(key, version):
+            return self.see(deleted(key, version, now_ms))
+        self.steps += version + 2
+        self._flush_ending(key)
+        self._endings[key] = (now_ms, version)
+        if len(self._endings) > self._slices_max:
+            self._endings.popitem(last=False)
+        return []
+
     @property
     def in_transition(self) -> list[str]:
         """Return the keys of the known transitions."""
@@ -252,6 +270,7 @@ class Audit:
 
     def slice_of(self, key: str) -> tuple[SliceStep, ...]:
         """Return the latest observed steps of a replica, oldest first."""
+        self._flush_ending(key)
         return tuple([_slice_step(one) for one in self._slices.get(key, ())])
 
     # --- rules --------------------------------------------------------------------------------------------------------
@@ -323,13 +342,24 @@ class Audit:
 
     # --- alarms -------------------------------------------------------------------------------------------------------
 
+    def _flush_ending(self, key: str) -> None:
+        """Add the steps of a transition that ended unread to the slice of its replica."""
+        ending = self._endings.pop(key, None)
+        if ending is not None:
+            at_ms, version = ending
+            for change in History(wipe_allowed=True).see(deleted(key, version, at_ms)):
+                self._add_to_slice(change)
+
     def _add_to_slice(self, change: Change) -> None:
-        steps = self._slices.pop(change.key, None)
+        key = change.key
+        self._flush_ending(key)
+        steps = self._slices.get(key)
         if steps is None:
-            steps = deque(maxlen=SLICE_MAX)
             if len(self._slices) >= self._slices_max:
-                del self._slices[next(iter(self._slices))]
-        self._slices[change.key] = steps  # keeps the dict in order of use
+                self._slices.popitem(last=False)
+            steps = self._slices[key] = deque(maxlen=SLICE_MAX)
+        else:
+            self._slices.move_to_end(key)
         steps.append(change)
 
     def _raise(self, rule: Rule, key: str, occurrence: str, text: str, now_ms: int) -> list[Alarm]:

@@ -93,14 +93,17 @@ class SeenVersions:
         """Note the version of a znode that was read. Events that have arrived meanwhile may have counted further."""
         self._versions[key] = max(version, self._versions.get(key, UNKNOWN))
 
-    def see(self, events: list[tuple[int, str, int]], now_ms: int) -> list[ObservedTransition]:
-        """Count events of transitions' znodes: (event type, path, zxid). Return the observations of deleted ones."""
-        gone: list[ObservedTransition] = []
+    def see(self, events: list[tuple[int, str, int]]) -> list[tuple[str, int]]:
+        """Count events of transitions' znodes: (event type, path, zxid).
+
+        Return the key and the last version of each deleted one, UNKNOWN if its creation was not seen.
+        """
+        gone: list[tuple[str, int]] = []
         versions = self._versions
         for event_type, path, _ in events:
-            key = path.rpartition("/")[2]
+            key = path[path.rfind("/") + 1 :]
             if event_type == EVENT_DELETED:
-                gone.append(deleted(key, versions.pop(key, UNKNOWN), now_ms))
+                gone.append((key, versions.pop(key, UNKNOWN)))
             elif event_type == EVENT_CREATED:
                 versions[key] = 0
             elif key in versions:
@@ -141,6 +144,16 @@ class History:
     def is_usual(self, before: str, after: str, steps: int) -> bool:
         """Return True if a region that stays open can take that many legal steps, outside of a cluster startup."""
         return bool(_ways(_USUAL, before, after, steps))
+
+    def ends_unread(self, key: str, version: int) -> bool:
+        """Return True if nobody has read a transition that was deleted at `version`, and its steps are usual ones.
+
+        Then its steps are counted, and `see` need not be called.
+        """
+        if key in self._known or not _ways(_USUAL, NONE, NONE, version + 2):
+            return False
+        self.steps_missed += version + 1
+        return True
 
     def begin(self, sights: Iterable[ObservedTransition]) -> None:
         """Add the transitions that exist at the beginning. They are known state, not changes."""

@@ -10,7 +10,7 @@ from regions.diagnose import invariants as module
 from regions.diagnose.invariants import Audit, Rule, contradictions
 from regions.records.alarms import Alarm
 from regions.records.model import Incarnation, RegionState, ServerRecord, TableIntent, TableRecord, TransitionRecord
-from regions.transitions.observed import UNKNOWN, ObservedTransition
+from regions.transitions.observed import UNKNOWN, ObservedTransition, deleted
 from regions.transitions.states import STEPS
 
 A = Incarnation("a", 1)
@@ -51,13 +51,14 @@ class Watched:
     def delete(self, version: int | None = None) -> list[Alarm]:
         """Delete the znode at its last version as counted, or as given."""
         last = self.version if version is None else version
-        record = TransitionRecord("t1.0001", "t1", 0, RegionState.OPENED)
         self.version = -1
-        return self._see(ObservedTransition(self.now, KEY, record, last, exists=False))
+        return self._take(self.audit.ended(KEY, last, self.now))
 
     def _see(self, sight: ObservedTransition) -> list[Alarm]:
+        return self._take(self.audit.see(sight))
+
+    def _take(self, found: list[Alarm]) -> list[Alarm]:
         self.now += 10
-        found = self.audit.see(sight)
         self.alarms += found
         return found
 
@@ -282,6 +283,30 @@ def test_one_look_at_the_owners_is_not_enough_for_an_alarm() -> None:
     assert audit.compared(found, NOW) == []
     assert rules(audit.compared(found, NOW)) == [Rule.NO_OWNER]
     assert audit.compared(found, NOW) == []
+
+
+@pytest.mark.parametrize("versions", [(2,), (3, 2), (2, 0), (1,), (0, 4)])
+def test_a_transition_that_ended_unread_leaves_the_steps_of_one_that_is_checked_in_full(
+    versions: tuple[int, ...],
+) -> None:
+    """Steps and slices are those of `see`. Version 0 and 1 are no usual end, and are not taken the short way.
+
+    Edit that makes it fail: `slice_of` without `_flush_ending`.
+    """
+    short, full = Audit(), Audit()
+    for version in versions:
+        found = short.ended(KEY, version, NOW + version)
+        assert found == full.see(deleted(KEY, version, NOW + version))
+    assert (short.steps, short._history.steps_missed) == (full.steps, full._history.steps_missed)
+    assert short.slice_of(KEY) == full.slice_of(KEY) != ()
+
+
+def test_endings_that_were_not_read_are_bounded() -> None:
+    """Each is kept until its replica is asked for, or SLICES_MAX others have ended."""
+    audit = Audit(slices_max=2)
+    for number in range(3):
+        assert audit.ended(f"r{number}-0", 2, NOW) == []
+    assert [len(audit.slice_of(f"r{number}-0")) for number in range(3)] == [0, 1, 1]
 
 
 def test_memory_is_bounded() -> None:
