@@ -43,7 +43,7 @@ _MODULES: Final = {
     "coord/storage": "records segments wal",
     "coord/storage/shared": "batch codec index log trails",
     "coord/tree": "acl command datatree levels machine node plan quota reads sessions snapshot watches",
-    "coord/wire": "client_conn codec jute opcodes values",
+    "coord/wire": "client_conn codec jute multi opcodes values",
     "regions/assign": "assigner decisions moves order_followup orders outbox placement replacement selection servers"
     " transition_writes",
     "regions/cluster": "causes deadlines entities mirror state work",

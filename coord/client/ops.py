@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from coord.digests import digest_of
 from coord.errors import BadArguments, MultiFailed, OperationError, error_for
-from coord.wire import records as r
+from coord.wire.multi import decode_multi_reply, encode_multi
+from coord.wire.opcodes import (
+    ANY_VERSION,
+    CREATE_CONTAINER,
+    CREATE_EPHEMERAL,
+    CREATE_SEQUENTIAL,
+    CREATE_SEQUENTIAL_TTL,
+    CREATE_TTL,
+    OP_CHECK,
+    OP_CREATE,
+    OP_CREATE2,
+    OP_CREATE_CONTAINER,
+    OP_CREATE_TTL,
+    OP_DELETE,
+    OP_ERROR,
+    OP_GET_CHILDREN,
+    OP_GET_DATA,
+    OP_SET_DATA,
+    PERM_ALL,
+)
+from coord.wire.values import OPEN_ACL, Acl, CreateRequest, MultiOp, MultiResult, Stat
+
+#: Estimated size of an operation in a frame, besides its path and data.
+OP_OVERHEAD_BYTES: Final = 48
 
 
 class _Op:
@@ -43,7 +67,7 @@ class Create(_Op):
         sequence: bool = False,
         container: bool = False,
         ttl_ms: int | None = None,
-        acl: list[r.Acl] | None = None,
+        acl: list[Acl] | None = None,
     ) -> None:
         super().__init__(path)
         self.data = data
@@ -62,7 +86,7 @@ class SetData(_Op):
 
     __slots__ = ("data", "version")
 
-    def __init__(self, path: str, data: bytes, version: int = r.ANY_VERSION) -> None:
+    def __init__(self, path: str, data: bytes, version: int = ANY_VERSION) -> None:
         super().__init__(path)
         self.data = data
         self.version = version
@@ -76,7 +100,7 @@ class Delete(_Op):
 
     __slots__ = ("version",)
 
-    def __init__(self, path: str, version: int = r.ANY_VERSION) -> None:
+    def __init__(self, path: str, version: int = ANY_VERSION) -> None:
         super().__init__(path)
         self.version = version
 
@@ -111,18 +135,26 @@ class GetChildren(_Op):
 
 WriteOp = Create | SetData | Delete | Check
 ReadOp = GetData | GetChildren
-WriteResult = str | r.Stat | None
-ReadResult = tuple[bytes, r.Stat] | list[str] | OperationError
+WriteResult = str | Stat | None
+ReadResult = tuple[bytes, Stat] | list[str] | OperationError
 
 
-def digest_acl(user: str, password: str, perms: int = r.PERM_ALL) -> r.Acl:
+def weight(op: WriteOp) -> int:
+    """Return roughly the bytes that an operation adds to a multi."""
+    if isinstance(op, Create):
+        return len(op.path) + len(op.data) + OP_OVERHEAD_BYTES
+    data = len(op.data) if isinstance(op, SetData) else 0
+    return len(op.path) + data + OP_OVERHEAD_BYTES
+
+
+def digest_acl(user: str, password: str, perms: int = PERM_ALL) -> Acl:
     """Return the access list entry for a user of scheme `digest`. The entry holds a hash, not the password."""
-    return r.Acl(perms, b"digest", digest_of(user, password).encode())
+    return Acl(perms, b"digest", digest_of(user, password).encode())
 
 
 def create_request(
-    op: Create, path: bytes, default_acl: list[r.Acl] = r.OPEN_ACL, *, with_stat: bool = False
-) -> r.CreateRequest:
+    op: Create, path: bytes, default_acl: list[Acl] = OPEN_ACL, *, with_stat: bool = False
+) -> CreateRequest:
     """Return the wire form of a create of `path` (chroot included). Without an access list in `op`, `default_acl`
     holds.
 
@@ -132,44 +164,44 @@ def create_request(
     if op.container:
         if op.ephemeral or op.sequence or op.ttl_ms is not None:
             raise BadArguments(op.path, "a container cannot be ephemeral or sequential and has no ttl")
-        return r.CreateRequest(r.OP_CREATE_CONTAINER, path, op.data, acl, r.CREATE_CONTAINER)
+        return CreateRequest(OP_CREATE_CONTAINER, path, op.data, acl, CREATE_CONTAINER)
     if op.ttl_ms is not None:
         if op.ephemeral or op.ttl_ms <= 0:
             raise BadArguments(op.path, "a ttl must be positive and cannot be combined with ephemeral")
-        flags = r.CREATE_SEQUENTIAL_TTL if op.sequence else r.CREATE_TTL
-        return r.CreateRequest(r.OP_CREATE_TTL, path, op.data, acl, flags, op.ttl_ms)
-    flags = (r.CREATE_EPHEMERAL if op.ephemeral else 0) | (r.CREATE_SEQUENTIAL if op.sequence else 0)
-    return r.CreateRequest(r.OP_CREATE2 if with_stat else r.OP_CREATE, path, op.data, acl, flags)
+        flags = CREATE_SEQUENTIAL_TTL if op.sequence else CREATE_TTL
+        return CreateRequest(OP_CREATE_TTL, path, op.data, acl, flags, op.ttl_ms)
+    flags = (CREATE_EPHEMERAL if op.ephemeral else 0) | (CREATE_SEQUENTIAL if op.sequence else 0)
+    return CreateRequest(OP_CREATE2 if with_stat else OP_CREATE, path, op.data, acl, flags)
 
 
-def multi_body(operations: Sequence[WriteOp], chroot: bytes, default_acl: list[r.Acl]) -> tuple[list[str], bytes]:
+def multi_body(operations: Sequence[WriteOp], chroot: bytes, default_acl: list[Acl]) -> tuple[list[str], bytes]:
     """Return the paths of a multi and its body. Raise BadArguments for a relative path and as `create_request`."""
     paths: list[str] = []
-    parts: list[r.MultiOp] = []
+    parts: list[MultiOp] = []
     for op in operations:
         path = op.path
         full = full_path(path, chroot)
         paths.append(path)
         if isinstance(op, Create):
             create = create_request(op, full, default_acl)
-            parts.append(r.MultiOp(create.opcode, full, create=create))
+            parts.append(MultiOp(create.opcode, full, create=create))
         elif isinstance(op, SetData):
-            parts.append(r.MultiOp(r.OP_SET_DATA, full, op.data, op.version))
+            parts.append(MultiOp(OP_SET_DATA, full, op.data, op.version))
         elif isinstance(op, Delete):
-            parts.append(r.MultiOp(r.OP_DELETE, full, None, op.version))
+            parts.append(MultiOp(OP_DELETE, full, None, op.version))
         else:
-            parts.append(r.MultiOp(r.OP_CHECK, full, None, op.version))
-    return paths, r.encode_multi(parts)
+            parts.append(MultiOp(OP_CHECK, full, None, op.version))
+    return paths, encode_multi(parts)
 
 
 def read_body(operations: Sequence[ReadOp], chroot: bytes) -> tuple[list[str], bytes]:
     """Return the paths of a multi-read and its body. Raise BadArguments for a relative path."""
     paths = [op.path for op in operations]
     parts = [
-        r.MultiOp(r.OP_GET_DATA if isinstance(op, GetData) else r.OP_GET_CHILDREN, full_path(op.path, chroot))
+        MultiOp(OP_GET_DATA if isinstance(op, GetData) else OP_GET_CHILDREN, full_path(op.path, chroot))
         for op in operations
     ]
-    return paths, r.encode_multi(parts)
+    return paths, encode_multi(parts)
 
 
 def full_path(path: str, chroot: bytes) -> bytes:
@@ -189,30 +221,34 @@ def below(chroot: bytes, path: str) -> bytes:
 
 def write_results(paths: list[str], chroot_length: int, data: bytes, at: int, end: int) -> list[WriteResult]:
     """Decode the reply to a multi on `paths` and remove the chroot from created paths. Raise MultiFailed."""
-    results = r.decode_multi_reply(data, at, end)
-    if any(result.opcode == r.OP_ERROR for result in results):
-        errors = [error_for(part.err, path) if part.err else None for part, path in zip(results, paths, strict=False)]
-        # The parts before the failed one have error 0, the parts after it RuntimeInconsistency.
-        for position, error in enumerate(errors):
-            if error is not None:
-                raise MultiFailed(position, error, errors)
-    return [_write_result(result, chroot_length) for result in results]
+    results = decode_multi_reply(data, at, end)
+    found: list[WriteResult] = []
+    for result in results:
+        if result.opcode == OP_ERROR:
+            _raise_failed(results, paths)
+        elif result.path:
+            found.append(result.path[chroot_length:].decode() or "/")
+        else:
+            found.append(result.stat)
+    return found
 
 
-def _write_result(result: r.MultiResult, chroot_length: int) -> WriteResult:
-    """Return the result of one part of a multi that succeeded."""
-    if result.path:
-        return result.path[chroot_length:].decode() or "/"
-    return result.stat
+def _raise_failed(results: list[MultiResult], paths: list[str]) -> None:
+    """Raise MultiFailed if a part has failed."""
+    errors = [error_for(part.err, path) if part.err else None for part, path in zip(results, paths, strict=False)]
+    # The parts before the failed one have error 0, the parts after it RuntimeInconsistency.
+    for position, error in enumerate(errors):
+        if error is not None:
+            raise MultiFailed(position, error, errors)
 
 
 def read_results(paths: list[str], data: bytes, at: int, end: int) -> list[ReadResult]:
     """Decode the reply to a multi-read on `paths`. Failed parts are returned as errors in the list."""
     found: list[ReadResult] = []
-    for result, path in zip(r.decode_multi_reply(data, at, end), paths, strict=False):
-        if result.opcode == r.OP_ERROR:
+    for result, path in zip(decode_multi_reply(data, at, end), paths, strict=False):
+        if result.opcode == OP_ERROR:
             found.append(error_for(result.err, path))
-        elif result.opcode == r.OP_GET_DATA:
+        elif result.opcode == OP_GET_DATA:
             assert result.stat is not None, "a getData result is decoded with its Stat"
             found.append((result.data or b"", result.stat))
         else:

@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from coord.wire.codec import REPLY_HEADER, decode_watcher_event
+from coord.wire.codec import read_event
 from coord.wire.records import (
     EVENT_CHILDREN_CHANGED,
     EVENT_CREATED,
     EVENT_DATA_CHANGED,
     EVENT_DELETED,
-    REPLY_HEADER_BYTES,
-    XID_NOTIFICATION,
     WatchSets,
 )
 
@@ -54,8 +52,6 @@ SET_WATCHES_BYTES_MAX: Final = 128 * 1024
 #: Entries of the cache of recursive callbacks by directory.
 DIRECTORIES_MAX: Final = 4_096
 
-_header_at: Final = REPLY_HEADER.unpack_from
-
 
 class FiredEvents:
     """Events in their order, the callbacks that get each of them, and the index of the frame after the last event."""
@@ -79,6 +75,8 @@ class WatchBook:
         self._above: dict[bytes, dict[_Callback, None]] = {}
         #: Cache: directory -> its recursive callbacks if all of them are receivers; equal lists are one object.
         self._received: dict[bytes, list[_Callback] | None] = {}
+        #: Those of the directories in `_received` that have znodes with watches of their own.
+        self._mixed: set[bytes] = set()
 
     def add(self, kind: int, path: bytes, callback: _Callback) -> None:
         """Register `callback`. Call this after the server has confirmed the watch."""
@@ -91,6 +89,7 @@ class WatchBook:
     def _forget_above(self) -> None:
         self._above.clear()
         self._received.clear()
+        self._mixed.clear()
 
     def discard(self, kind: int, path: bytes, callback: _Callback | None) -> None:
         """Remove `callback`, or with None all callbacks of that kind and path."""
@@ -119,44 +118,51 @@ class WatchBook:
         """
         events: list[Event] = []
         receivers: list[_Callback] = []
+        received = self._received
         while at < len(frames):
             begin, end = frames[at]
-            xid, zxid, _ = _header_at(block, begin)
-            if xid != XID_NOTIFICATION:
+            event_type, zxid, path = read_event(block, begin, end)
+            if event_type == 0:
                 break
-            event = decode_watcher_event(block, begin + REPLY_HEADER_BYTES, end)
-            found = self._only_receivers(event.event_type, event.path)
+            directory = path[: max(0, path.rfind(b"/"))]
+            found = received[directory] if directory in received else self._only_receivers(directory)
+            if event_type == EVENT_CHILDREN_CHANGED or (directory in self._mixed and self._is_watched(path)):
+                found = None
             if events and found is not receivers:
                 break
             at += 1
             if found is None:
-                callbacks = self.fire(event.event_type, event.path)
-                path = event.path[chroot_length:].decode() if callbacks else ""
-                return FiredEvents(callbacks, [(event.event_type, path or "/", zxid)], at)
+                callbacks = self.fire(event_type, path)
+                shown = path[chroot_length:].decode() if callbacks else ""
+                return FiredEvents(callbacks, [(event_type, shown or "/", zxid)], at)
             receivers = found
-            events.append((event.event_type, event.path[chroot_length:].decode() or "/", zxid))
+            events.append((event_type, path[chroot_length:].decode() or "/", zxid))
         return FiredEvents(receivers, events, at)
 
-    def _only_receivers(self, event_type: int, path: bytes) -> list[_Callback] | None:
-        """Return the callbacks of an event if it has some, and all are receivers that watch a znode above `path`."""
-        kinds = self._kinds
-        if event_type == EVENT_CHILDREN_CHANGED or not self._receivers or len(path) < 2:
+    def _only_receivers(self, directory: bytes) -> list[_Callback] | None:
+        """Return the callbacks of events in `directory` if there are some, and all are receivers that watch a znode
+        above. Remember the answer, and whether other watches are on single znodes in `directory`."""
+        if not self._receivers:
             return None
-        for paths in kinds:
-            if path in paths:
-                return None
-        directory = path[: path.rindex(b"/")] or b"/"
-        if directory not in self._received:
-            above = list(self._recursive_callbacks(directory))
-            known = above if above and all(one in self._receivers for one in above) else None
-            if len(self._received) >= DIRECTORIES_MAX:
-                self._received.clear()
-            for same in self._received.values():
-                if same == known:
-                    known = same
-                    break
-            self._received[directory] = known
-        return self._received[directory]
+        above = list(self._recursive_callbacks(directory or b"/"))
+        known = above if above and all(one in self._receivers for one in above) else None
+        for paths in self._kinds:
+            for path in paths:
+                if path[: path.rindex(b"/")] == directory:
+                    self._mixed.add(directory)
+        if len(self._received) >= DIRECTORIES_MAX:
+            self._received.clear()
+            self._mixed &= {directory}
+        for same in self._received.values():
+            if same == known:
+                known = same
+                break
+        self._received[directory] = known
+        return known
+
+    def _is_watched(self, path: bytes) -> bool:
+        """Return True if a watch is on exactly this path."""
+        return any(path in paths for paths in self._kinds)
 
     def fire(self, event_type: int, path: bytes) -> list[_Callback]:
         """Return the callbacks of an event, each once, and remove the one-shot watches that it fires."""

@@ -71,13 +71,9 @@ from coord.tree.reads import Answer, answer_read, set_watches
 from coord.tree.sessions import Session, SessionTable, passwords_match
 from coord.tree.snapshot import SnapshotDecoder, write_snapshot
 from coord.tree.watches import WatchTable
-from coord.wire.codec import (
-    decode_multi,
-    decode_path,
-    decode_path_version,
-    decode_set_acl,
-)
+from coord.wire.codec import decode_path, decode_path_version, decode_set_acl
 from coord.wire.jute import I32, IS_COMPILED, i32
+from coord.wire.multi import decode_multi
 from coord.wire.opcodes import (
     CREATE_CONTAINER,
     OP_ATTACH,

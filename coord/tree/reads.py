@@ -29,14 +29,9 @@ from coord.tree.datatree import DataTree
 from coord.tree.node import ROOT, Znode
 from coord.tree.sessions import Session
 from coord.tree.watches import WatchTable
-from coord.wire.codec import (
-    decode_multi,
-    decode_path,
-    decode_path_version,
-    decode_set_watches,
-    encode_who_am_i_reply,
-)
+from coord.wire.codec import decode_path, decode_path_version, decode_set_watches, encode_who_am_i_reply
 from coord.wire.jute import I32, IS_COMPILED, NATIVE_BYTES_MAX, NULL, buffer, i32, read_buffer, strings
+from coord.wire.multi import decode_multi
 from coord.wire.opcodes import (
     EVENT_CHILDREN_CHANGED,
     EVENT_CREATED,

@@ -28,7 +28,6 @@ from coord.wire.jute import (
     boolean,
     buffer,
     i64,
-    read_bool,
     read_buffer,
     read_count,
     read_i32,
@@ -39,16 +38,7 @@ from coord.wire.jute import (
     strings,
 )
 from coord.wire.opcodes import (
-    OP_CHECK,
-    OP_CREATE,
-    OP_CREATE2,
-    OP_CREATE_CONTAINER,
     OP_CREATE_TTL,
-    OP_DELETE,
-    OP_ERROR,
-    OP_GET_CHILDREN,
-    OP_GET_DATA,
-    OP_SET_DATA,
     XID_NOTIFICATION,
 )
 from coord.wire.values import (
@@ -56,15 +46,13 @@ from coord.wire.values import (
     ConnectRequest,
     ConnectResponse,
     CreateRequest,
-    MultiOp,
-    MultiResult,
     Stat,
     WatcherEvent,
     WatchSets,
 )
 
 if IS_COMPILED:
-    from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i64_be
+    from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
 
 _u32: Final = I32.unpack_from
 _I32_PAIR: Final = struct.Struct("!ii")
@@ -72,7 +60,6 @@ FRAMED_REQUEST_HEADER: Final = struct.Struct("!iii")
 REPLY_HEADER: Final = struct.Struct("!iqi")
 FRAMED_REPLY_HEADER: Final = struct.Struct("!iiqi")
 _STAT: Final = struct.Struct("!qqqqiiiqiiq")
-_MULTI_HEADER: Final = struct.Struct("!i?i")
 _CONNECT_HEAD: Final = struct.Struct("!iqiq")
 _CONNECTED_HEAD: Final = struct.Struct("!iiq")
 
@@ -82,8 +69,6 @@ STAT_BYTES: Final = 68
 
 #: Fewest bytes of one ACL entry: permissions and two empty strings.
 _ACL_BYTES_MIN: Final = 12
-
-_MULTI_END: Final = _MULTI_HEADER.pack(OP_ERROR, True, -1)
 
 
 # --- headers and frames ----------------------------------------------------------------------------------------------
@@ -131,6 +116,22 @@ def decode_watcher_event(data: bytes, at: int, end: int) -> WatcherEvent:
     event_type, state = _I32_PAIR.unpack_from(data, at)
     path, _ = read_string(data, at + 8, end)
     return WatcherEvent(event_type, state, path)
+
+
+def read_event(data: bytes, at: int, end: int) -> tuple[int, int, bytes]:
+    """Return event type, zxid and path of the notification whose reply header begins at `at`; (0, 0, b"") for any
+    other reply."""
+    body = at + REPLY_HEADER_BYTES
+    if body > end:
+        raise short(at, end)
+    if IS_COMPILED:
+        xid, zxid = read_i32_be(data, at), read_i64_be(data, at + 4)
+    else:
+        xid, zxid, _ = REPLY_HEADER.unpack_from(data, at)
+    if xid != XID_NOTIFICATION:
+        return 0, 0, b""
+    event_type, _ = read_i32(data, body, end)
+    return event_type, zxid, read_string(data, body + 8, end)[0]
 
 
 # --- connect ---------------------------------------------------------------------------------------------------------
@@ -193,6 +194,21 @@ def read_stat(data: bytes, at: int, end: int) -> tuple[Stat, int]:
     """Read a Stat."""
     if at + STAT_BYTES > end:
         raise short(at, end)
+    if IS_COMPILED:
+        stat = Stat(
+            read_i64_be(data, at),
+            read_i64_be(data, at + 8),
+            read_i64_be(data, at + 16),
+            read_i64_be(data, at + 24),
+            read_i32_be(data, at + 32),
+            read_i32_be(data, at + 36),
+            read_i32_be(data, at + 40),
+            read_i64_be(data, at + 44),
+            read_i32_be(data, at + 52),
+            read_i32_be(data, at + 56),
+            read_i64_be(data, at + 60),
+        )
+        return stat, at + STAT_BYTES
     return Stat(*_STAT.unpack_from(data, at)), at + STAT_BYTES
 
 
@@ -385,108 +401,6 @@ def decode_reconfig(data: bytes, at: int, end: int) -> tuple[bytes, bytes, bytes
 def encode_reconfig(joining: bytes, leaving: bytes, members: bytes, config_id: int) -> bytes:
     """Encode a reconfig. An empty string is sent as null, which is how servers recognize an omitted argument."""
     return buffer(joining or None) + buffer(leaving or None) + buffer(members or None) + i64(config_id)
-
-
-# --- multi -----------------------------------------------------------------------------------------------------------
-
-
-def _read_multi_header(data: bytes, at: int, end: int) -> tuple[int, bool, int, int]:
-    """Return (type, done, err, next_at)."""
-    if at + 9 > end:
-        raise short(at, end)
-    if IS_COMPILED:
-        return read_i32_be(data, at), data[at + 4] != 0, read_i32_be(data, at + 5), at + 9
-    opcode, done, err = _MULTI_HEADER.unpack_from(data, at)
-    return opcode, done, err, at + 9
-
-
-def decode_multi(data: bytes, at: int, end: int) -> list[MultiOp]:
-    """Decode the parts of a multi or multiRead. The tree, not this function, rejects a mix of reads and writes."""
-    ops: list[MultiOp] = []
-    opcode, done, _, at = _read_multi_header(data, at, end)
-    while not done:
-        if opcode == OP_SET_DATA:
-            path, value, version, at = read_set_data(data, at, end)
-            ops.append(MultiOp(opcode, path, value, version))
-        elif opcode in (OP_CHECK, OP_DELETE):
-            path, version, at = read_path_version(data, at, end)
-            ops.append(MultiOp(opcode, path, None, version))
-        elif opcode in (OP_CREATE, OP_CREATE2, OP_CREATE_CONTAINER, OP_CREATE_TTL):
-            create, at = read_create(opcode, data, at, end)
-            ops.append(MultiOp(opcode, create.path, create.data, -1, create))
-        elif opcode in (OP_GET_DATA, OP_GET_CHILDREN):
-            path, at = read_path(data, at, end)
-            watch, at = read_bool(data, at, end)
-            ops.append(MultiOp(opcode, path, None, -1, None, watch))
-        else:
-            raise RemoteProtocolError(f"operation {opcode} has no place in a multi")
-        opcode, done, _, at = _read_multi_header(data, at, end)
-    return ops
-
-
-def encode_multi(ops: list[MultiOp]) -> bytes:
-    """Encode a multi or multiRead."""
-    parts: list[bytes] = []
-    for op in ops:
-        opcode = op.opcode
-        parts.append(_MULTI_HEADER.pack(opcode, False, -1))
-        if op.create is not None:
-            parts.append(encode_create(op.create))
-        elif opcode == OP_SET_DATA:
-            parts.append(encode_set_data(op.path, op.data, op.version))
-        elif opcode in (OP_CHECK, OP_DELETE):
-            parts.append(encode_path_version(op.path, op.version))
-        else:
-            parts.append(encode_path_watch(op.path, op.watch))
-    parts.append(_MULTI_END)
-    return b"".join(parts)
-
-
-def decode_multi_reply(data: bytes, at: int, end: int) -> list[MultiResult]:
-    """Decode the reply to a multi or multiRead: one result per part of the request."""
-    results: list[MultiResult] = []
-    opcode, done, _, at = _read_multi_header(data, at, end)
-    while not done:
-        result = MultiResult(opcode)
-        if opcode == OP_ERROR:
-            result.err, at = read_i32(data, at, end)
-        elif opcode == OP_SET_DATA:
-            result.stat, at = read_stat(data, at, end)
-        elif opcode == OP_CREATE:
-            result.path, at = read_string(data, at, end)
-        elif opcode in (OP_CREATE2, OP_CREATE_CONTAINER, OP_CREATE_TTL):
-            result.path, at = read_string(data, at, end)
-            result.stat, at = read_stat(data, at, end)
-        elif opcode == OP_GET_DATA:
-            result.data, at = read_buffer(data, at, end)
-            result.stat, at = read_stat(data, at, end)
-        elif opcode == OP_GET_CHILDREN:
-            result.children, at = read_strings(data, at, end)
-        elif opcode not in (OP_CHECK, OP_DELETE):
-            raise RemoteProtocolError(f"operation {opcode} has no place in the answer to a multi")
-        results.append(result)
-        opcode, done, _, at = _read_multi_header(data, at, end)
-    return results
-
-
-def encode_multi_reply(results: list[MultiResult]) -> bytes:
-    """Encode the reply to a multi or multiRead."""
-    parts: list[bytes] = []
-    for result in results:
-        opcode = result.opcode
-        parts.append(_MULTI_HEADER.pack(opcode, False, result.err))
-        if opcode == OP_ERROR:
-            parts.append(I32.pack(result.err))
-        elif opcode == OP_GET_DATA:
-            parts.append(buffer(result.data))
-        elif opcode == OP_GET_CHILDREN:
-            parts.append(strings(result.children or []))
-        elif opcode in (OP_CREATE, OP_CREATE2, OP_CREATE_CONTAINER, OP_CREATE_TTL):
-            parts.append(buffer(result.path))
-        if result.stat is not None and opcode != OP_CREATE:
-            parts.append(encode_stat(result.stat))
-    parts.append(_MULTI_END)
-    return b"".join(parts)
 
 
 # --- replies ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 
 from coord import kill_points
-from coord.client.ops import Check, Create, Delete, SetData, WriteOp, WriteResult
+from coord.client.ops import Check, Create, Delete, SetData, WriteOp, WriteResult, weight
 from coord.client.session import ZkClient
 from coord.errors import BadVersion, CoordError, MultiFailed, NoNode
 from regions.records.znodes import Layout
@@ -20,8 +20,6 @@ from regions.records.znodes import Layout
 #: Limits of one multi: a request must stay well below the store's frame limit of 1 MB.
 OPS_MAX: Final = 500
 BYTES_MAX: Final = 512 * 1024
-#: Estimated size of an operation in a frame, besides its path and data.
-OP_OVERHEAD_BYTES: Final = 48
 
 
 class Deposed(CoordError):  # noqa: N818 - a state of affairs, not a fault
@@ -81,12 +79,6 @@ def _translate(failure: Any) -> Any:
             raise Deposed(str(error.error)) from error
         raise MultiFailed(error.index - 1, error.error, error.errors[1:]) from error
     return failure
-
-
-def weight(op: WriteOp) -> int:
-    """Return roughly the bytes that an operation adds to a multi."""
-    data = len(op.data) if isinstance(op, Create | SetData) else 0
-    return len(op.path) + data + OP_OVERHEAD_BYTES
 
 
 def in_batches(ops: Sequence[WriteOp]) -> list[list[WriteOp]]:
