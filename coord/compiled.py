@@ -31,6 +31,7 @@ _STAMP: Final = "compiled.stamp"
 #: Folder -> modules. Their classes are compiled as well: no dataclasses, no msgspec.Struct.
 _MODULES: Final = {
     "coord/client": "ops watches",
+    "coord/metrics": "spans",
     "coord/peers": "accepting dialing framing stream",
     "coord/raft": "bounds core follower leadership log membership messages output progress quorum reads",
     "coord/server": "node node_settings submission",
@@ -44,10 +45,12 @@ _MODULES: Final = {
     "coord/storage/shared": "batch codec index log trails",
     "coord/tree": "acl command datatree levels machine node plan quota reads sessions snapshot watches",
     "coord/wire": "client_conn codec jute multi opcodes values",
+    "master/assignment": "transition_times write_queue",
     "regions/assign": "assigner decisions moves order_followup orders outbox placement replacement selection servers"
     " transition_writes",
+    "regions/assign/catalog": "checks schema_rollout updates",
     "regions/cluster": "causes deadlines entities mirror state work",
-    "regions/cluster/reads": "changed",
+    "regions/cluster/reads": "answers changed",
     "regions/diagnose": "invariants",
     "regions/diagnose/live": "work_in_progress",
     "regions/liveness": "reports",

@@ -10,3 +10,6 @@ standby/     watcher of the store for the mirror, and the auditor
 api/         RPC requests: which role answers which request, and how stale an answer may be
 heartbeats.py, metrics.py, settings.py, client.py (the blocking client of the masters)
 """
+
+# First of all: it chooses the form of the modules that may be compiled (coord/compiled.py).
+import coord  # noqa: F401

@@ -38,10 +38,10 @@ from master.assignment.server_events import ServerEvents
 from master.assignment.transitions import (
     TransitionReader,
     TransitionWriter,
-    Write,
     read_missed_changes,
 )
 from master.assignment.waiters import Waiters, wait_within
+from master.assignment.write_queue import Write
 from master.beginning.content import read_content, wipe
 from master.beginning.roll_call import first_heartbeat, holders_of, wait_ms
 from master.catalog import store
@@ -135,8 +135,10 @@ class ActiveMaster:
         #: True while the store is being asked whether the epoch is still valid.
         self._checking_epoch = False
         self._pump_due = False
-        self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.history_writer)
-        self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
+        self._writer = TransitionWriter(
+            fence, self._not_written, self._pump, self._failed, self.history_writer, self._written
+        )
+        self._reader = TransitionReader(fence, self._read, self._pump, self._failed)
         self.dispatcher = Dispatcher(reactor, fence.epoch, self.handle_soon, self.check_epoch, fence.cluster_id)
         self._effects = AssignerEffects(self, self._writer, self._reader, self.dispatcher, now_ms, self._failed)
         self.reports = Reports(self.assigner.world)
@@ -432,9 +434,19 @@ class ActiveMaster:
         if self.is_open and not self.keeper.observe(event, acting()):
             self.assigner.handle(event, self._now_ms(), acting())
 
-    def _written(self, effect: Write, event: ev.WriteDone | ev.WriteFailed) -> None:
-        if isinstance(event, ev.WriteDone):
-            self.bulk_plans.count(effect)
+    def _read(self, events: list[ev.TransitionRead]) -> None:
+        """Hand transitions that were read to the keeper and the assigner."""
+        if self.is_open:
+            has_tablets = bool(self.keeper.keeper.tables)
+            others = [one for one in events if not self.keeper.observe(one)] if has_tablets else events
+            self.assigner.handle_all(others, self._now_ms(), acting())
+
+    def _written(self, writes: list[tuple[Write, ev.WriteDone]]) -> None:
+        """Process the writes of a multi that has committed."""
+        self.bulk_plans.count([effect for effect, _ in writes])
+        self.assigner.handle_all([event for _, event in writes], self._now_ms())
+
+    def _not_written(self, _effect: Write, event: ev.WriteDone | ev.WriteFailed) -> None:
         self.assigner.handle(event, self._now_ms())
 
     def _tick(self) -> None:

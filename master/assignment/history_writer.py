@@ -25,10 +25,9 @@ from twisted.python.failure import Failure
 
 from coord.client.ops import Create, Delete, WriteOp
 from coord.errors import MultiFailed, OperationError, RetryableError
-from master.assignment.transitions import Write
+from master.assignment.write_queue import Write, entries_of
 from master.catalog import store
 from master.leadership.fence import OPS_MAX, Fence
-from regions.cluster import effects as fx
 from regions.cluster.history import (
     ENTRIES_MAX,
     EPOCH_BEGINS,
@@ -37,7 +36,6 @@ from regions.cluster.history import (
     CorruptSegment,
     Segment,
     StepLog,
-    entries_of_write,
     mergeable,
     pack,
     parse_segment,
@@ -46,7 +44,6 @@ from regions.cluster.history import (
     unpack,
 )
 from regions.records.model import ServerRecord, TransitionRecord, WorkOrigin
-from regions.replication.effects import BeginTablet, WriteRegion
 from regions.transitions.entries import DETAIL_MAX, HistoryEntry
 from regions.transitions.states import Actor, Cause
 from regions.transitions.steps import entries_of_end
@@ -57,18 +54,6 @@ log = Logger()
 COMPACT_MS: Final = 5_000
 #: Ids of requests that are remembered, so that a repeated request is recorded once.
 REQUESTS_KNOWN: Final = 200
-
-
-def _steps_of(write: Write) -> list[fx.WriteOffline | fx.DeleteTransition]:
-    """Return the steps of transitions in a write."""
-    match write:
-        case WriteRegion():
-            return []
-        case BeginTablet():
-            origin = write.origin
-            return [fx.WriteOffline(one.key, one, None, -1, Cause.ASSIGN, origin=origin) for one in write.transitions]
-        case _:
-            return [write]
 
 
 class HistoryPage:
@@ -183,8 +168,7 @@ class HistoryWriter:
     def page(self, writes: Sequence[Write]) -> HistoryPage | None:
         """Return a page for a multi with these steps, or None if there are no entries to write."""
         now, epoch = self._now_ms(), self._fence.epoch
-        steps = [step for write in writes for step in _steps_of(write)]
-        return self._page([entry for step in steps for entry in entries_of_write(step, epoch, now)])
+        return self._page(entries_of(list(writes), epoch, now))
 
     def page_of_ends(
         self, transitions: Sequence[tuple[TransitionRecord, int]], cause: Cause, origin: WorkOrigin | None = None

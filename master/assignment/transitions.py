@@ -22,20 +22,19 @@ from typing import Any, Final, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from coord.client.ops import Check, Create, Delete, GetData, ReadOp, SetData, WriteOp
+from coord.client.ops import Delete, GetData, ReadOp, WriteOp
 from coord.client.session import ZkClient
-from coord.errors import MultiFailed, NoNode, OperationError
-from coord.wire.records import Stat
+from coord.errors import MultiFailed, OperationError
+from master.assignment.write_queue import WaitingWrite, Write, WriteQueue, checks_of, outcomes
 from master.catalog import store
-from master.leadership.fence import BYTES_MAX, OPS_MAX, Fence, weight
-from regions.cluster import effects as fx
+from master.leadership.fence import OPS_MAX, Fence
 from regions.cluster import events as ev
+from regions.cluster.reads.answers import answers
 from regions.cluster.reads.changed import ChangedTransitions
 from regions.cluster.state import ClusterState
 from regions.records.model import RegionState, TransitionRecord
-from regions.records.znodes import CorruptZnode, Layout, decode_transition, encode
-from regions.replication.effects import BeginTablet, WriteRegion
-from regions.transitions.states import RESTS_ON_MEMBERS, Actor, Cause, IllegalStep, check
+from regions.records.znodes import Layout
+from regions.transitions.states import Actor, check
 
 log = Logger()
 
@@ -46,8 +45,6 @@ EAGER_BELOW: Final = 2
 #: Znodes in one multi-read.
 READS_MAX: Final = 250
 READS_IN_FLIGHT_MAX: Final = 4
-
-Write = fx.WriteOffline | fx.DeleteTransition | BeginTablet | WriteRegion
 
 
 class Page(Protocol):
@@ -70,50 +67,6 @@ class Journal(Protocol):
     def page(self, writes: Sequence[Write]) -> Page | None: ...
 
 
-class _Item:
-    """One effect and its operations. The first operation is the one whose version the caller gets.
-
-    Items of a multi with the same `check` (table id, version) share one check operation.
-    """
-
-    __slots__ = ("bytes", "check", "effect", "ops")
-
-    def __init__(self, effect: Write, ops: list[WriteOp]) -> None:
-        self.effect = effect
-        self.ops = ops
-        self.check = None if isinstance(effect, WriteRegion) else effect.table_check
-        self.bytes = sum(weight(op) for op in ops)
-
-
-def _checks(batch: list[_Item]) -> list[tuple[str, int]]:
-    """Return the table checks at the head of a multi of these items, each once."""
-    return list(dict.fromkeys(item.check for item in batch if item.check is not None))
-
-
-def _check_steps(effect: Write) -> None:
-    """Raise InvalidTransition for a step that is not in the table of transitions."""
-    match effect:
-        case fx.WriteOffline():
-            check(Actor.MASTER, effect.before, effect.record.state, effect.cause, subject=effect.key)
-            _check_members(effect)
-        case fx.DeleteTransition():
-            check(Actor.MASTER, effect.before, None, effect.cause, subject=effect.key)
-            _check_members(effect)
-        case BeginTablet():
-            for record in effect.transitions:
-                check(Actor.MASTER, None, record.state, Cause.ASSIGN, subject=record.key)
-
-
-def _check_members(effect: fx.WriteOffline | fx.DeleteTransition) -> None:
-    """Raise InvalidTransition for a step that rests on a record which has the member, or names no record."""
-    if effect.cause not in RESTS_ON_MEMBERS:
-        return
-    number = effect.record.replica if isinstance(effect, fx.WriteOffline) else effect.replica
-    if effect.without_member is None or effect.without_member[0].member(number) is not None:
-        after = RegionState.OFFLINE if isinstance(effect, fx.WriteOffline) else None
-        raise IllegalStep(Actor.MASTER, effect.before, after, effect.cause, f"member {effect.key}")
-
-
 class TransitionWriter:
     """Carries out WriteOffline and DeleteTransition, and for tablets BeginTablet and WriteRegion.
 
@@ -130,17 +83,19 @@ class TransitionWriter:
         batch_done: Callable[[], None],
         failed: Callable[[Failure], None],
         journal: Journal | None = None,
+        committed: Callable[[list[tuple[Write, ev.WriteDone]]], None] | None = None,
     ) -> None:
-        """`journal` records the steps in the same multi."""
+        """`journal` records the steps in the same multi. `committed` is called in place of `done` with all writes of a
+        multi that has committed."""
         self._fence = fence
         self._journal = journal
-        self._layout = fence.layout
         self._done = done
+        self._committed_together = committed
         self._batch_done = batch_done
         self._failed = failed
-        self._waiting: deque[_Item] = deque()
-        self._retries: deque[list[_Item]] = deque()
-        self._unknown: list[_Item] = []
+        self._waiting = WriteQueue(fence.layout)
+        self._retries: deque[list[WaitingWrite]] = deque()
+        self._unknown: list[WaitingWrite] = []
         self._in_flight = 0
         self._closed = False
         self.multis = 0
@@ -153,18 +108,16 @@ class TransitionWriter:
 
     def put(self, effect: Write) -> None:
         """Queue a write. Raise InvalidTransition for a step that is not in the table of transitions."""
-        _check_steps(effect)
-        self._waiting.append(_Item(effect, self._ops(effect)))
+        self._waiting.put(effect)
 
     def flush(self) -> None:
         """Send queued writes, up to IN_FLIGHT_MAX multis."""
         while self._retries and self._in_flight < IN_FLIGHT_MAX:
             self._send(self._retries.popleft())
         while self._waiting and self._in_flight < IN_FLIGHT_MAX:
-            batch = self._next_batch()
-            if not batch:
-                return
-            self._send(batch)
+            if len(self._waiting) < OPS_MAX and self._in_flight >= EAGER_BELOW:
+                return  # a partly filled multi waits for more writes
+            self._send(self._waiting.take())
 
     def fail_unknown(self) -> None:
         """Report writes whose reply was lost as refused, so that their znodes are read. Called on reconnection."""
@@ -179,86 +132,31 @@ class TransitionWriter:
         self._retries.clear()
         self._unknown.clear()
 
-    def _ops(self, effect: Write) -> list[WriteOp]:
-        if isinstance(effect, BeginTablet | WriteRegion):
-            path = self._layout.region(effect.record.table_id, effect.record.region_id)
-            made = effect.transitions if isinstance(effect, BeginTablet) else []
-            return [
-                SetData(path, encode(effect.record), effect.version),
-                *(Create(self._layout.transition(one.region_id, one.replica), encode(one)) for one in made),
-            ]
-        if isinstance(effect, fx.WriteOffline):
-            record = effect.record
-            path = self._layout.transition(record.region_id, record.replica)
-            data = encode(record)
-            if effect.before is None:
-                return [Create(path, data)]
-            return [SetData(path, data, effect.version), *self._without_member(effect)]
-        ops: list[WriteOp] = [Delete(self._layout.transition(effect.region_id, effect.replica), effect.version)]
-        if effect.region is not None:
-            path = self._layout.region(effect.region.table_id, effect.region_id)
-            ops.append(SetData(path, encode(effect.region), effect.region_version))
-        return [*ops, *self._without_member(effect)]
-
-    def _without_member(self, effect: fx.WriteOffline | fx.DeleteTransition) -> list[WriteOp]:
-        """Return the check of the record that a step rests on, if its cause rests on one."""
-        if effect.without_member is None:
-            return []
-        record, version = effect.without_member
-        return [Check(self._layout.region(record.table_id, record.region_id), version)]
-
-    def _next_batch(self) -> list[_Item]:
-        """Remove and return the next items to send. Return [] if a partly filled multi should wait for more items."""
-        if len(self._waiting) < OPS_MAX and self._in_flight >= EAGER_BELOW:
-            return []
-        batch: list[_Item] = []
-        checks: set[tuple[str, int]] = set()
-        ops = size = 0
-        while self._waiting:
-            item = self._waiting[0]
-            item_ops, item_bytes = len(item.ops), item.bytes
-            if item.check is not None and item.check not in checks:
-                item_ops += 1
-                item_bytes += weight(self._check(item.check))
-            if batch and (ops + item_ops > OPS_MAX or size + item_bytes > BYTES_MAX):
-                break
-            batch.append(self._waiting.popleft())
-            if item.check is not None:
-                checks.add(item.check)
-            ops += item_ops
-            size += item_bytes
-        return batch
-
-    def _check(self, check: tuple[str, int]) -> Check:
-        table_id, version = check
-        return Check(self._layout.table(table_id), version)
-
-    def _send(self, batch: list[_Item]) -> None:
+    def _send(self, batch: list[WaitingWrite]) -> None:
         self._in_flight += 1
         self.multis += 1
-        ops: list[WriteOp] = [self._check(one) for one in _checks(batch)]
-        ops += [op for item in batch for op in item.ops]
+        ops = self._waiting.operations(batch)
         page = None if self._journal is None else self._journal.page([item.effect for item in batch])
         if page is not None:
             ops.append(page.op)
         self._fence.send(ops).addCallbacks(self._committed, self._not_committed, (batch, page), {}, (batch, page))
 
-    def _committed(self, results: list[Any], batch: list[_Item], page: Page | None) -> None:
+    def _committed(self, results: list[Any], batch: list[WaitingWrite], page: Page | None) -> None:
         self._in_flight -= 1
         if self._closed:
             return
         if page is not None:
             page.written()
-        at = len(_checks(batch))
-        for item in batch:
-            first = results[at]
-            at += len(item.ops)
-            version = first.version if isinstance(first, Stat) else 0
-            self._done(item.effect, ev.WriteDone(item.effect.key, version))
+        done = outcomes(batch, results)
+        if self._committed_together is not None:
+            self._committed_together(done)
+        else:
+            for effect, event in done:
+                self._done(effect, event)
         self.flush()
         self._batch_done()
 
-    def _not_committed(self, failure: Failure, batch: list[_Item], page: Page | None) -> None:
+    def _not_committed(self, failure: Failure, batch: list[WaitingWrite], page: Page | None) -> None:
         self._in_flight -= 1
         if self._closed:
             return
@@ -278,9 +176,9 @@ class TransitionWriter:
         self.flush()
         self._batch_done()
 
-    def _without_refused(self, batch: list[_Item], error: MultiFailed, page: Page | None) -> list[_Item]:
+    def _without_refused(self, batch: list[WaitingWrite], error: MultiFailed, page: Page | None) -> list[WaitingWrite]:
         """Report the items that the store refused, and return the other items to be sent again."""
-        checks = _checks(batch)
+        checks = checks_of(batch)
         if 0 <= error.index < len(checks):
             check = checks[error.index]
             for item in batch:
@@ -301,14 +199,14 @@ class TransitionWriter:
 class TransitionReader:
     """Reads transitions that may have changed, many at a time.
 
-    `seen(event)` is called for each transition, in the order of the store's replies; `batch_done()` after each reply;
+    `seen(events)` is called with the transitions of each reply, in the order of the replies; then `batch_done()`;
     `failed(failure)` when a read has failed.
     """
 
     def __init__(
         self,
         fence: Fence,
-        seen: Callable[[ev.TransitionRead], None],
+        seen: Callable[[list[ev.TransitionRead]], object],
         batch_done: Callable[[], None],
         failed: Callable[[Failure], None],
     ) -> None:
@@ -346,23 +244,12 @@ class TransitionReader:
         self._in_flight -= 1
         if self._closed:
             return
-        for (region_id, replica), path, result in zip(keys, paths, results, strict=True):
-            if isinstance(result, NoNode):
-                self._seen(ev.TransitionRead(region_id, replica, None, -1))
-            elif isinstance(result, OperationError):
-                log.error("transition {path} cannot be read: {error}", path=result.path, error=result)
-            else:
-                self._report(region_id, replica, path, result[0], result[1])
+        events, troubles = answers(keys, paths, results)
+        for trouble in troubles:
+            log.error("a transition cannot be read: {trouble}", trouble=trouble)
+        self._seen(events)
         self.flush()
         self._batch_done()
-
-    def _report(self, region_id: str, replica: int, path: str, data: bytes, stat: Stat) -> None:
-        try:
-            record = decode_transition(data, path)
-        except CorruptZnode as error:
-            log.error("ignoring a damaged transition: {error}", error=error)
-            return
-        self._seen(ev.TransitionRead(region_id, replica, record, stat.version))
 
     def _not_answered(self, failure: Failure, keys: list[tuple[str, int]]) -> None:
         self._in_flight -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -10,7 +10,7 @@ from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
 from coord.client.ops import Create, Delete, SetData
-from master.assignment.transitions import Write
+from master.assignment.write_queue import Write
 from master.catalog import store
 from master.context import ActiveContext
 from master.phases import BulkPlan
@@ -140,10 +140,13 @@ class BulkPlans:
         data = encode(bulk.record)
         await fence.write([SetData(path, data) if exists else Create(path, data)])
 
-    def count(self, effect: Write) -> None:
-        """Count the progress of plans by the writes of transitions."""
-        if not self._running:
-            return
+    def count(self, effects: Iterable[Write]) -> None:
+        """Count the progress of plans by writes of transitions that have committed."""
+        if self._running:
+            for effect in effects:
+                self._count(effect)
+
+    def _count(self, effect: Write) -> None:
         if isinstance(effect, fx.WriteOffline):
             bulk = self._running.get(effect.record.plan_id)
             if bulk is not None and bulk.is_handed_over and effect.before is None:
@@ -151,9 +154,7 @@ class BulkPlans:
                 if bulk.offline == len(bulk.keys):
                     self._begin_phase(bulk, "open")
         elif isinstance(effect, fx.DeleteTransition) and effect.cause is Cause.DONE:
-            replica = self._active_master.assigner.world.replicas.get(effect.key)
-            transition = None if replica is None else replica.transition
-            bulk = self._running.get("" if transition is None else transition.plan_id)
+            bulk = self._running.get("" if effect.former is None else effect.former.plan_id)
             # A plan that continues under its id may still have transitions of the former master: do not count them.
             if bulk is not None and bulk.is_handed_over:
                 bulk.assigned += 1

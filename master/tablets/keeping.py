@@ -23,7 +23,8 @@ from twisted.logger import Logger
 
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master.assignment.dispatch import Dispatcher
-from master.assignment.transitions import TransitionReader, TransitionWriter, Write
+from master.assignment.transitions import TransitionReader, TransitionWriter
+from master.assignment.write_queue import Write
 from master.catalog import store
 from master.catalog.forgetting import forgotten_ms
 from master.catalog.tablet_progress import CountProgress
@@ -102,7 +103,9 @@ class TabletKeeping:
         self._writer = TransitionWriter(
             fence, self._written, active_master.schedule, failed, active_master.history_writer
         )
-        self._reader = TransitionReader(fence, self._transition_read, active_master.schedule, failed)
+        self._reader = TransitionReader(
+            fence, lambda found: [*map(self._transition_read, found)], active_master.schedule, failed
+        )
         self._dispatcher = Dispatcher(
             reactor, fence.epoch, self._orders_event, active_master.check_epoch, fence.cluster_id
         )

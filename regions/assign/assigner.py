@@ -58,6 +58,16 @@ from regions.records.replica_key import replica_key
 from regions.transitions.states import Cause
 from regions.transitions.steps import master_step, steps_since
 
+# Members of enums: a compiled module reads its own constant several times as fast.
+_REPLACED: Final = Cause.REPLACED
+_REPLAN: Final = Cause.REPLAN
+_CLOSED: Final = RegionState.CLOSED
+_CLOSING: Final = RegionState.CLOSING
+_OFFLINE: Final = RegionState.OFFLINE
+_OPENED: Final = RegionState.OPENED
+_IDLE: Final = WriteState.IDLE
+_UNREAD: Final = WriteState.UNREAD
+
 #: Orders whose times are checked in one tick. More of them take turns: the shortest time is some seconds.
 TIMED_MAX: Final = 40_000
 
@@ -301,6 +311,16 @@ class Assigner:
             case _:
                 self._handle_request(event, now_ms)
 
+    def handle_all(
+        self,
+        events: list[ev.TransitionRead] | list[ev.WriteDone],
+        now_ms: int,
+        origin: WorkOrigin | None = None,
+    ) -> None:
+        """Handle events in order. Most events of a bulk assignment come this way, hundreds at a time."""
+        for event in events:
+            self.handle(event, now_ms, origin)
+
     def _handle_resharding(self, event: ev.Event, now_ms: int) -> None:
         match event:
             case ev.ReshardingSeen():
@@ -358,7 +378,7 @@ class Assigner:
         self._selection.begin_many()
         for replica in self._orders.timed(TIMED_MAX):
             order = replica.order
-            if order is not None and replica.write_state is WriteState.IDLE:
+            if order is not None and replica.write_state is _IDLE:
                 self._follow_up.check_deadlines(replica, order, now_ms)
         self._selection.placed()
 
@@ -470,16 +490,16 @@ class Assigner:
             replica.failed = None
             replica.plan_id = ""
             self._replacements.transition_ended(replica.region)
-        elif record.state is RegionState.OPENED:
+        elif record.state is _OPENED:
             self._orders.drop(replica)
             if record.destination != former_home:
                 self._catalog.opened(replica, record)
-        elif record.state is RegionState.CLOSED:
+        elif record.state is _CLOSED:
             self._orders.drop(replica)
             replica.damage = None
-        elif record.state is RegionState.CLOSING and former is not None:
+        elif record.state is _CLOSING and former is not None:
             self._orders.drop(replica)
-        elif record.state is RegionState.OFFLINE and record.attempt == 0:
+        elif record.state is _OFFLINE and record.attempt == 0:
             replica.failed = None
         if record is None:
             self._decisions.decide_peers(replica, now_ms)
@@ -506,7 +526,7 @@ class Assigner:
         if event.table_version is not None:
             self._catalog.checks.refused(replica, event.table_version, now_ms)
             return
-        deleting = self.world.abandon_write(replica, WriteState.UNREAD).record is None
+        deleting = self.world.abandon_write(replica, _UNREAD).record is None
         self._outbox.read_transition(replica)
         if deleting:
             self._outbox.read_region(replica)
@@ -516,7 +536,7 @@ class Assigner:
         region = self.world.regions.get(region_id)
         for replica in region.replicas if region is not None else ():
             if replica.transition is not None:
-                self.history.append(master_step(replica.transition, None, Cause.REPLACED, self.epoch, now_ms))
+                self.history.append(master_step(replica.transition, None, _REPLACED, self.epoch, now_ms))
 
     def _move_requested(self, event: ev.MoveRequested, now_ms: int) -> None:
         replica = self.world.replicas.get(event.key)
@@ -538,7 +558,7 @@ class Assigner:
         if replica is None or replica.transition is None or not replica.transition.parked:
             return
         replica.failed = None
-        replica.cause = Cause.REPLAN
+        replica.cause = _REPLAN
         replica.origin = self.causes.current()
         again = msgspec.structs.replace(replica.transition, attempt=0, deaths=0)
         self.world.set_transition(replica, again, replica.version, replica.seen_ms)

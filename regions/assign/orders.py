@@ -8,6 +8,7 @@ go to the front of the queue (RT-05).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -17,6 +18,16 @@ from regions.cluster.work import OrderState
 from regions.messages import CloseOrder, OpenOrder, OrderOutcome, OrderResult
 from regions.records.kinds import KV
 from regions.records.model import Incarnation, Intent, RegionState
+
+# Members of enums: a compiled module reads its own constant several times as fast.
+_CLOSE: Final = Intent.CLOSE
+_ORDER_OUTCOME_DONE: Final = OrderOutcome.DONE
+_STARTED: Final = OrderOutcome.STARTED
+_ORDER_STATE_DONE: Final = OrderState.DONE
+_PAUSED: Final = OrderState.PAUSED
+_QUEUED: Final = OrderState.QUEUED
+_SENT: Final = OrderState.SENT
+_OFFLINE: Final = RegionState.OFFLINE
 
 
 class OrderBook:
@@ -65,7 +76,7 @@ class OrderBook:
     def enqueue(self, replica: Replica, order: Order) -> None:
         """Queue the order to be sent, or to be sent again."""
         assert replica.order is order, f"order of {replica.key} was dropped"
-        order.move_to(OrderState.QUEUED, replica.key)
+        order.move_to(_QUEUED, replica.key)
         server = order.server
         queue = server.opens if order.kind == OPEN else server.closes
         if order.first_sent_ms or replica.region.table.record.system:
@@ -131,19 +142,19 @@ class OrderBook:
             if replica.order is not order:
                 continue
             result = results.get((replica.region.record.region_id, replica.number))
-            is_done = result is not None and result.outcome is OrderOutcome.DONE
-            order.move_to(OrderState.DONE if is_done else OrderState.PAUSED, replica.key)
+            is_done = result is not None and result.outcome is _ORDER_OUTCOME_DONE
+            order.move_to(_ORDER_STATE_DONE if is_done else _PAUSED, replica.key)
             order.next_ms = now_ms + min(self._resend_ms << min(order.sends - 1, 10), self._resend_max_ms)
             if result is None:
                 continue
-            order.is_acknowledged = order.is_acknowledged or result.outcome is OrderOutcome.STARTED
+            order.is_acknowledged = order.is_acknowledged or result.outcome is _STARTED
             yield replica, result
 
     def lost(self, batch: int, now_ms: int) -> None:
         """Schedule the orders of a batch without a reply to be sent again, after a growing pause."""
         for replica, order in self._batches.pop(batch, []):
             if replica.order is order:
-                order.move_to(OrderState.PAUSED, replica.key)
+                order.move_to(_PAUSED, replica.key)
                 order.next_ms = now_ms + min(200 << min(order.sends - 1, 10), self._resend_max_ms)
 
     def validate(self) -> None:
@@ -153,11 +164,11 @@ class OrderBook:
             order = replica.order
             if order is None:
                 continue
-            is_awaited = order.state is not OrderState.SENT or id(order) in sent
+            is_awaited = order.state is not _SENT or id(order) in sent
             assert is_awaited, f"order of {replica.key} is SENT, and in no batch"
             is_timed = _only_waits(replica, order) or self._timed.get(replica.key) is replica
             assert is_timed, f"nobody looks at the times of the order of {replica.key}"
-            if order.state is OrderState.QUEUED:
+            if order.state is _QUEUED:
                 # Freeing a slot adds the server to the pending ones.
                 will_go_on = order.server.uuid in self._pending or order.server.busy
                 assert will_go_on, f"order of {replica.key} is QUEUED, and {order.server.incarnation} is not pending"
@@ -176,12 +187,7 @@ class OrderBook:
         while queue and len(taken) < self._batch_max:
             replica = queue[0]
             order = replica.order
-            if (
-                order is None
-                or order.server is not server
-                or order.kind != kind
-                or order.state is not OrderState.QUEUED
-            ):
+            if order is None or order.server is not server or order.kind != kind or order.state is not _QUEUED:
                 queue.popleft()
                 continue
             if not order.first_sent_ms and slots <= 0:
@@ -190,7 +196,7 @@ class OrderBook:
             if kind == OPEN and not self._may_open(server, replica):
                 held_back.append(replica)
                 continue
-            order.move_to(OrderState.SENT, replica.key)
+            order.move_to(_SENT, replica.key)
             order.sends += 1
             if not order.first_sent_ms:
                 order.first_sent_ms = now_ms
@@ -270,7 +276,7 @@ class OrderBook:
                 record.region_id,
                 record.table_id,
                 replica.number,
-                intent=Intent.CLOSE,
+                intent=_CLOSE,
                 reason=reason,
                 origin=replica.origin,
             )
@@ -295,8 +301,8 @@ class OrderBook:
 def _only_waits(replica: Replica, order: Order) -> bool:
     """Return True if the order waits for its first sending, and no server works on the transition: no deadline runs."""
     transition = replica.transition
-    is_at_work = transition is not None and transition.state is not RegionState.OFFLINE
-    return order.state is OrderState.QUEUED and not order.first_sent_ms and not is_at_work
+    is_at_work = transition is not None and transition.state is not _OFFLINE
+    return order.state is _QUEUED and not order.first_sent_ms and not is_at_work
 
 
 __all__ = ["CLOSE", "OPEN", "OrderBook"]

@@ -22,10 +22,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from regions.cluster.effects import DeleteTransition, WriteOffline
 from regions.transitions.entries import HistoryEntry, SeenStep
 from regions.transitions.states import Actor
-from regions.transitions.steps import entries_of_step
 
 #: Steps of the history in the store.
 STEPS_MAX: Final = 200_000
@@ -157,14 +155,6 @@ class StepLog(deque[SeenStep]):
     def put_back(self, entries: Sequence[HistoryEntry]) -> None:
         """Put back entries whose write was refused."""
         self.unsaved.extendleft(reversed(entries))
-
-
-def entries_of_write(write: WriteOffline | DeleteTransition, epoch: int, now_ms: int) -> list[HistoryEntry]:
-    """Return the entries to be written with a master's write: the server's steps before it, and the master's step."""
-    record = write.record if isinstance(write, WriteOffline) else None
-    if record is None and write.former is None:
-        return []
-    return entries_of_step(write.former, write.version, record, write.cause, epoch, now_ms, write.origin)
 
 
 # --- retention ------------------------------------------------------------------------------------------------------

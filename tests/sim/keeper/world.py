@@ -21,8 +21,8 @@ from typing import Final
 
 import msgspec
 
+from master.assignment.write_queue import entries_of
 from regions.cluster import effects as fx
-from regions.cluster.history import entries_of_write
 from regions.messages import OrderOutcome, OrderResult
 from regions.messages.heartbeat import (
     LeaderReport,
@@ -294,7 +294,7 @@ class World:
         self.put_region(effect.record, effect.version + 1)
         for record in effect.transitions:
             step = fx.WriteOffline(record.key, record, None, -1, Cause.ASSIGN, origin=effect.origin)
-            entries = entries_of_write(step, self.epoch, self.now)
+            entries = entries_of([step], self.epoch, self.now)
             self.put_transition(record.key, record, 0, Actor.MASTER, Cause.ASSIGN, entries)
         self.groups[region_id] = Group(effect.record.members)
         return True
@@ -312,7 +312,7 @@ class World:
         record = effect.record if isinstance(effect, fx.WriteOffline) else None
         if effect.cause in (Cause.ABANDONED, Cause.NOT_A_MEMBER):
             assert without is not None, effect
-        entries = entries_of_write(effect, self.epoch, self.now)
+        entries = entries_of([effect], self.epoch, self.now)
         self.put_transition(effect.key, record, version + 1, Actor.MASTER, effect.cause, entries)
         return version + 1
 

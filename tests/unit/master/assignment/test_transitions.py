@@ -34,7 +34,7 @@ class Bench:
         self.turns = 0
         self.writer = TransitionWriter(self.fence, lambda _, event: self.done.append(event), self._turned, self._failed)
         self.seen: list[ev.TransitionRead] = []
-        self.reader = TransitionReader(self.fence, self.seen.append, self._turned, self._failed)
+        self.reader = TransitionReader(self.fence, self.seen.extend, self._turned, self._failed)
 
     def _turned(self) -> None:
         self.turns += 1

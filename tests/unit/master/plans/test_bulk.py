@@ -39,7 +39,7 @@ def test_former_transitions_do_not_finish_a_plan_before_its_rows_are_applied() -
     bulk_plans.load([PlanRecord("p", 1)])
     bulk = bulk_plans._new(fx.RequestPlan([KEY], Cause.ASSIGN.value))
     bulk_plans._running["p"] = bulk
-    bulk_plans.count(fx.DeleteTransition(KEY, "t.0", 0, RegionState.OPENED, 3, Cause.DONE))
+    bulk_plans.count([fx.DeleteTransition(KEY, "t.0", 0, RegionState.OPENED, 3, Cause.DONE, former=opened)])
     assert (bulk.assigned, bulk.record.state) == (0, PlanState.PLANNING)
 
 

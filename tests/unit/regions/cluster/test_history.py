@@ -8,6 +8,7 @@ import zlib
 import msgspec
 import pytest
 
+from master.assignment.write_queue import entries_of
 from regions.cluster import history as module
 from regions.cluster.effects import DeleteTransition, WriteOffline
 from regions.cluster.history import (
@@ -24,7 +25,6 @@ from regions.cluster.history import (
     StepLog,
     complete_history,
     concerns,
-    entries_of_write,
     mergeable,
     pack,
     parse_segment,
@@ -172,7 +172,7 @@ def test_a_masters_write_tells_the_servers_steps_before_it_and_itself() -> None:
     """Each step once and in order, whichever master was active when it was taken."""
     opened = record(RegionState.OPENED, 5, 6)
     done = DeleteTransition(KEY, "t1.0001", 0, RegionState.OPENED, 2, Cause.DONE, former=opened)
-    entries = entries_of_write(done, 4, 7)
+    entries = entries_of([done], 4, 7)
     assert [(one.at_ms, one.actor, one.before, one.after, one.cause, one.server, one.epoch) for one in entries] == [
         (5, "server", "OFFLINE", "OPENING", "open order", "s2", 3),
         (6, "server", "OPENING", "OPENED", "open done", "s2", 3),
@@ -180,7 +180,7 @@ def test_a_masters_write_tells_the_servers_steps_before_it_and_itself() -> None:
     ]
     forced = WriteOffline(KEY, record(RegionState.OFFLINE, base=2, epoch=4), RegionState.CLOSED, 1, Cause.SERVER_DEATH)
     forced.former = record(RegionState.CLOSED, 5, 6)
-    entries = entries_of_write(forced, 4, 7)
+    entries = entries_of([forced], 4, 7)
     assert [(one.actor, one.after, one.server, one.reason) for one in entries] == [
         ("server", "CLOSING", "s1", "move"),
         ("server", "CLOSED", "s1", ""),
@@ -199,7 +199,7 @@ def test_every_entry_has_its_cause_and_the_first_of_a_cause_says_what_began() ->
     closed = msgspec.structs.replace(record(RegionState.CLOSED, 5, 6), origin=asked)
     goes_on = WriteOffline(KEY, record(RegionState.OFFLINE, base=2), RegionState.CLOSED, 1, Cause.MOVE_CONTINUES)
     goes_on.former, goes_on.origin = closed, asked
-    entries = entries_of_write(goes_on, 3, 7)
+    entries = entries_of([goes_on], 3, 7)
     assert [(one.after, one.cause_id, one.origin) for one in entries] == [
         ("CLOSING", "e3-5", asked.text),
         ("CLOSED", "e3-5", ""),
@@ -208,7 +208,7 @@ def test_every_entry_has_its_cause_and_the_first_of_a_cause_says_what_began() ->
     opening = msgspec.structs.replace(record(RegionState.OPENING, 8, base=2), origin=WorkOrigin("e3-5"))
     again = WriteOffline(KEY, record(RegionState.OFFLINE, base=4), RegionState.OPENING, 3, Cause.SERVER_DEATH)
     again.former, again.origin = opening, death
-    entries = entries_of_write(again, 4, 9)
+    entries = entries_of([again], 4, 9)
     assert [(one.after, one.cause_id, one.origin) for one in entries] == [
         ("OPENING", "e3-5", ""),
         ("OFFLINE", "e4-1", death.text),

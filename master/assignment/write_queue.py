@@ -1,0 +1,182 @@
+"""Writes of transitions as operations of the store, and which of them share a multi. Pure; compiled, as each step
+passes here."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from coord.client.ops import Check, Create, Delete, SetData, WriteOp, weight
+from coord.wire.values import Stat
+from master.leadership.fence import BYTES_MAX, OPS_MAX
+from regions.cluster.effects import DeleteTransition, WriteOffline
+from regions.cluster.events import WriteDone
+from regions.records.model import RegionState
+from regions.records.znodes import Layout, encode
+from regions.replication.effects import BeginTablet, WriteRegion
+from regions.transitions.entries import HistoryEntry
+from regions.transitions.states import RESTS_ON_MEMBERS, Actor, Cause, IllegalStep, check
+from regions.transitions.steps import entries_of_step
+
+Write = WriteOffline | DeleteTransition | BeginTablet | WriteRegion
+_MASTER: Final = Actor.MASTER
+_ASSIGN: Final = Cause.ASSIGN
+_OFFLINE: Final = RegionState.OFFLINE
+
+
+def check_steps(effect: Write) -> None:
+    """Raise InvalidTransition for a step that is not in the table of transitions."""
+    if isinstance(effect, WriteOffline):
+        check(_MASTER, effect.before, effect.record.state, effect.cause, subject=effect.key)
+        _check_members(effect, effect.record.replica, _OFFLINE)
+    elif isinstance(effect, DeleteTransition):
+        check(_MASTER, effect.before, None, effect.cause, subject=effect.key)
+        _check_members(effect, effect.replica, None)
+    elif isinstance(effect, BeginTablet):
+        for record in effect.transitions:
+            check(_MASTER, None, record.state, _ASSIGN, subject=record.key)
+
+
+def _check_members(effect: WriteOffline | DeleteTransition, number: int, after: RegionState | None) -> None:
+    """Raise InvalidTransition for a step that rests on a record which has the member, or names no record."""
+    if effect.cause not in RESTS_ON_MEMBERS:
+        return
+    if effect.without_member is None or effect.without_member[0].member(number) is not None:
+        raise IllegalStep(_MASTER, effect.before, after, effect.cause, f"member {effect.key}")
+
+
+class WaitingWrite:
+    """One effect and its operations. The first operation is the one whose version the caller gets.
+
+    Writes of a multi with the same `check` (table id, version) share one check operation.
+    """
+
+    def __init__(self, effect: Write, ops: list[WriteOp], table_check: tuple[str, int] | None) -> None:
+        self.effect = effect
+        self.ops = ops
+        self.check = table_check
+        self.bytes = 0
+        for op in ops:
+            self.bytes += weight(op)
+
+
+class WriteQueue:
+    """Writes that wait to be sent, in order."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._waiting: deque[WaitingWrite] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, effect: Write) -> None:
+        """Queue a write. Raise InvalidTransition for a step that is not in the table of transitions."""
+        check_steps(effect)
+        table_check = None if isinstance(effect, WriteRegion) else effect.table_check
+        self._waiting.append(WaitingWrite(effect, self._ops(effect), table_check))
+
+    def clear(self) -> None:
+        """Forget all writes."""
+        self._waiting.clear()
+
+    def take(self) -> list[WaitingWrite]:
+        """Remove and return the next writes, as many as one multi can have."""
+        batch: list[WaitingWrite] = []
+        checks: set[tuple[str, int]] = set()
+        ops = size = 0
+        while self._waiting:
+            item = self._waiting[0]
+            item_ops, item_bytes = len(item.ops), item.bytes
+            if item.check is not None and item.check not in checks:
+                item_ops += 1
+                item_bytes += weight(self._check(item.check))
+            if batch and (ops + item_ops > OPS_MAX or size + item_bytes > BYTES_MAX):
+                break
+            batch.append(self._waiting.popleft())
+            if item.check is not None:
+                checks.add(item.check)
+            ops += item_ops
+            size += item_bytes
+        return batch
+
+    def operations(self, batch: list[WaitingWrite]) -> list[WriteOp]:
+        """Return the operations of a multi with these writes: first `checks_of(batch)`, then those of each write."""
+        ops: list[WriteOp] = [self._check(one) for one in checks_of(batch)]
+        for item in batch:
+            ops.extend(item.ops)
+        return ops
+
+    def _check(self, table_check: tuple[str, int]) -> Check:
+        table_id, version = table_check
+        return Check(self._layout.table(table_id), version)
+
+    def _ops(self, effect: Write) -> list[WriteOp]:
+        if isinstance(effect, WriteOffline):
+            record = effect.record
+            path = self._layout.transition(record.region_id, record.replica)
+            data = encode(record)
+            if effect.before is None:
+                return [Create(path, data)]
+            return [SetData(path, data, effect.version), *self._without_member(effect)]
+        if isinstance(effect, DeleteTransition):
+            ops: list[WriteOp] = [Delete(self._layout.transition(effect.region_id, effect.replica), effect.version)]
+            if effect.region is not None:
+                path = self._layout.region(effect.region.table_id, effect.region_id)
+                ops.append(SetData(path, encode(effect.region), effect.region_version))
+            ops.extend(self._without_member(effect))
+            return ops
+        path = self._layout.region(effect.record.table_id, effect.record.region_id)
+        found: list[WriteOp] = [SetData(path, encode(effect.record), effect.version)]
+        if isinstance(effect, BeginTablet):
+            for one in effect.transitions:
+                found.append(Create(self._layout.transition(one.region_id, one.replica), encode(one)))
+        return found
+
+    def _without_member(self, effect: WriteOffline | DeleteTransition) -> list[WriteOp]:
+        """Return the check of the record that a step rests on, if its cause rests on one."""
+        if effect.without_member is None:
+            return []
+        record, version = effect.without_member
+        return [Check(self._layout.region(record.table_id, record.region_id), version)]
+
+
+def outcomes(batch: list[WaitingWrite], results: list[object]) -> list[tuple[Write, WriteDone]]:
+    """Return the writes of a multi that has committed, each with its event. `results` are those of its operations."""
+    at = len(checks_of(batch))
+    found: list[tuple[Write, WriteDone]] = []
+    for item in batch:
+        first = results[at]
+        at += len(item.ops)
+        effect = item.effect
+        found.append((effect, WriteDone(effect.key, first.version if isinstance(first, Stat) else 0)))
+    return found
+
+
+def entries_of(writes: list[Write], epoch: int, now_ms: int) -> list[HistoryEntry]:
+    """Return the entries to be written with these writes: for each step of a master the server's steps before it, then
+    the step itself."""
+    found: list[HistoryEntry] = []
+    for write in writes:
+        if isinstance(write, WriteOffline):
+            found.extend(
+                entries_of_step(write.former, write.version, write.record, write.cause, epoch, now_ms, write.origin)
+            )
+        elif isinstance(write, DeleteTransition):
+            if write.former is not None:
+                found.extend(
+                    entries_of_step(write.former, write.version, None, write.cause, epoch, now_ms, write.origin)
+                )
+        elif isinstance(write, BeginTablet):
+            for one in write.transitions:
+                found.extend(entries_of_step(None, -1, one, _ASSIGN, epoch, now_ms, write.origin))
+    return found
+
+
+def checks_of(batch: list[WaitingWrite]) -> list[tuple[str, int]]:
+    """Return the table checks at the head of a multi of these writes, each once."""
+    found: dict[tuple[str, int], None] = {}
+    for item in batch:
+        if item.check is not None:
+            found[item.check] = None
+    return list(found)
