@@ -197,8 +197,7 @@ def test_a_parked_region_is_shown_on_every_view_until_it_is_retried(
 ) -> None:
     """With its error and its age; the page was opened before, another one after. Then nothing of it is left.
 
-    Fails if `row_of` returns the state of a parked transition, if `_of_replica` leaves out the error, and if
-    `TransitionFigure` has no `began_ms`.
+    Fails if `row_of` returns the state of a parked transition in place of PARKED.
     """
     [files] = (cluster.data_dir / "shared" / "regions").glob("*/*.0007")
     region = files.name
