@@ -53,8 +53,13 @@ def encode_record(sequence: int, parts: list[bytes]) -> bytes:
     """Return the record that holds these encoded items."""
     body_length = SEQUENCE.size + sum(map(len, parts))
     assert body_length <= RECORD_BYTES_MAX, f"record of {body_length} bytes"
-    covered = b"".join([_LENGTH.pack(body_length), SEQUENCE.pack(sequence), *parts])
-    return b"".join([MAGIC, covered[:4], _LENGTH.pack(crc32c(covered)), covered[4:]])
+    length = _LENGTH.pack(body_length)
+    number = SEQUENCE.pack(sequence)
+    crc = crc32c(number, crc32c(length))
+    for part in parts:
+        crc = crc32c(part, crc)
+    # Joined once: entries may have many bytes.
+    return b"".join([MAGIC, length, _LENGTH.pack(crc), number, *parts])
 
 
 def encode_header(number: int, term: int, vote: int, last_index: int, last_term: int) -> bytes:

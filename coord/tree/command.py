@@ -105,7 +105,7 @@ def encode_batch(time_ms: int, commands: list[bytes], *, enforce_quotas: bool = 
     assert len(commands) <= COUNT_MASK, f"a batch of {len(commands)} commands"
     assert time_ms >= 0, f"a batch at time {time_ms}"
     flags = (ENFORCE_QUOTAS if enforce_quotas else 0) | (IS_FULL if is_full else 0)
-    return BATCH_HEADER.pack(time_ms, len(commands) | flags) + b"".join(commands)
+    return b"".join([BATCH_HEADER.pack(time_ms, len(commands) | flags), *commands])
 
 
 def decode_batch(data: bytes) -> tuple[int, list[Command]]:
