@@ -6,6 +6,7 @@ module `pipeline` acts on it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from typing import Final, Protocol
 
@@ -19,6 +20,8 @@ from coord.wire.values import NO_PASSWD
 
 #: Bounds of the counted times of requests; the node's clock has a resolution of a millisecond.
 REQUEST_BOUNDS_MS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
+#: Time in ms -> its place among the bounds, for times within them.
+_PLACES: Final = bytes([bisect_left(REQUEST_BOUNDS_MS, span_ms) for span_ms in range(REQUEST_BOUNDS_MS[-1] + 1)])
 
 
 class Limits:
@@ -173,12 +176,7 @@ class RequestTimes:
         counts = self.counts.get(opcode)
         if counts is None:
             counts = self.counts[opcode] = [0] * (len(REQUEST_BOUNDS_MS) + 2)
-        place = 0
-        for bound in REQUEST_BOUNDS_MS:
-            if span_ms <= bound:
-                break
-            place += 1
-        counts[place] += 1
+        counts[_PLACES[span_ms] if span_ms < len(_PLACES) else len(REQUEST_BOUNDS_MS)] += 1
         counts[-1] += span_ms
 
 
