@@ -267,7 +267,7 @@ class Znode:
         """Return the wire form of the Stat."""
         if IS_COMPILED:
             out = BytesWriter()
-            self._write_stat(out)
+            self.write_stat(out)
             return out.getvalue()
         data = self.data
         length = len(data) if data is not None else 0
@@ -294,7 +294,7 @@ class Znode:
         )
         return packed
 
-    def _write_stat(self, out: BytesWriter) -> None:
+    def write_stat(self, out: BytesWriter) -> None:
         """Write the wire form of the Stat. Compiled builds only."""
         creates: i64 = 0
         children: i32 = 0
@@ -405,7 +405,7 @@ class Znode:
         out = BytesWriter()
         out.write(path)
         out.write(data)
-        self._write_stat(out)
+        self.write_stat(out)
         # Continuing a CRC that was XORed with the stamp equals continuing the plain CRC over data whose next four bytes
         # are XORed with the stamp.
         at: i64 = len(path)

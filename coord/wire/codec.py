@@ -294,6 +294,16 @@ def encode_path_version(path: bytes, version: int) -> bytes:
 
 def read_set_data(data: bytes, at: int, end: int) -> tuple[bytes, bytes | None, int, int]:
     """Read (path, data, version, next_at)."""
+    start = at + 4
+    if IS_COMPILED and start <= end:
+        # Null and malformed records are left to the functions below.
+        stop: int = start + read_i32_be(data, at)
+        value_at = stop + 4
+        if start <= stop and value_at <= end:
+            value_end: int = value_at + read_i32_be(data, stop)
+            if value_at <= value_end and value_end + 4 <= end:
+                number: int = read_i32_be(data, value_end)
+                return data[start:stop], data[value_at:value_end], number, value_end + 4
     path, at = read_path(data, at, end)
     value, at = read_buffer(data, at, end)
     version, at = read_i32(data, at, end)
