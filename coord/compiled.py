@@ -32,7 +32,7 @@ _STAMP: Final = "compiled.stamp"
 _MODULES: Final = {
     "coord/client": "ops watches",
     "coord/metrics": "spans",
-    "coord/peers": "accepting dialing framing stream",
+    "coord/peers": "accepting dialing framing stream turn_loop",
     "coord/raft": "bounds core follower leadership log membership messages output progress quorum reads",
     "coord/server": "node node_settings submission",
     "coord/server/clients": "connection handshake listener pipeline proposals syncs table",

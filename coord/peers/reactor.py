@@ -14,7 +14,6 @@ client's read and the commit of a write arrive in one turn, the read sees the wr
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Callable
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
@@ -22,18 +21,12 @@ from typing import Any, Final
 
 from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.main import installReactor
-from twisted.logger import Logger
 
 from coord.metrics.turns import TurnTimes, sample
-
-log = Logger()
+from coord.peers.turn_loop import TurnLoop, Watcher
 
 READABLE: Final = EPOLLIN | EPOLLERR | EPOLLHUP
 WRITABLE: Final = EPOLLOUT
-#: Events taken from the kernel in one poll.
-EVENTS_MAX: Final = 1024
-
-Watcher = Callable[[int], None]
 
 
 def install() -> TurnReactor:
@@ -53,46 +46,43 @@ class TurnReactor(EPollReactor):
     """See the module docstring."""
 
     def __init__(self) -> None:
-        self._functions: dict[int, Watcher] = {}
         #: Times that this thread was busy between two polls, counted.
         self.turns = TurnTimes()
-        #: True if this turn brought at most one event: other work is unlikely at the moment.
-        self.is_calm = True
-        self._turn_end: Callable[[], bool] = _no_work
-        self._on_fault: Callable[[Exception], None] = _ignore_fault
-        #: Descriptors that are served first.
-        self._preferred: set[int] = set()
-        self._peers_served: Callable[[], None] = _do_nothing
         super().__init__()  # type: ignore[no-untyped-call]
         poller: Any = self._poller
-        self._poll = poller.poll
+        self._loop = TurnLoop(poller.poll, self.unwatch, self.turns)
         self._register = poller.register
         self._modify = poller.modify
         self._unregister = poller.unregister
+
+    @property
+    def is_calm(self) -> bool:
+        """True if this turn brought at most one event: other work is unlikely at the moment."""
+        return self._loop.is_calm
 
     def at_turn_end(self, function: Callable[[], bool]) -> None:
         """Call `function` at the end of every turn. There is one such function, and it must not raise.
 
         It returns True if work is left; the next poll then does not wait.
         """
-        self._turn_end = function
+        self._loop.turn_end = function
 
     def at_fault(self, function: Callable[[Exception], None]) -> None:
         """Call `function` with an exception that escaped from a watcher. Such an exception is a bug: the node must
         stop."""
-        self._on_fault = function
+        self._loop.on_fault = function
 
     def at_peers_served(self, function: Callable[[], None]) -> None:
         """Call `function` between preferred and other descriptors of a turn that has both. It must not raise."""
-        self._peers_served = function
+        self._loop.peers_served = function
 
     def prefer(self, fd: int) -> None:
         """Serve the watched descriptor `fd` before others of the same turn, until `unwatch`."""
-        self._preferred.add(fd)
+        self._loop.preferred.add(fd)
 
     def watch(self, fd: int, function: Watcher, *, writable: bool = False) -> None:
         """Call `function(events)` whenever `fd` is readable (and with `writable`, writable)."""
-        self._functions[fd] = function
+        self._loop.functions[fd] = function
         self._register(fd, EPOLLIN | (EPOLLOUT if writable else 0))
 
     def rewatch(self, fd: int, *, readable: bool, writable: bool) -> None:
@@ -101,8 +91,8 @@ class TurnReactor(EPollReactor):
 
     def unwatch(self, fd: int) -> None:
         """Stop watching `fd`. Call this before closing it."""
-        self._preferred.discard(fd)
-        if self._functions.pop(fd, None) is not None:
+        self._loop.preferred.discard(fd)
+        if self._loop.functions.pop(fd, None) is not None:
             self._unregister(fd)
 
     def doPoll(self, timeout: float | None) -> None:
@@ -121,62 +111,17 @@ class TurnReactor(EPollReactor):
 
     def _turn(self, timeout: float | None) -> bool:
         """Poll and serve the events; return True if Twisted had events or a signal interrupted the poll."""
+        loop = self._loop
         # The end of a turn may plan calls that are due before `timeout` has passed: the sending of replies, for one.
-        if self._turn_end() or self._newTimedCalls:
+        if loop.turn_end() or self._newTimedCalls:
             timeout = 0
-        turns = self.turns
-        if turns.busy_since:
-            turns.add(time.monotonic() - turns.busy_since)
-            turns.busy_since = 0.0
-        try:
-            ready = self._poll(-1 if timeout is None else timeout, EVENTS_MAX)
-        except OSError as error:
-            if error.errno == errno.EINTR:
-                return True
-            raise
-        turns.busy_since = time.monotonic()
-        self.is_calm = len(ready) <= 1
-        if len(ready) > 1 and self._preferred:
-            preferred = [one for one in ready if one[0] in self._preferred]
-            if preferred and len(preferred) < len(ready):
-                ready = [one for one in ready if one[0] not in self._preferred]
-                self._serve(preferred)
-                self._peers_served()
-        foreign = self._serve(ready)
+        foreign = loop.turn(-1 if timeout is None else timeout)
+        if foreign is None:
+            return True
         for fd, events in foreign:
             selectable = self._selectables.get(fd)
             if selectable is not None:
                 self._doReadOrWrite(selectable, fd, events)  # type: ignore[no-untyped-call]
         return bool(foreign)
 
-    def _serve(self, ready: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Call the watchers of these events; return the events of descriptors without a watcher."""
-        functions = self._functions
-        foreign: list[tuple[int, int]] = []
-        for fd, events in ready:
-            function = functions.get(fd)
-            if function is not None:
-                try:
-                    function(events)
-                except Exception as error:  # boundary: without it Twisted's loop would log the exception and continue
-                    log.failure("exception while serving descriptor {fd}", fd=fd)
-                    self.unwatch(fd)
-                    self._on_fault(error)
-            else:
-                foreign.append((fd, events))
-        return foreign
-
     doIteration = doPoll
-
-
-def _no_work() -> bool:
-    """Return False: the default of `at_turn_end`."""
-    return False
-
-
-def _do_nothing() -> None:
-    """Do nothing: the default of `at_peers_served`."""
-
-
-def _ignore_fault(error: Exception) -> None:
-    """Do nothing: the default of `at_fault`."""

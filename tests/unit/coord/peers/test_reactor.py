@@ -120,7 +120,7 @@ def test_a_call_planned_by_the_end_of_a_turn_does_not_wait_for_an_event(monkeypa
             reactor.callLater(0, reactor.crash)
         return False
 
-    monkeypatch.setattr(reactor, "_poll", poll)
+    monkeypatch.setattr(reactor._loop, "_poll", poll)
     reactor.at_turn_end(end)
     reactor.callLater(3600, reactor.crash)
     reactor.run(installSignalHandlers=False)

@@ -1,0 +1,93 @@
+"""The hot part of the turn reactor: one poll, and a call of the function of each descriptor with an event.
+
+Apart from `TurnReactor` because a class of Twisted's cannot be compiled. See there for what a turn is.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from typing import Final
+
+from twisted.logger import Logger
+
+from coord.metrics.turns import TurnTimes
+
+log = Logger(__name__)
+
+#: Events taken from the kernel in one poll.
+EVENTS_MAX: Final = 1024
+
+Watcher = Callable[[int], None]
+Events = list[tuple[int, int]]
+
+
+class TurnLoop:
+    """The watched descriptors of one reactor, and what is called around them."""
+
+    def __init__(self, poll: Callable[[float, int], Events], unwatch: Callable[[int], None], times: TurnTimes) -> None:
+        """`poll(timeout, most)` returns events, or raises OSError. `unwatch(fd)` ends a watcher that failed."""
+        self.functions: dict[int, Watcher] = {}
+        #: Descriptors that are served first.
+        self.preferred: set[int] = set()
+        #: True if this turn brought at most one event: other work is unlikely at the moment.
+        self.is_calm = True
+        self.turn_end: Callable[[], bool] = _no_work
+        self.on_fault: Callable[[Exception], None] = _ignore_fault
+        self.peers_served: Callable[[], None] = _do_nothing
+        self._poll = poll
+        self._unwatch = unwatch
+        self._times = times
+        self._busy_since = 0.0
+
+    def turn(self, timeout: float) -> Events | None:
+        """Poll and serve the events. Return those of descriptors without a watcher; None if a signal interrupted."""
+        times = self._times
+        if self._busy_since:
+            times.add(time.monotonic() - self._busy_since)
+            times.busy_since = self._busy_since = 0.0
+        try:
+            ready = self._poll(timeout, EVENTS_MAX)
+        except OSError as error:
+            if error.errno == errno.EINTR:
+                return None
+            raise
+        times.busy_since = self._busy_since = time.monotonic()
+        self.is_calm = len(ready) <= 1
+        if len(ready) > 1 and self.preferred:
+            preferred = [one for one in ready if one[0] in self.preferred]
+            if preferred and len(preferred) < len(ready):
+                ready = [one for one in ready if one[0] not in self.preferred]
+                self._serve(preferred)
+                self.peers_served()
+        return self._serve(ready)
+
+    def _serve(self, ready: Events) -> Events:
+        """Call the watchers of these events; return the events of descriptors without a watcher."""
+        foreign: Events = []
+        for one in ready:
+            function = self.functions.get(one[0])
+            if function is None:
+                foreign.append(one)
+                continue
+            try:
+                function(one[1])
+            except Exception as error:  # boundary: without it Twisted's loop would log the exception and continue
+                log.failure("exception while serving descriptor {fd}", fd=one[0])
+                self._unwatch(one[0])
+                self.on_fault(error)
+        return foreign
+
+
+def _no_work() -> bool:
+    """Return False: the default of `turn_end`."""
+    return False
+
+
+def _do_nothing() -> None:
+    """Do nothing: the default of `peers_served`."""
+
+
+def _ignore_fault(error: Exception) -> None:
+    """Do nothing: the default of `on_fault`."""
