@@ -31,7 +31,6 @@ _STAMP: Final = "compiled.stamp"
 #: Folder -> modules. Their classes are compiled as well: no dataclasses, no msgspec.Struct.
 _MODULES: Final = {
     "coord/client": "ops watches",
-    "coord/metrics": "spans",
     "coord/peers": "accepting dialing framing stream turn_loop",
     "coord/raft": "bounds core follower leadership log membership messages output progress quorum reads",
     "coord/server": "node node_settings submission",
