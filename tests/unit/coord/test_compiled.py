@@ -44,7 +44,7 @@ def ask(tree: Path, module: str, **environment: str) -> tuple[str, str]:
 def tree(tmp_path: Path) -> Path:
     """Return a copy of the packages that claims to be compiled; the compiled files contain no code."""
     names = shutil.ignore_patterns("*.so", "__pycache__", "compiled.stamp")
-    for package in ("coord", "regions", "regionserver"):
+    for package in ("coord", "master", "regions", "regionserver"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=names)
     for module in (compiled.GROUP + "__mypyc", *MODULES):
         (tmp_path / (module.replace(".", "/") + EXTENSION_SUFFIXES[0])).write_bytes(b"")
