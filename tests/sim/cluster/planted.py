@@ -17,7 +17,7 @@ from coord.client.ops import Check, Delete, SetData
 from coord.client.session import EVENT_GAP, SessionState
 from coord.client.watches import Event
 from coord.wire.records import EVENT_DATA_CHANGED
-from master.assignment.transitions import TransitionWriter
+from master.assignment.write_queue import WriteQueue
 from master.beginning import content as beginning
 from master.catalog.purging import Purging
 from master.leadership.election import Election
@@ -190,11 +190,11 @@ class NoVersionByMasters(Bug):
     seeds = 60
 
     def patches(self) -> list[Patch]:
-        def operations(self: TransitionWriter, effect: Any) -> Any:
+        def operations(self: WriteQueue, effect: Any) -> Any:
             return [_any_version(op) for op in real(self, effect)]
 
-        real = TransitionWriter._ops
-        return [instead(TransitionWriter, "_ops", operations)]
+        real = WriteQueue._ops
+        return [instead(WriteQueue, "_ops", operations)]
 
     def script(self, cluster: SimulatedCluster) -> None:
         def slow(cluster: SimulatedCluster) -> None:
