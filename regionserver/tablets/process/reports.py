@@ -85,6 +85,9 @@ class ReportChanges:
         #: Leaders that have not committed an entry of their term yet. Each is reported after its first commit.
         self._young: set[str] = set()
         self._healths: dict[str, object] = {}
+        #: The tablets that were awake when `of_health` last looked: what they learned before they became quiet is not
+        #: in `_healths`.
+        self._were_awake: set[str] = set()
         #: The servers as `of_health` last saw them.
         self._seen: ServersSeen | None = None
         #: Sizes in the last reports, and the turn of the clock at which they are compared again.
@@ -116,9 +119,10 @@ class ReportChanges:
     ) -> list[str]:
         """Return the tablets led here whose members' health has changed since the last call, or who may lead.
 
-        The health of a quiet tablet changes with the servers alone.
+        The health of a tablet that was quiet at the last call, and is now, changes with the servers alone.
         """
         former, self._healths = self._healths, {}
+        were_awake, self._were_awake = self._were_awake, set()
         is_same, self._seen = seen == self._seen, seen
         changed = []
         for tablet, group in groups.items():
@@ -126,7 +130,10 @@ class ReportChanges:
             if lead is None or group.failure:
                 continue
             known = former.get(tablet)
-            if known is None or not is_same or tablet in awake:
+            is_awake = tablet in awake
+            if is_awake:
+                self._were_awake.add(tablet)
+            if known is None or not is_same or is_awake or tablet in were_awake:
                 health = _compared(judge_members(group, lead, seen, dead_s))
                 if health != known:
                     changed.append(tablet)

@@ -26,8 +26,8 @@ class Sweeps:
         self.health = HEALTHY
         monkeypatch.setattr(reports, "judge_members", lambda *_: self.health)
 
-    def sweep(self) -> list[str]:
-        found = self.changes.of_health(GROUPS, GROUPS, SEEN, 300.0)
+    def sweep(self, *, is_awake: bool = True) -> list[str]:
+        found = self.changes.of_health(GROUPS, GROUPS if is_awake else {}, SEEN, 300.0)
         for _ in found:
             self.report()
         return found
@@ -61,3 +61,21 @@ def test_a_server_that_comes_back_between_two_looks_is_reported_healthy(monkeypa
     sweeps.health = HEALTHY
     assert sweeps.sweep() == ["t"]
     assert sweeps.sweep() == []
+
+
+def test_a_member_that_answers_just_before_its_tablet_becomes_quiet_is_reported_healthy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look came between the return of a server and the first answer of its member. Then the tablet became quiet, and
+    no look judged it again: it stayed UNDER_REPLICATED for the master (test_dead_servers_are_told_truly, once).
+
+    Tried: without `_were_awake` the second look returns nothing.
+    """
+    sweeps = Sweeps(monkeypatch)
+    sweeps.health = SILENT
+    assert sweeps.sweep() == ["t"]
+    sweeps.health = HEALTHY
+    assert sweeps.sweep(is_awake=False) == ["t"]
+    assert sweeps.sweep(is_awake=False) == []
+    monkeypatch.setattr(reports, "judge_members", lambda *_: pytest.fail("a quiet tablet was judged"))
+    assert sweeps.sweep(is_awake=False) == []
