@@ -22,6 +22,7 @@ from cli.drill.report import InvariantCheck, RegionOutage, Traffic, Unavailabili
 from coord.client.access import StoreAccess
 from coord.rpc.wire import Code
 from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState
+from regions.records.schema import Schema
 from regions.records.znodes import Layout
 from regionserver.client import DataError, Refused, RegionClient, RegionLocator
 
@@ -238,6 +239,11 @@ def rejected_at_rest(
     return rejected, slow
 
 
-def enabled(tables: Iterable[TableRecord]) -> list[str]:
-    """Names of the enabled tables among `tables`."""
-    return [one.name for one in tables if one.intent is TableIntent.ENABLED and one.state is not TableState.REMOVED]
+def enabled(tables: Iterable[TableRecord]) -> list[TableRecord]:
+    """Return the enabled tables among `tables`."""
+    return [one for one in tables if one.intent is TableIntent.ENABLED and one.state is not TableState.REMOVED]
+
+
+def has_columns(table: TableRecord) -> bool:
+    """Return True for a table with columns. It takes no keys and bytes, which are all that the load writes."""
+    return isinstance(table.schema, Schema)

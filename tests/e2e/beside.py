@@ -22,6 +22,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from cli.common.access import open_store
 from cli.common.connect import Cluster
 from cli.common.errors import CliError
+from cli.drill.traffic import has_columns
 from coord.client.access import StoreAccess
 from regions.records.znodes import Layout
 from regionserver.client import DataError, RegionLocator, connect
@@ -140,6 +141,8 @@ class _Beside:
         with open_store(self._hosts, access=self._access) as store:
             locator = RegionLocator(store, Layout(_ROOT))
             for table in Cluster(store, self._hosts, _ROOT).tables():
+                if has_columns(table):
+                    continue
                 regions = locator.regions(table.name) or []
                 some = regions[:: max(1, len(regions) // _REGIONS)]
                 found += [(table.name, (one.start_key or "!") + _SUFFIX) for one in some]
