@@ -54,8 +54,8 @@ class Securing:
             self._local.secured, self._local.securing = True, False
         elif not self._local.secured:
             check_securable(self._local)
-            self._local.securing = True
             self._make()
+            self._local.securing = True
         try:
             self._file.save()
         except OSError as error:

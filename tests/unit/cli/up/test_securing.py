@@ -1,0 +1,31 @@
+"""`rk up` gives an open cluster credentials only as a whole: a request that fails changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.common.errors import CliError
+from cli.common.local import CERTS_DIR, design
+from cli.common.options import Globals
+from cli.up.cluster_file import ClusterFile
+from cli.up.control import ControlRequest
+from cli.up.growing.securing import Securing
+from cli.up.shape import shape_of
+
+
+def test_credentials_that_cannot_be_made_leave_the_cluster_open(tmp_path: Path) -> None:
+    """Fails if `answer` sets `securing` before it makes the credentials."""
+    shape = shape_of(Globals(), None, None, None, None, None, None, None)
+    local = design(shape, tmp_path)
+    securing = Securing(local, shape, tmp_path, ClusterFile(local, tmp_path, print), dict)
+    securing.is_open = True
+    (tmp_path / CERTS_DIR).write_text("no directory")
+    with pytest.raises(CliError, match="cannot make"):
+        securing.answer(ControlRequest("secure", "begin"))
+    assert not local.has_credentials
+    (tmp_path / CERTS_DIR).unlink()
+    commands, _ = securing.answer(ControlRequest("secure", "begin"))
+    assert local.securing
+    assert all("--certs-dir" in command for command in commands.values())
