@@ -1,7 +1,7 @@
 """The restart of the daemons of an `rk up`, one after the other, so that each gets the credentials made for it.
 
-Store nodes first, then masters, then region servers: a master needs the store that it finds, and a server finds the
-master wherever it runs. The next daemon is restarted when the last one is ready and the regions are at rest.
+Store nodes are restarted first, then masters with the active one last, then region servers. Before the next daemon is
+restarted, the former one must be ready and the regions at rest.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from cli.common.access import admin_connection
 from cli.common.errors import CliError
 from cli.common.local import MASTER, SERVER, STORE, LocalCluster
 from cli.up.control import ControlRequest, DaemonState, ask
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
+from master.client import split_address
 from regions import messages
 
-#: How long a daemon may take to end, and then to be ready while its regions come to rest.
+#: Time limits for the end of a daemon; for its readiness after the start, and then for the rest of the regions.
 STOP_S: Final = 30.0
 READY_S: Final = 120.0
 _PAUSE_S: Final = 0.1
@@ -29,7 +31,7 @@ _ASK_S: Final = 2.0
 
 
 def outdated(states: list[DaemonState]) -> list[DaemonState]:
-    """Return the daemons that run by a command line without the credentials, in the order of their restarts."""
+    """Return the daemons that do not run with the credentials: they run without them, or do not run at all."""
     return [one for one in states if not one.is_current]
 
 
@@ -73,9 +75,8 @@ def _await(holds: Callable[[], bool], limit_s: float, trouble: str) -> None:
 
 
 def is_ready(one: DaemonState) -> bool:
-    """Return True if a daemon says that it can serve."""
-    host, _, port = one.admin.rpartition(":")
-    caller = http.client.HTTPConnection(host, int(port), timeout=_ASK_S)
+    """Return True if a daemon's /ready page says that the daemon can serve."""
+    caller = admin_connection(*split_address(one.admin), _ASK_S)
     with contextlib.closing(caller), contextlib.suppress(OSError, http.client.HTTPException):
         caller.request("GET", "/ready")
         return caller.getresponse().status == http.HTTPStatus.OK
@@ -83,7 +84,7 @@ def is_ready(one: DaemonState) -> bool:
 
 
 def is_at_rest(local: LocalCluster) -> bool:
-    """Return True if a master is active, all servers are with it, and every region of them is open."""
+    """Return True if a master is active, all servers are registered with it, and every region that should be open is."""
     found = _active(local)
     if found is None:
         return False
@@ -94,9 +95,9 @@ def is_at_rest(local: LocalCluster) -> bool:
 def _active(local: LocalCluster) -> messages.MasterStatus | None:
     """Return the figures of the active master, None if none answers."""
     for one in local.masters:
-        host, _, port = one.address.rpartition(":")
+        address = split_address(one.address)
         with contextlib.suppress(RpcError):
-            found = call_blocking((host, int(port)), messages.GetMasterStatus(), _ASK_S, expect=messages.MasterStatus)
+            found = call_blocking(address, messages.GetMasterStatus(), _ASK_S, expect=messages.MasterStatus)
             if found.role == "active":
                 return found
     return None
