@@ -384,6 +384,11 @@ def expiring_of(certificate: bytes, name: str) -> list[str]:
     )
 
 
+def addresses_of_store(hosts: str) -> list[str]:
+    """Return each `host:port` of a store's `host:port,…/chroot`."""
+    return [part for part in hosts.partition("/")[0].split(",") if part]
+
+
 @contextlib.contextmanager
 def open_store(
     hosts: str,
@@ -400,7 +405,7 @@ def open_store(
     timeout_s = limit_s(CONNECT_TIMEOUT_S) if timeout_s is None else timeout_s
     end_s = time.monotonic() + timeout_s
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # hides retries; this function raises what matters
-    addresses = [part for part in hosts.partition("/")[0].split(",") if part]
+    addresses = addresses_of_store(hosts)
     with waiting(f"the store at {hosts} to accept a connection"):
         if not _accepts_any(addresses, min(PROBE_S, timeout_s)):
             for address in addresses:

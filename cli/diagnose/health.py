@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import ask_node, expiring_of, silence_of, store_access
+from cli.common.access import addresses_of_store, ask_node, expiring_of, silence_of, store_access
 from cli.common.asking.store import open_named_store, root_of, store_hosts
 from cli.common.connect import Cluster
 from cli.common.errors import UnreachableError
@@ -177,7 +177,7 @@ class _Rounds:
         local = self._local
         masters = self._given.master_addresses() or [one.address for one in _masters_of(local)]
         with ThreadPoolExecutor(_THREADS) as pool:
-            nodes = [pool.submit(self._node, one) for one in _addresses(self._hosts)]
+            nodes = [pool.submit(self._node, one) for one in addresses_of_store(self._hosts)]
             registered = None if masters else pool.submit(self._registered)
             asked = {one: pool.submit(self._master, one) for one in masters}
             servers = {one.address: pool.submit(self._server, one.address) for one in _servers_of(local)}
@@ -295,10 +295,6 @@ def _start_hint(given: Globals) -> str:
         return "Is the cluster up, and are these its addresses? `rk up` starts a cluster here."
     where = "" if given.data_dir is None else f" --data-dir {given.data_dir}"
     return f"Is the cluster up? Start the one in {given.data_path}: rk up{where}"
-
-
-def _addresses(hosts: str) -> list[str]:
-    return [one for one in hosts.partition("/")[0].split(",") if one]
 
 
 def _masters_of(local: LocalCluster | None) -> list[Daemon]:

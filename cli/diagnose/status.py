@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import PROBE_S, admin_url, ask_node, is_answering, store_access
+from cli.common.access import PROBE_S, addresses_of_store, admin_url, ask_node, is_answering, store_access
 from cli.common.asking.store import store_hosts
 from cli.common.connect import Cluster, MastersAlone, open_cluster
 from cli.common.errors import CliError, ExitStatus, UnreachableError
@@ -198,7 +198,7 @@ def _role_of(trouble: str) -> str:
 def store_nodes(hosts: str, local: LocalCluster | None, access: StoreAccess, timeout_s: float) -> list[StoreNodeStatus]:
     """Return the state of each node of the store. All are asked at once, each question takes `timeout_s` at most."""
     known = {node.address: node.name for node in local.coord} if local is not None else {}
-    addresses = [one for one in hosts.partition("/")[0].split(",") if one]
+    addresses = addresses_of_store(hosts)
 
     def ask(address: str) -> StoreNodeStatus:
         return _store_node(known.get(address, address), address, access, timeout_s)

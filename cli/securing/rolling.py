@@ -84,7 +84,7 @@ def is_ready(one: DaemonState) -> bool:
 
 
 def is_at_rest(local: LocalCluster) -> bool:
-    """Return True if a master is active, all servers are registered with it, and every region that should be open is."""
+    """Return True if a master is active with all servers, and every region is open that should be."""
     found = _active(local)
     if found is None:
         return False

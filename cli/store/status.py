@@ -18,7 +18,7 @@ import msgspec
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import ask_node, read_admin_page, silence_of, store_access
+from cli.common.access import addresses_of_store, ask_node, read_admin_page, silence_of, store_access
 from cli.common.asking.store import store_hosts
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.local import read_cluster
@@ -66,7 +66,7 @@ def status(given: Globals, admin: str | None, timeout_s: float) -> int:
     Exit status 1 if a node has an error or does not answer. Works without a leader. `log write p99`: the time within
     which 99 of 100 of its last writes to the log were durable.
     """
-    hosts = [one for one in store_hosts(given).partition("/")[0].split(",") if one]
+    hosts = addresses_of_store(store_hosts(given))
     local = read_cluster(given.data_path)
     daemons = {one.address: one for one in local.coord} if local is not None else {}
     admins = {address: daemons[address].admin for address in hosts if address in daemons}

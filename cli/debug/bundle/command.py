@@ -17,7 +17,7 @@ import click
 from kazoo.exceptions import KazooException
 
 from cli.common import output
-from cli.common.access import begun, certs_dir_named, local_certs_dir, store_access
+from cli.common.access import addresses_of_store, begun, certs_dir_named, local_certs_dir, store_access
 from cli.common.asking.store import store_hosts
 from cli.common.errors import CliError
 from cli.common.local import SUPER_DIGEST_FILE, SUPER_FILE, LocalCluster, named_local
@@ -173,7 +173,7 @@ def _named(given: Globals, local: LocalCluster | None, admin: str | None) -> dic
     """Return the admin addresses of --admin, by the name of the process in the bundle. Raise UsageFaultError."""
     if admin is None:
         return {}
-    hosts = store_hosts(given).partition("/")[0].split(",")
+    hosts = addresses_of_store(store_hosts(given))
     names = {one.address: one.name for one in local.coord} if local is not None else {}
     return {names.get(address, file_name(address)): found for address, found in named_admins(admin, hosts).items()}
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cli.common import output
-from cli.common.access import admin_url, ask_node, read_admin_page, silence_of, store_access
+from cli.common.access import addresses_of_store, admin_url, ask_node, read_admin_page, silence_of, store_access
 from cli.common.asking.store import store_hosts
 from cli.common.connect import open_cluster
 from cli.common.errors import CliError
@@ -174,7 +174,7 @@ def _page(admin: str, page: str) -> Callable[[float], str]:
 def _of_store(given: Globals, local: LocalCluster | None) -> Iterator[Source]:
     """Yield the four-letter words of each node of the store."""
     try:
-        hosts = store_hosts(given).partition("/")[0].split(",")
+        hosts = addresses_of_store(store_hosts(given))
     except CliError:
         return  # only masters were named
     access = store_access(given)

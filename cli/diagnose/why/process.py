@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
+from cli.common.access import addresses_of_store
 from cli.common.asking.store import not_running, store_hosts
 from cli.common.errors import NotFoundError
 from cli.common.local import named_local
@@ -66,7 +67,7 @@ def process_answer(given: Globals, text: str) -> ProcessAnswer:
 def _of_node(given: Globals, node: StoreFinding) -> ProcessAnswer:
     local = named_local(given)
     admins = {one.address: one.admin for one in local.coord} if local is not None else {}
-    hosts = [one for one in store_hosts(given).partition("/")[0].split(",") if one]
+    hosts = addresses_of_store(store_hosts(given))
     status = next(one for one in ask_nodes(given, hosts, admins, TIMEOUT_S) if one.address == node.address)
     if not node.answers:
         return ProcessAnswer(
