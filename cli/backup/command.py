@@ -56,7 +56,7 @@ def backup() -> None:
 
 @contextlib.contextmanager
 def file_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of files into one clear line. `folder`: where they are, if the system names no file."""
+    """Turn errors of files into one clear line. The line names `folder` if the system names no file."""
     try:
         yield
     except DamagedBackupError as error:
@@ -311,7 +311,7 @@ def _show_table(table: TableBackup, limit: int) -> None:
 
 
 def _there(names: Sequence[str]) -> str:
-    """Return `table a exists`, or `tables a, b exist`."""
+    """Return "table a exists" or "tables a, b exist"."""
     return f"table {names[0]} exists" if len(names) == 1 else f"tables {', '.join(names)} exist"
 
 

@@ -131,8 +131,8 @@ class LocalCluster(msgspec.Struct):
     replica_dead_s: float = 0.0
     #: Whether daemons demand a proof of identity; the credentials are in CERTS_DIR.
     secured: bool = False
-    #: Whether `rk secure` is about to restart the daemons of an open cluster with credentials. Then `secured` is False
-    #: until all have them.
+    #: Whether `rk secure` restarts the daemons of an open cluster with credentials. `secured` becomes True when all
+    #: daemons have credentials.
     securing: bool = False
     #: Whether every port speaks TLS; each daemon then has a directory of its own below that of the credentials.
     tls: bool = False
@@ -459,7 +459,7 @@ def read_cluster(data_dir: Path) -> LocalCluster | None:
 
 
 def holder(data_dir: Path) -> int:
-    """Return the pid of the `rk up` that has noted itself in the lock of `data_dir`; 0 for none."""
+    """Return the pid that the last `rk up` wrote into the lock file of `data_dir`; 0 for none."""
     try:
         return int((data_dir / LOCK_FILE).read_text())
     except (OSError, ValueError):
@@ -496,8 +496,10 @@ def require_cluster(data_dir: Path) -> LocalCluster:
 
 
 def knows_masters_alone(given: Globals) -> bool:
-    """Return True if masters were named, but no store and no local cluster that contains them. Raise
-    UsageFaultError."""
+    """Return True if the options name masters but no store, and the local cluster does not contain these masters.
+
+    Raise UsageFaultError.
+    """
     masters = given.master_addresses()
     if not masters or given.explicit_store() is not None:
         return False

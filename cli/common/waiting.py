@@ -180,7 +180,7 @@ def limit_s(default_s: float) -> float:
 
 
 def soon_after_timeout() -> float:
-    """Return the limit of a wait that has none but --timeout; infinite without --timeout."""
+    """Return the limit in seconds of a wait that only --timeout ends; infinity without --timeout."""
     return limit_s(math.inf) + GRACE_S
 
 
@@ -191,8 +191,10 @@ def is_limited() -> bool:
 
 @contextlib.contextmanager
 def waiting(what: str | Callable[[], str], end_s: float = math.inf, hint: str = _HINT) -> Iterator[None]:
-    """Say after a second that the command waits for `what`. Raise UnreachableError after `end_s` seconds, by default
-    never: most libraries that wait have a limit, and say more exactly what was wrong."""
+    """Print after a second that the command waits for `what`. Raise UnreachableError after `end_s` seconds.
+
+    By default there is no limit, because most libraries that wait have a limit and a more exact error.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

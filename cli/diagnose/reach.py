@@ -44,7 +44,10 @@ class Reach(msgspec.Struct):
 def reaches(
     masters: Sequence[MasterRecord], servers: Sequence[ServerRecord], names: Names, timeout_s: float = TIMEOUT_S
 ) -> list[Reach]:
-    """Return the reach of every live server to every live master. All masters are asked at once."""
+    """Ask all live masters at once for the ages of heartbeats. Return a Reach for each pair of server and master.
+
+    `timeout_s` limits each question.
+    """
     found = []
     with ThreadPoolExecutor(MASTERS_ASKED_MAX) as pool:
         answers = list(pool.map(lambda one: _heard(one, timeout_s), masters[:MASTERS_ASKED_MAX]))

@@ -32,7 +32,7 @@ from coord.security.principal import USER, Principal
 
 #: Passes over the tree: a later one closes what somebody changed during the earlier ones.
 _PASSES_MAX: Final = 5
-#: Daemons notice the end of the open door within SECURING_S.
+#: Time until all daemons refuse callers without a proof: each looks for the file every SECURING_S.
 _NOTICED_S: Final = 3 * SECURING_S
 _DRY_WORDS: Final = "nothing was changed (--dry-run)"
 

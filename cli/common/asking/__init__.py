@@ -1,6 +1,6 @@
-"""How a command asks: which store it asks, region servers directly, and what becomes of a refusal.
+"""How a command sends requests to the processes of a cluster, and how it reports their errors.
 
-store.py      the store that the shared options name: its address, a session with it, its errors in words
-servers.py    one region server or many, asked directly
-refusals.py   what a master or a server has rejected, in words for the user
+store.py      the store that the shared options name: its address, a session, messages for its errors
+servers.py    requests to region servers, to one or to many at once
+refusals.py   messages for requests that a master or a server has rejected
 """

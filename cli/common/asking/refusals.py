@@ -1,4 +1,4 @@
-"""What a master or a server has rejected, in words for the user, with a way out."""
+"""Messages for requests that a master or a server has rejected: what was wrong, and what to do."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ def forbidden(text: str) -> ForbiddenError:
 
 
 def _way_out(code: str, message: msgspec.Struct) -> str:
-    """Return the hint for a rejection."""
+    """Return what the user can do after a rejection, "" if unknown."""
     table = getattr(message, "table", "")
     name = getattr(message, "name", None) or table
     if code == messages.WRONG_CLUSTER:
         return (
             "Check --masters and --store. --cluster-id names the intended cluster if neither a store nor the local"
-            " cluster"
-            " in --data-dir determines it."
+            " cluster in --data-dir determines it."
         )
     if code == messages.NOT_FOUND and table:
         return "`rk table list` shows the tables."
@@ -58,12 +57,12 @@ def _way_out(code: str, message: msgspec.Struct) -> str:
 
 
 def received(message: msgspec.Struct) -> str:
-    """Return what becomes of a request to which no answer has come."""
+    """Return a sentence about a request without an answer: what the masters do with it, and how to follow them."""
     return f"if a master has received the request, the masters go on: {_where_to_look(message)}."
 
 
 def _where_to_look(message: msgspec.Struct) -> str:
-    """Return how to follow the work that a command does not wait for any more."""
+    """Return which commands show the progress of work for which this command no longer waits."""
     what = getattr(message, "table", "") or getattr(message, "name", None) or getattr(message, "region_id", "")
     command = f"rk why {shlex.quote(what)}" if what else "rk status"
     return f"`{command}` shows what is missing, `rk watch` each step"

@@ -1,4 +1,4 @@
-"""Questions to region servers, asked directly: one, or many at once."""
+"""Requests that a command sends to region servers directly: to one server, or to many at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Answer = TypeVar("Answer")
 
 #: Servers that one command asks at the same time.
 _ASKED_AT_ONCE: Final = 32
-#: Processes that may fail to answer before a command asks no further ones: it must end soon, whatever is registered.
+#: After so many servers without an answer a command asks no further one: a command must end soon, whatever is
+#: registered.
 _SILENT_MAX: Final = 2 * _ASKED_AT_ONCE
 
 
@@ -40,7 +41,7 @@ def ask_server(server: ServerRecord, message: msgspec.Struct, expect: type[T], t
 
 
 def ask_servers(servers: Iterable[ServerRecord], ask: Callable[[ServerRecord], Answer]) -> dict[str, Answer | None]:
-    """Return what `ask` returns for each server, by uuid; None where it raises RpcError. Many are asked at once.
+    """Ask many servers at once. Return the answer of `ask` for each server by uuid, or None if `ask` raised RpcError.
 
     Registrations may be dead or forged. After _SILENT_MAX servers that do not answer, no further one is asked.
     """

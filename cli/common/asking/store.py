@@ -1,4 +1,4 @@
-"""The store that the shared options name: its address and root, a session with it, and its errors in words."""
+"""The store that the shared options name: its address and root, a session, and messages for its errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def root_of(given: Globals) -> str:
 
 @contextlib.contextmanager
 def store_errors(hosts: str) -> Iterator[None]:
-    """Turn kazoo's errors after the loss of the store into one clear line."""
+    """Turn errors of a session with the store into one clear line: lost, refused, or a znode that cannot be decoded."""
     try:
         yield
     except (ConnectionLoss, SessionExpiredError, OperationTimeoutError, KazooTimeoutError) as error:
@@ -96,7 +96,8 @@ def open_named_store(given: Globals, access: StoreAccess, timeout_s: float | Non
 
 
 def not_running(given: Globals) -> UnreachableError:
-    """Return the error for a local cluster that was stopped: how to start it; or that it is starting."""
+    """Return the error for a local cluster that does not run. The hint says how to start the cluster; or to wait, if
+    the cluster is starting."""
     if is_held(given.data_path):
         return starting(given.data_path)
     where = "" if given.data_dir is None else f" --data-dir {given.data_dir}"
