@@ -7,11 +7,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+from tests.support.background import Background
 
 #: Interval between two reads of the memory.
 LOOK_S: Final = 0.1
@@ -58,22 +59,16 @@ def run(module: str, *arguments: str) -> Run:
     return Run(stages, peak.bytes, error)
 
 
-class _Peak:
+class _Peak(Background):
     """The highest memory of a process and its descendants together. Shared pages count once."""
 
     def __init__(self, pid: int) -> None:
+        super().__init__()
         self.bytes = 0
         self._pid = pid
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
+        self.start()
 
-    def stop(self) -> None:
-        """Stop measuring."""
-        self._end.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
+    def _run(self) -> None:
         dear_until = 0.0
         while True:
             family = list(_family(self._pid))
@@ -84,7 +79,7 @@ class _Peak:
             if len(family) > 1 and began > dear_until:
                 self.bytes = max(self.bytes, sum(_memory(pid) for pid in family))
                 dear_until = began + 50 * (time.monotonic() - began)
-            if self._end.wait(LOOK_S):
+            if self._is_over.wait(LOOK_S):
                 return
 
 

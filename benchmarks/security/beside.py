@@ -26,6 +26,7 @@ from benchmarks.tablets.cluster import TABLET, TabletLab, tablet_lab
 from coord.wire import opcodes as op
 from coord.wire import records as r
 from regionserver.client.client import connect
+from tests.support.background import Background
 from tests.support.rawclient import RawClient
 
 PER_S: Final = 50
@@ -55,30 +56,24 @@ class Beside(msgspec.Struct, frozen=True):
         return self.failed > 0 or self.lapses > 0 or any(self.ratio(one) > RATIO_MAX for one in CLIENTS)
 
 
-class Paced:
+class Paced(Background):
     """A thread that makes PER_S calls a second. `take` returns the latencies since the last call."""
 
     def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__()
         self.failed = 0
         self._call = call
-        self._ended = threading.Event()
         self._found: list[float] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self.start()
 
     def take(self) -> list[float]:
         """Return the latencies since the last time, in seconds."""
         found, self._found = self._found, []
         return found
 
-    def stop(self) -> None:
-        """End the thread."""
-        self._ended.set()
-        self._thread.join()
-
     def _run(self) -> None:
         due = time.monotonic()
-        while not self._ended.wait(max(0.0, due - time.monotonic())):
+        while not self._is_over.wait(max(0.0, due - time.monotonic())):
             try:
                 self._call()
             except Exception:  # any failure of an honest request is the finding

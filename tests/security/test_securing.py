@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from coord.wire import records as r
 from regions import messages as ms
 from regionserver.client.client import connect
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
+from tests.support.background import Background
 from tests.support.helpers import eventually
 from tests.support.rawclient import RawClient
 
@@ -28,25 +28,19 @@ _SHAPE = ("--store-nodes", "3", "--masters", "1", "--servers", "3", "--regions",
 _CALL_S = 30.0
 
 
-class Visitor:
+class Visitor(Background):
     """A client without credentials that puts and gets rows until it is stopped."""
 
     def __init__(self, store: str) -> None:
+        super().__init__()
         self.done = 0
         self.failed: list[str] = []
         self._store = store
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._ended.set()
-        self._thread.join()
+        self.start()
 
     def _run(self) -> None:
         with connect(self._store, timeout_s=_CALL_S) as client:
-            while not self._ended.is_set():
+            while not self._is_over.is_set():
                 value = str(self.done).encode()
                 try:
                     client.put("t", "alice", value)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import logging
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -22,6 +20,7 @@ from tests.soak_real.figures import BOUNDED, measure, of_store
 from tests.soak_real.judge import SAMPLES_MIN, Name, Sample, judge
 from tests.soak_real.work import Rows, Work
 from tests.support.helpers import PATIENCE_S
+from tests.support.soaks import begin
 
 #: Retention times of the masters in a soak. Masters remove what is older every 10 minutes.
 RETENTION: Final = ["--purge-after", "30s", "--forget-after", "60s"]
@@ -116,10 +115,7 @@ def main() -> int:
     least = given.settle + 2 * SAMPLES_MIN * SAMPLE_S / 60
     if given.minutes < least:
         parser.error(f"--minutes {given.minutes:g} is too short to judge a figure: give {least:g} or more, or --settle")
-    # Every signal that ends this process must also end the cluster.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 30)
+    seed = begin(given.seed)
     again = f"python -m tests.soak_real --minutes {given.minutes:g} --settle {given.settle:g} --seed {seed}"
     report = Report(is_json=given.json)
     report.say(f"seed {seed}; again: {again}", {"event": "begin", "seed": seed, "again": again})

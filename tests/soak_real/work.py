@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -16,6 +14,7 @@ from regions import messages as ms
 from regionserver.client import DataError, RegionClient
 from tests.e2e.masters import Cluster
 from tests.support.helpers import eventually
+from tests.support.soaks import Worker, kill_for, wants_split
 
 #: The table that stays.
 TABLE: Final = "rows"
@@ -26,27 +25,17 @@ TABLES_MAX: Final = 5
 #: Rows of the table, each written again and again.
 ROWS: Final = 2_000
 WAIT_MS: Final = 60_000
+#: Longest time until a killed process is started again.
+DOWN_S: Final = 10.0
 
 
-class Rows:
+class Rows(Worker):
     """A thread that writes and reads rows until it is stopped."""
 
     def __init__(self, client: RegionClient, seed: int) -> None:
+        super().__init__()
         self._client = client
         self._random = random.Random(seed)
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        #: Operations done, and failed.
-        self.counts: Counter[str] = Counter()
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread and wait for its end."""
-        self._is_over.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._is_over.is_set():
@@ -111,8 +100,7 @@ class Work:
     def _reshard(self) -> str:
         regions = self._regions()
         at = self._random.randrange(len(regions) - 1)
-        is_split = len(regions) <= REGIONS[0] or (len(regions) < REGIONS[1] and self._random.random() < 0.5)
-        if is_split:
+        if wants_split(len(regions), REGIONS, self._random):
             largest = max(regions, key=lambda one: one.rows or 0).region
             self._cluster.ask_active(ms.SplitRegion(largest.region_id, wait_ms=WAIT_MS), ms.Resharded)
             return "splits"
@@ -128,9 +116,7 @@ class Work:
         masters = {f"master{number}": one for number, one in enumerate(self._cluster.masters) if number}
         servers = {f"server{number}": one for number, one in enumerate(self._cluster.servers) if number}
         name, process = self._random.choice([*masters.items(), *servers.items()])
-        process.kill()
-        time.sleep(self._random.uniform(0, 10))
-        process.start()
+        kill_for([process], self._random.uniform(0, DOWN_S))
         self.restarts[name] += 1
         self.counts["kills"] += 1
         with contextlib.suppress(AssertionError):

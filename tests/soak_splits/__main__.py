@@ -6,10 +6,7 @@ import argparse
 import bisect
 import contextlib
 import json
-import logging
-import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -18,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from cli.drill.report import percentile
 from regions import messages as ms
 from regions.records.znodes import Layout
 from regionserver.client import connect
@@ -26,6 +24,7 @@ from tests.soak_splits.clients import CALL_S, KEYS, TABLE, Client, SlowCall, key
 from tests.soak_splits.key_space import KeySpace, replayed
 from tests.soak_splits.work import AT_ONCE, REGIONS, WAIT_MS, Done, Kill, Killer, Resharder
 from tests.support.helpers import PATIENCE_S, eventually, finished, rk
+from tests.support.soaks import Worker, begin
 
 CLIENTS: Final = 16
 STORE_NODES: Final = 3
@@ -86,8 +85,7 @@ class Soak:
 
     def _work(self, cluster: Cluster, minutes: float, count: int) -> None:
         killer = Killer(cluster, str(self._seed))
-        workers: list[Client | Resharder] = [*self.clients, *self.resharders]
-        for one in workers:
+        for one in self._workers():
             one.start()
         until_s = time.monotonic() + 60 * minutes
         said_s = time.monotonic()
@@ -106,11 +104,14 @@ class Soak:
             for resharder in self.resharders:
                 resharder.ask_to_stop()
             for resharder in self.resharders:
-                resharder.wait()
+                resharder.stop(5 * WAIT_MS / 1000)
             for client in self.clients:
-                client.stop()
+                client.stop(2 * CALL_S)
         self.kills = killer.kills
         self._progress(killer)
+
+    def _workers(self) -> list[Worker]:
+        return [*self.clients, *self.resharders]
 
     def done(self) -> list[Done]:
         """Return all splits and merges that are done."""
@@ -118,15 +119,15 @@ class Soak:
 
     def _progress(self, killer: Killer) -> None:
         counts: Counter[str] = Counter()
-        for one in (*self.clients, *self.resharders):
+        for one in self._workers():
             counts += one.counts
         counts["kills"] = len(killer.kills)
-        counts["faults"] = sum(len(one.faults) for one in (*self.clients, *self.resharders))
+        counts["faults"] = sum(len(one.faults) for one in self._workers())
         text = ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
         self.say(text, event="progress", **counts)
 
     def _check_running(self, cluster: Cluster, hosts: str) -> None:
-        for one in (*self.clients, *self.resharders):
+        for one in self._workers():
             self.faults += one.faults
         eventually(lambda: not cluster.zk.get_children(cluster.layout.reshardings), CALL_S, "no split under way")
         cluster.wait_settled()
@@ -179,12 +180,8 @@ def _longest(slow: Sequence[SlowCall], work: Done, *, inside: bool) -> float:
 
 
 def _figures(values: list[float]) -> list[float]:
-    """Return median, 99th percentile and maximum in milliseconds."""
-    if not values:
-        return []
-    values = sorted(values)
-    at = (len(values) // 2, min(len(values) - 1, len(values) * 99 // 100), -1)
-    return [round(1000 * values[one]) for one in at]
+    """Return median, 99th percentile and maximum in milliseconds; [] for no values."""
+    return [round(1000 * percentile(values, share)) for share in (0.5, 0.99, 1.0)] if values else []
 
 
 def _spread(values: list[float]) -> str:
@@ -200,10 +197,7 @@ def main() -> int:
     parser.add_argument("--no-kills", action="store_true", help="only measure: no process is killed")
     parser.add_argument("--json", action="store_true", help="lines of JSON")
     given = parser.parse_args()
-    # Every signal that ends this process must also end the cluster.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 30)
+    seed = begin(given.seed)
     folder = Path(tempfile.mkdtemp(prefix="rk-soak-splits-"))
     soak = Soak(folder, seed, is_json=given.json, kills=not given.no_kills)
     soak.say(f"seed {seed}, in {folder}", event="begin", seed=seed, folder=str(folder))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from regionserver.client import DataError, RegionClient
+from tests.support.soaks import Worker
 
 TABLE: Final = "rows"
 #: Number of keys of all clients together.
@@ -63,28 +62,16 @@ class Expected:
         return set(self._values)
 
 
-class Client:
+class Client(Worker):
     """A thread with a connection of its own."""
 
     def __init__(self, number: int, clients: int, client: RegionClient, seed: int) -> None:
+        super().__init__()
         self._client = client
         self._random = random.Random(f"{seed}-{number}")
         self._mine = range(number, KEYS, clients)
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self.expected = Expected()
-        self.counts: Counter[str] = Counter()
         self.slow: list[SlowCall] = []
-        self.faults: list[str] = []
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread after its call."""
-        self._is_over.set()
-        self._thread.join(2 * CALL_S)
 
     def _run(self) -> None:
         number = 0

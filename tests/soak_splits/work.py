@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
 import time
-from collections import Counter
 from typing import Final, NamedTuple
 
 from coord.rpc.server import RpcError
@@ -15,11 +13,13 @@ from regions.records.model import RegionRecord
 from tests.e2e.masters import Cluster, Process
 from tests.soak_splits.clients import KEYS, TABLE, key_of
 from tests.support.helpers import eventually
+from tests.support.soaks import Worker, kill_for, wants_split
 
 #: The table has between so many regions.
 REGIONS: Final = (6, 40)
 #: Splits and merges at a time.
 AT_ONCE: Final = 2
+#: Time limit of a split or merge.
 WAIT_MS: Final = 60_000
 #: Shortest and longest time between the end of one disturbance and the next kill.
 CALM_S: Final = (2.0, 15.0)
@@ -52,29 +52,14 @@ class Kill(NamedTuple):
     ended_s: float
 
 
-class Resharder:
+class Resharder(Worker):
     """A thread that splits and merges regions until it is stopped."""
 
     def __init__(self, cluster: Cluster, seed: str) -> None:
+        super().__init__()
         self._cluster = cluster
         self._random = random.Random(seed)
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self.done: list[Done] = []
-        self.counts: Counter[str] = Counter()
-        self.faults: list[str] = []
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def ask_to_stop(self) -> None:
-        """Ask the thread to end after its split or merge."""
-        self._is_over.set()
-
-    def wait(self) -> None:
-        """Wait until the thread has ended."""
-        self._thread.join(5 * WAIT_MS / 1000)
 
     def _run(self) -> None:
         while not self._is_over.is_set():
@@ -91,7 +76,7 @@ class Resharder:
         regions.sort(key=lambda one: one.start_key)
         key = key_of(self._random.randrange(1, KEYS))
         at = max(number for number, one in enumerate(regions) if one.start_key <= key)
-        is_split = len(regions) <= REGIONS[0] or (len(regions) < REGIONS[1] and self._random.random() < 0.5)
+        is_split = wants_split(len(regions), REGIONS, self._random)
         request: ms.SplitRegion | ms.MergeRegions
         if is_split:
             parents = regions[at : at + 1]
@@ -126,11 +111,7 @@ class Killer:
             return
         victims = self._victims()
         began_s = time.monotonic()
-        for _, process in victims:
-            process.kill()
-        time.sleep(self._random.uniform(0, DOWN_S))
-        for _, process in victims:
-            process.start()
+        kill_for([process for _, process in victims], self._random.uniform(0, DOWN_S))
         with contextlib.suppress(AssertionError):
             self._cluster.wait_masters(len(self._cluster.masters))
             self._cluster.wait_servers(len(self._cluster.servers))
