@@ -195,7 +195,7 @@ def test_rounds_and_checks_are_shown(browser: Any, cluster: LocalUp) -> None:
 def test_a_parked_region_is_shown_on_every_view_until_it_is_retried(
     browser: Any, cluster: LocalUp, tmp_path: Path
 ) -> None:
-    """With its error and its age; the page was opened before, another one after. Then nothing of it is left.
+    """Each view has the region's error and age, in a page opened before and in one opened after. A retry clears both.
 
     Fails if `row_of` returns the state of a parked transition in place of PARKED.
     """

@@ -59,7 +59,7 @@ class Soak:
         sys.stdout.flush()
 
     def run(self, minutes: float, count: int) -> None:
-        """Work for so long, or until so many splits and merges are done, and check."""
+        """Work for `minutes`, or until `count` splits and merges are done (0: no limit), and then check."""
         with contextlib.ExitStack() as running:
             hosts = running.enter_context(own_store(self._folder / "store", STORE_NODES, *WHOLE_LOG))
             cluster = running.enter_context(

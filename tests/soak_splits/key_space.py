@@ -20,7 +20,7 @@ FAULTS_MAX: Final = 20
 
 
 class Gap(NamedTuple):
-    """The keys of one daughter had no open region for so long, by the time of the store's leader."""
+    """A time in which the keys of one daughter had no open region, by the clock of the store's leader."""
 
     daughter: str
     began_ms: int
@@ -34,11 +34,11 @@ class KeySpace:
         self._tables, self._regions = f"{layout.root}/tables/".encode(), f"{layout.root}/regions/".encode()
         self._unassigned = f"{layout.root}/unassigned/".encode()
         self._held: defaultdict[str, dict[str, RegionRecord]] = defaultdict(dict)
-        #: When each region was told to close last, by its id; when each daughter was open first.
+        #: Time of each region's last CLOSING, and of each region's first OPENED, by id.
         self._closing: dict[str, int] = {}
         self._opened: dict[str, int] = {}
         self._parents: dict[str, tuple[str, ...]] = {}
-        #: Number of commands that changed the bounds of regions, and of all commands.
+        #: Number of checks of a table after a change of bounds, and number of all commands.
         self.changes = 0
         self.commands = 0
         self.faults: list[str] = []

@@ -15,7 +15,7 @@ from tests.soak_splits.clients import KEYS, TABLE, key_of
 from tests.support.helpers import eventually
 from tests.support.soaks import Worker, kill_for, wants_split
 
-#: The table has between so many regions.
+#: Least and greatest number of the table's regions.
 REGIONS: Final = (6, 40)
 #: Splits and merges at a time.
 AT_ONCE: Final = 2
@@ -45,7 +45,7 @@ class Done(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """A process was killed; until `ended_s` the cluster had recovered."""
+    """The kill of a process. At `ended_s` the cluster had recovered."""
 
     name: str
     began_s: float
@@ -68,7 +68,7 @@ class Resharder(Worker):
             except RpcError as error:
                 self.counts[f"refused: {error.code}"] += 1
             except AssertionError as error:
-                # It has asked again and again for all its patience, longer than any recovery takes.
+                # The request was repeated for longer than any recovery takes.
                 self.faults.append(f"a split or merge found no end: {error}")
 
     def _step(self) -> None:
@@ -105,7 +105,7 @@ class Killer:
         self.kills: list[Kill] = []
 
     def step(self, until_s: float) -> None:
-        """Wait for a while, kill, start again, and wait until everybody is there again."""
+        """Wait for a while, kill processes, start them again, and wait until the cluster has recovered."""
         time.sleep(max(0.0, min(self._random.uniform(*CALM_S), until_s - time.monotonic())))
         if time.monotonic() >= until_s:
             return
