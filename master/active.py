@@ -41,7 +41,7 @@ from master.assignment.transitions import (
     read_missed_changes,
 )
 from master.assignment.waiters import Waiters, wait_within
-from master.assignment.write_queue import Write
+from master.assignment.write_queue import Outcome
 from master.beginning.content import read_content, wipe
 from master.beginning.roll_call import first_heartbeat, holders_of, wait_ms
 from master.catalog import store
@@ -135,9 +135,7 @@ class ActiveMaster:
         #: True while the store is being asked whether the epoch is still valid.
         self._checking_epoch = False
         self._pump_due = False
-        self._writer = TransitionWriter(
-            fence, self._not_written, self._pump, self._failed, self.history_writer, self._written
-        )
+        self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.history_writer)
         self._reader = TransitionReader(fence, self._read, self._pump, self._failed)
         self.dispatcher = Dispatcher(reactor, fence.epoch, self.handle_soon, self.check_epoch, fence.cluster_id)
         self._effects = AssignerEffects(self, self._writer, self._reader, self.dispatcher, now_ms, self._failed)
@@ -437,17 +435,12 @@ class ActiveMaster:
     def _read(self, events: list[ev.TransitionRead]) -> None:
         """Hand transitions that were read to the keeper and the assigner."""
         if self.is_open:
-            has_tablets = bool(self.keeper.keeper.tables)
-            others = [one for one in events if not self.keeper.observe(one)] if has_tablets else events
-            self.assigner.handle_all(others, self._now_ms(), acting())
+            self.assigner.handle_all(self.keeper.take_own(events), self._now_ms(), acting())
 
-    def _written(self, writes: list[tuple[Write, ev.WriteDone]]) -> None:
-        """Process the writes of a multi that has committed."""
-        self.bulk_plans.count([effect for effect, _ in writes])
-        self.assigner.handle_all([event for _, event in writes], self._now_ms())
-
-    def _not_written(self, _effect: Write, event: ev.WriteDone | ev.WriteFailed) -> None:
-        self.assigner.handle(event, self._now_ms())
+    def _written(self, outcomes: list[Outcome]) -> None:
+        """Process the outcomes of writes."""
+        self.bulk_plans.count(effect for effect, event in outcomes if isinstance(event, ev.WriteDone))
+        self.assigner.handle_all([event for _, event in outcomes], self._now_ms())
 
     def _tick(self) -> None:
         self._ticking = self._reactor.callLater(TICK_S, self._tick)

@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from coord.client.ops import Delete, GetData, ReadOp, WriteOp
 from coord.client.session import ZkClient
 from coord.errors import MultiFailed, OperationError
-from master.assignment.write_queue import WaitingWrite, Write, WriteQueue, checks_of, outcomes
+from master.assignment.write_queue import Outcome, WaitingWrite, Write, WriteQueue, checks_of, outcomes
 from master.catalog import store
 from master.leadership.fence import OPS_MAX, Fence
 from regions.cluster import events as ev
@@ -70,27 +70,24 @@ class Journal(Protocol):
 class TransitionWriter:
     """Carries out WriteOffline and DeleteTransition, and for tablets BeginTablet and WriteRegion.
 
-    `done(effect, event)` is called for each write with WriteDone or WriteFailed, and `batch_done()` after the last
-    write of a reply. `failed(failure)` is called for a multi whose outcome is unknown, or that found a higher epoch.
-    Writes with an unknown outcome are kept until `fail_unknown` reports them as refused, so that the assigner reads the
-    znodes.
+    `done(outcomes)` is called with the writes of a multi that has committed, or with writes that the store has refused,
+    and `batch_done()` after each reply. `failed(failure)` is called for a multi whose outcome is unknown, or that found
+    a higher epoch. Writes with an unknown outcome are kept until `fail_unknown` reports them as refused, so that the
+    assigner reads the znodes.
     """
 
     def __init__(
         self,
         fence: Fence,
-        done: Callable[[Write, ev.WriteDone | ev.WriteFailed], None],
+        done: Callable[[list[Outcome]], None],
         batch_done: Callable[[], None],
         failed: Callable[[Failure], None],
         journal: Journal | None = None,
-        committed: Callable[[list[tuple[Write, ev.WriteDone]]], None] | None = None,
     ) -> None:
-        """`journal` records the steps in the same multi. `committed` is called in place of `done` with all writes of a
-        multi that has committed."""
+        """`journal` records the steps in the same multi."""
         self._fence = fence
         self._journal = journal
         self._done = done
-        self._committed_together = committed
         self._batch_done = batch_done
         self._failed = failed
         self._waiting = WriteQueue(fence.layout)
@@ -122,8 +119,7 @@ class TransitionWriter:
     def fail_unknown(self) -> None:
         """Report writes whose reply was lost as refused, so that their znodes are read. Called on reconnection."""
         unknown, self._unknown = self._unknown, []
-        for item in unknown:
-            self._done(item.effect, ev.WriteFailed(item.effect.key))
+        self._refused(unknown)
 
     def close(self) -> None:
         """Stop sending and reporting writes."""
@@ -147,12 +143,7 @@ class TransitionWriter:
             return
         if page is not None:
             page.written()
-        done = outcomes(batch, results)
-        if self._committed_together is not None:
-            self._committed_together(done)
-        else:
-            for effect, event in done:
-                self._done(effect, event)
+        self._done(outcomes(batch, results))
         self.flush()
         self._batch_done()
 
@@ -181,19 +172,22 @@ class TransitionWriter:
         checks = checks_of(batch)
         if 0 <= error.index < len(checks):
             check = checks[error.index]
-            for item in batch:
-                if item.check == check:
-                    self._done(item.effect, ev.WriteFailed(item.effect.key, check[1]))
+            self._refused([item for item in batch if item.check == check], check[1])
             return [item for item in batch if item.check != check]
         at = len(checks)
         for number, item in enumerate(batch):
             at += len(item.ops)
             if error.index < at:
-                self._done(item.effect, ev.WriteFailed(item.effect.key))
+                self._refused([item])
                 return batch[:number] + batch[number + 1 :]
         assert page is not None, f"operation {error.index} of {at} failed"
         page.unwritable(error.error)
         return batch
+
+    def _refused(self, batch: list[WaitingWrite], table_version: int | None = None) -> None:
+        """Report writes as refused, because of the version of their table's record if `table_version` is given."""
+        if batch:
+            self._done([(item.effect, ev.WriteFailed(item.effect.key, table_version)) for item in batch])
 
 
 class TransitionReader:
@@ -206,7 +200,7 @@ class TransitionReader:
     def __init__(
         self,
         fence: Fence,
-        seen: Callable[[list[ev.TransitionRead]], object],
+        seen: Callable[[list[ev.TransitionRead]], None],
         batch_done: Callable[[], None],
         failed: Callable[[Failure], None],
     ) -> None:

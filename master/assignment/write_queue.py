@@ -10,7 +10,7 @@ from coord.client.ops import Check, Create, Delete, SetData, WriteOp, weight
 from coord.wire.values import Stat
 from master.leadership.fence import BYTES_MAX, OPS_MAX
 from regions.cluster.effects import DeleteTransition, WriteOffline
-from regions.cluster.events import WriteDone
+from regions.cluster.events import WriteDone, WriteFailed
 from regions.records.model import RegionState
 from regions.records.znodes import Layout, encode
 from regions.replication.effects import BeginTablet, WriteRegion
@@ -19,12 +19,14 @@ from regions.transitions.states import RESTS_ON_MEMBERS, Actor, Cause, IllegalSt
 from regions.transitions.steps import entries_of_step
 
 Write = WriteOffline | DeleteTransition | BeginTablet | WriteRegion
+#: A write that was sent, and what became of it.
+Outcome = tuple[Write, WriteDone | WriteFailed]
 _MASTER: Final = Actor.MASTER
 _ASSIGN: Final = Cause.ASSIGN
 _OFFLINE: Final = RegionState.OFFLINE
 
 
-def check_steps(effect: Write) -> None:
+def _check_steps(effect: Write) -> None:
     """Raise InvalidTransition for a step that is not in the table of transitions."""
     if isinstance(effect, WriteOffline):
         check(_MASTER, effect.before, effect.record.state, effect.cause, subject=effect.key)
@@ -72,7 +74,7 @@ class WriteQueue:
 
     def put(self, effect: Write) -> None:
         """Queue a write. Raise InvalidTransition for a step that is not in the table of transitions."""
-        check_steps(effect)
+        _check_steps(effect)
         table_check = None if isinstance(effect, WriteRegion) else effect.table_check
         self._waiting.append(WaitingWrite(effect, self._ops(effect), table_check))
 
@@ -141,10 +143,10 @@ class WriteQueue:
         return [Check(self._layout.region(record.table_id, record.region_id), version)]
 
 
-def outcomes(batch: list[WaitingWrite], results: list[object]) -> list[tuple[Write, WriteDone]]:
+def outcomes(batch: list[WaitingWrite], results: list[object]) -> list[Outcome]:
     """Return the writes of a multi that has committed, each with its event. `results` are those of its operations."""
     at = len(checks_of(batch))
-    found: list[tuple[Write, WriteDone]] = []
+    found: list[Outcome] = []
     for item in batch:
         first = results[at]
         at += len(item.ops)

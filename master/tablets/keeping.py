@@ -24,7 +24,7 @@ from twisted.logger import Logger
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master.assignment.dispatch import Dispatcher
 from master.assignment.transitions import TransitionReader, TransitionWriter
-from master.assignment.write_queue import Write
+from master.assignment.write_queue import Outcome, Write
 from master.catalog import store
 from master.catalog.forgetting import forgotten_ms
 from master.catalog.tablet_progress import CountProgress
@@ -103,9 +103,7 @@ class TabletKeeping:
         self._writer = TransitionWriter(
             fence, self._written, active_master.schedule, failed, active_master.history_writer
         )
-        self._reader = TransitionReader(
-            fence, lambda found: [*map(self._transition_read, found)], active_master.schedule, failed
-        )
+        self._reader = TransitionReader(fence, self._transitions_read, active_master.schedule, failed)
         self._dispatcher = Dispatcher(
             reactor, fence.epoch, self._orders_event, active_master.check_epoch, fence.cluster_id
         )
@@ -195,29 +193,34 @@ class TabletKeeping:
                 return True
         return False
 
+    def take_own(self, events: list[ev.TransitionRead]) -> list[ev.TransitionRead]:
+        """Take the tablets' transitions of those that the assigner's reader has read. Return the assigner's."""
+        return [one for one in events if not self._take_transition(one)] if self.keeper.tables else events
+
     def _take_transition(self, event: ev.TransitionRead) -> bool:
         """Take a transition that the assigner's reader has read. Return False if it is the assigner's."""
         if event.region_id in self.keeper.tablets:
-            self._transition_read(event)
+            self._transitions_read([event])
             return True
         if event.record is None or event.record.table_id not in self.keeper.tables:
             return False
         self._regions_to_read[event.region_id] = event.record.table_id
         return True
 
-    def _transition_read(self, event: ev.TransitionRead) -> None:
-        tablet, now = self.keeper.tablets.get(event.region_id), self._now_ms()
-        if tablet is None:
-            return
-        work = tablet.work.get(event.replica)
-        if work is None or not work.is_writing:
-            former, version = (None, -1) if work is None else (work.transition, work.version)
-            history, epoch = self._active_master.assigner.history, self._active_master.fence.epoch
-            if event.record is not None and (event.record, event.version) != (former, version):
-                history.extend(steps_since(former, version, event.record, event.version, now))
-            elif event.record is None and former is not None:
-                history.append(master_step(former, None, None, epoch, now))
-        self.keeper.transition_seen(event.region_id, event.replica, event.record, event.version, now)
+    def _transitions_read(self, events: list[ev.TransitionRead]) -> None:
+        for event in events:
+            tablet, now = self.keeper.tablets.get(event.region_id), self._now_ms()
+            if tablet is None:
+                continue
+            work = tablet.work.get(event.replica)
+            if work is None or not work.is_writing:
+                former, version = (None, -1) if work is None else (work.transition, work.version)
+                history, epoch = self._active_master.assigner.history, self._active_master.fence.epoch
+                if event.record is not None and (event.record, event.version) != (former, version):
+                    history.extend(steps_since(former, version, event.record, event.version, now))
+                elif event.record is None and former is not None:
+                    history.append(master_step(former, None, None, epoch, now))
+            self.keeper.transition_seen(event.region_id, event.replica, event.record, event.version, now)
 
     def watch_event(self, event_type: int, region_id: str, number: int) -> None:
         """Read a tablet's transition that has changed, unless that is our own write."""
@@ -332,7 +335,11 @@ class TabletKeeping:
             case _:
                 self._writer.put(effect)
 
-    def _written(self, effect: Write, event: ev.WriteDone | ev.WriteFailed) -> None:
+    def _written(self, outcomes: list[Outcome]) -> None:
+        for effect, event in outcomes:
+            self._written_one(effect, event)
+
+    def _written_one(self, effect: Write, event: ev.WriteDone | ev.WriteFailed) -> None:
         keeper, now = self.keeper, self._now_ms()
         if isinstance(effect, BeginTablet | WriteRegion):
             if isinstance(event, ev.WriteFailed):
@@ -344,25 +351,19 @@ class TabletKeeping:
                 return
             for record in effect.transitions:
                 made = fx.WriteOffline(record.key, record, None, -1, Cause.ASSIGN, origin=effect.origin)
-                self._add_step(None, record, made, now)
+                self._add_step(made, now)
             keeper.begun(effect, now)
         elif isinstance(event, ev.WriteFailed):
             keeper.write_failed(event.key, event.table_version)
         else:
-            written = effect.record if isinstance(effect, fx.WriteOffline) else None
-            self._add_step(effect.former, written, effect, now)
+            self._add_step(effect, now)
             keeper.write_done(event.key, event.version, now)
 
-    def _add_step(
-        self,
-        former: TransitionRecord | None,
-        record: TransitionRecord | None,
-        effect: fx.WriteOffline | fx.DeleteTransition,
-        now_ms: int,
-    ) -> None:
-        """Add an own step to the latest steps in memory. The store has it in the history, by the same multi."""
+    def _add_step(self, effect: fx.WriteOffline | fx.DeleteTransition, now_ms: int) -> None:
+        """Add an own step to the latest steps in memory. The store has the step in the history, by the same multi."""
+        record = effect.record if isinstance(effect, fx.WriteOffline) else None
         epoch = self._active_master.fence.epoch
-        step = master_step(former, record, effect.cause, epoch, now_ms, effect.origin)
+        step = master_step(effect.former, record, effect.cause, epoch, now_ms, effect.origin)
         self._active_master.assigner.history.append(step)
 
     # --- reading ----------------------------------------------------------------------------------------------------

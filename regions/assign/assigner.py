@@ -14,7 +14,7 @@ the write, the assigner reads the znode and decides again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -311,12 +311,7 @@ class Assigner:
             case _:
                 self._handle_request(event, now_ms)
 
-    def handle_all(
-        self,
-        events: list[ev.TransitionRead] | list[ev.WriteDone],
-        now_ms: int,
-        origin: WorkOrigin | None = None,
-    ) -> None:
+    def handle_all(self, events: Sequence[ev.Event], now_ms: int, origin: WorkOrigin | None = None) -> None:
         """Handle events in order. Most events of a bulk assignment come this way, hundreds at a time."""
         for event in events:
             self.handle(event, now_ms, origin)

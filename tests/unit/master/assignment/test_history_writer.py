@@ -48,7 +48,11 @@ class Bench:
         self.history_writer = HistoryWriter(fence, self.log, lambda: self.now, self.failures.append)
         self.done: list[object] = []
         self.writer = TransitionWriter(
-            fence, lambda _, event: self.done.append(event), lambda: None, self.failures.append, self.history_writer
+            fence,
+            lambda outcomes: self.done.extend(event for _, event in outcomes),
+            lambda: None,
+            self.failures.append,
+            self.history_writer,
         )
 
     def begin(self) -> None:

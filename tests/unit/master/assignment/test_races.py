@@ -10,6 +10,7 @@ import pytest
 from twisted.internet.testing import MemoryReactorClock
 
 from master.assignment.transitions import TransitionWriter
+from master.assignment.write_queue import Outcome
 from master.leadership.fence import Fence
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -76,8 +77,9 @@ class Race:
         self.clock.advance(0)
 
     def _enter_master(self, name: str, step: Step, record: TransitionRecord) -> None:
-        def done(_effect: object, event: ev.WriteDone | ev.WriteFailed) -> None:
-            (self.won if isinstance(event, ev.WriteDone) else self.lost).append(name)
+        def done(outcomes: list[Outcome]) -> None:
+            for _, event in outcomes:
+                (self.won if isinstance(event, ev.WriteDone) else self.lost).append(name)
 
         store: Any = self.store
         writer = TransitionWriter(Fence(store, LAYOUT, 4), done, lambda: None, lambda failure: failure.raiseException())

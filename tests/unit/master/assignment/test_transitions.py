@@ -8,6 +8,7 @@ import pytest
 from twisted.python.failure import Failure
 
 from master.assignment.transitions import IN_FLIGHT_MAX, TransitionReader, TransitionWriter, wipe_ops
+from master.assignment.write_queue import Outcome
 from master.leadership.fence import OPS_MAX, Deposed, Fence, in_batches
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -32,9 +33,12 @@ class Bench:
         self.done: list[ev.WriteDone | ev.WriteFailed] = []
         self.failures: list[BaseException] = []
         self.turns = 0
-        self.writer = TransitionWriter(self.fence, lambda _, event: self.done.append(event), self._turned, self._failed)
+        self.writer = TransitionWriter(self.fence, self._written, self._turned, self._failed)
         self.seen: list[ev.TransitionRead] = []
         self.reader = TransitionReader(self.fence, self.seen.extend, self._turned, self._failed)
+
+    def _written(self, outcomes: list[Outcome]) -> None:
+        self.done += [event for _, event in outcomes]
 
     def _turned(self) -> None:
         self.turns += 1
