@@ -30,9 +30,14 @@ def parse_replica_key(key: str) -> tuple[str, int]:
     return region_id, int(number)
 
 
+def key_begin(directory: str) -> int:
+    """Return where the key begins in a transition's path `<directory>/<two characters>/<key>`."""
+    return len(directory) + 4
+
+
 def key_in(path: str, directory: str) -> ReplicaKey | None:
-    """Return the key that a transition's path `<directory>/<two characters>/<key>` ends with; None for another path."""
-    begin = len(directory) + 4
+    """Return the key that a transition's path (see `key_begin`) ends with; None for another path."""
+    begin = key_begin(directory)
     if len(path) < begin + 2 or not path.startswith(directory):
         return None
     key = path[begin:]

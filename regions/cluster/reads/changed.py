@@ -16,7 +16,7 @@ from typing import Final
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from regions.cluster.entities import Replica
 from regions.records.model import RegionState, TransitionRecord
-from regions.records.replica_key import key_in, parse_replica_key
+from regions.records.replica_key import key_begin, key_in, parse_replica_key
 
 # Members of enums: a compiled module reads its own constant several times as fast.
 _OFFLINE: Final = RegionState.OFFLINE
@@ -83,11 +83,11 @@ class ChangedTransitions:
         Return the events of `tablets`' members, which are not queued, as (event type, region id, replica).
         """
         others: list[tuple[int, str, int]] = []
-        begin = len(directory) + 4  # the key follows the directory, a slash, two characters and a slash
+        begin = key_begin(directory)
         for event_type, path, _ in events:
             replica = replicas.get(path[begin:])
             if replica is None:
-                self._see_unknown(event_type, path, directory, tablets, others)
+                self._see_unknown(event_type, key_in(path, directory), tablets, others)
             elif not is_own_write(replica, event_type):
                 region_id, number = replica.region.record.region_id, replica.number
                 if (
@@ -99,11 +99,11 @@ class ChangedTransitions:
         return others
 
     def _see_unknown(
-        self, event_type: int, path: str, directory: str, tablets: Container[str], others: list[tuple[int, str, int]]
+        self, event_type: int, key: str | None, tablets: Container[str], others: list[tuple[int, str, int]]
     ) -> None:
-        key = key_in(path, directory)
+        """Queue a transition of a replica that is not in memory, or add its event to `others`."""
         if key is None:
-            return  # a part of the directory
+            return  # a folder of the directory
         region_id, number = parse_replica_key(key)
         if region_id in tablets:
             others.append((event_type, region_id, number))
