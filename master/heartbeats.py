@@ -105,8 +105,7 @@ class HeartbeatReceiver:
         """Pass on the replicas that a report puts in doubt."""
         known, holding = leads.world.servers.get(server.uuid), leads.reports.holding(server)
         if known is not None and holding is not None:
-            # Other replicas than the reported ones are compared only after a full report.
-            found = doubtful(report, list(known.open) if report.ends else (), holding.versions)
+            found = doubtful(report, known.open, holding.versions)
             if found:
                 self.doubted(found)
 
