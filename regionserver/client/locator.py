@@ -5,8 +5,8 @@ the region of a key with a dozen reads in a table of any size. The cache may be 
 opening that a request names, so an outdated entry costs a round trip and nothing else.
 
 Records of replaced regions stay in the store for days, and a table that is often split has more of them than regions.
-So what is known of a table's regions is kept when the names are read again, and a region that was replaced, which it
-stays for ever, is looked at once. A new client reads several records at a time when it meets a replaced one.
+So the cache keeps a table's known records when it reads the names again. A replaced region stays replaced, so its
+record is read once. A client that meets replaced regions for the first time reads several records at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from regionserver.client.store import READ_TIMEOUT_S, StoreReader
 
 #: How often the names of a table's regions are read at most, if regions are split or merged while the records are read.
 LISTINGS_MAX: Final = 5
-#: Records that are read at a time at most, behind a replaced region.
+#: Maximum number of records that are read at a time, behind a replaced region.
 AHEAD_MAX: Final = 64
 
 
@@ -261,6 +261,21 @@ class RegionLocator:
         name = table.names[at]
         return table.regions.get(name) or self._read(table, name, end_s)
 
+    def _behind_replaced(self, table: _Table, at: int, last: int, end_s: float) -> tuple[int, RegionRecord | None]:
+        """Return the first region from `at` to `last` that is not replaced, with its place; else the last one.
+
+        Only the names of regions that are not replaced are in the order of their keys. Stop at a missing record.
+        """
+        record = self._known(table, at, end_s)
+        ahead = 1
+        while record is not None and record.is_replaced and at < last:
+            at += 1
+            if table.names[at] not in table.regions:
+                ahead = min(2 * ahead, AHEAD_MAX)
+                self._read_ahead(table, at, min(ahead, last + 1 - at), end_s)
+            record = self._known(table, at, end_s)
+        return at, record
+
     def _read_ahead(self, table: _Table, at: int, count: int, end_s: float) -> None:
         """Read the unknown records among the next `count` names, all at once. Damaged ones stay unknown."""
         folder = self._layout.table_regions(table.record.table_id)
@@ -284,16 +299,9 @@ class RegionLocator:
         corrupt: CorruptZnode | None = None
         low, high = 0, len(table.names) - 1
         while low <= high:
-            middle = at = (low + high) // 2
+            middle = (low + high) // 2
             try:
-                record = self._known(table, middle, end_s)
-                ahead = 1
-                while record is not None and record.is_replaced and at < high:
-                    at += 1  # only the names of regions that are not replaced are in the order of their keys
-                    if table.names[at] not in table.regions:
-                        ahead = min(2 * ahead, AHEAD_MAX)
-                        self._read_ahead(table, at, min(ahead, high + 1 - at), end_s)
-                    record = self._known(table, at, end_s)
+                at, record = self._behind_replaced(table, middle, high, end_s)
             except CorruptZnode:
                 break
             if record is None:
@@ -304,11 +312,11 @@ class RegionLocator:
                 high = middle - 1
             else:
                 low = at + 1
-        for at, name in enumerate(table.names):
+        for at in range(len(table.names)):
             if at % AHEAD_MAX == 0:
                 self._read_ahead(table, at, AHEAD_MAX, end_s)
             try:
-                record = table.regions.get(name) or self._read(table, name, end_s)
+                record = self._known(table, at, end_s)
             except CorruptZnode as error:
                 corrupt = error
                 continue
