@@ -1,5 +1,7 @@
-"""Writes of transitions as operations of the store, and which of them share a multi. Pure; compiled, as each step
-passes here."""
+"""The queue of a master's writes: turns each into operations of the store, and chooses those that share a multi.
+
+Pure; compiled, because each step of a transition passes here.
+"""
 
 from __future__ import annotations
 
@@ -156,8 +158,8 @@ def outcomes(batch: list[WaitingWrite], results: list[object]) -> list[Outcome]:
 
 
 def entries_of(writes: list[Write], epoch: int, now_ms: int) -> list[HistoryEntry]:
-    """Return the entries to be written with these writes: for each step of a master the server's steps before it, then
-    the step itself."""
+    """Return the entries of the history for these writes: for each step of the master, the server's steps before this
+    step, then the step itself."""
     found: list[HistoryEntry] = []
     for write in writes:
         if isinstance(write, WriteOffline):

@@ -39,7 +39,7 @@ REGIONS_PAGE: Final = 200
 LIFE_MAX: Final = 500
 #: Segments of the history that are searched for one region, the latest ones.
 SEGMENTS_SEARCHED_MAX: Final = 200
-#: Searches of the history that wait for the one under way.
+#: Maximum number of searches of the history that wait for the one under way.
 SEARCHES_WAITING_MAX: Final = 8
 #: Pause after each segment: the reactor has other work.
 SEGMENT_PAUSE_S: Final = 0.005

@@ -29,8 +29,8 @@ class WorkPace:
         self.left_s = SAVED_MAX_S
 
     def is_due(self, wall_s: float, cpu_s: float, *, goes_on: bool = False) -> bool:
-        """Return True if the work may begin now. `goes_on`: it is the rest of work that was begun, which needs no
-        shortest pause."""
+        """Return True if the work may begin now. `goes_on`: this is the rest of a piece of work that has begun, so the
+        shortest pause does not apply."""
         if self._wall_s > float("-inf"):
             earned_s = self._share * (cpu_s - self._cpu_s + IDLE_PART * (wall_s - self._wall_s))
             self.left_s = min(SAVED_MAX_S, self.left_s + earned_s)

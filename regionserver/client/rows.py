@@ -208,7 +208,7 @@ def refuse_bytes(record: TableRecord | None) -> None:
 
 
 def check_change(table: str, change: object) -> None:
-    """Raise WrongArgument for what is no change, or one whose key is no text."""
+    """Raise WrongArgument if `change` is not a Change, or its key is not a str."""
     if not isinstance(change, KvChange):
         raise WrongArgument(f"table {table!r}: a change is a Change(key, value), this one is {_described(change)}")
     check_key(table, change.key)

@@ -1,4 +1,4 @@
-"""What a multi-read of transitions has answered. Pure; compiled, as each opening passes here."""
+"""Replies of multi-reads of transitions. Pure; compiled, because each transition that is read passes here."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from regions.records.znodes import CorruptZnode, decode_transition
 def answers(
     keys: Sequence[tuple[str, int]], paths: Sequence[str], results: Sequence[object]
 ) -> tuple[list[TransitionRead], list[str]]:
-    """Return the transitions that were read, and for each other one why it cannot be read.
+    """Return the transitions that were read, and a reason for each one that cannot be read.
 
-    `keys` and `paths` name the transitions in the order of `results`. A transition that does not exist was read, too.
+    `keys` and `paths` name the transitions in the order of `results`. A transition without a znode counts as read: its
+    record is None.
     """
     found: list[TransitionRead] = []
     troubles: list[str] = []

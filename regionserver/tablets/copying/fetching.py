@@ -176,7 +176,7 @@ class CopyThread:
         begins = self._ask(channel, wire.FetchLog(index, term), wire.LogBegins)
         assert begins is not None, "an answer that must not wait"
         meta = self._merged(SourceMeta(*_fields(begins)))
-        # Nothing of them counts before the superblock is READY, so they become durable with the first entries.
+        # None of these steps counts before the superblock is READY, so they become durable with the first entries.
         waiting = steps.copy_slot(block, plan.slot, meta, index, term)
         last_index, last_term = index, term
         while True:

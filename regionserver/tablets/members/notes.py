@@ -6,7 +6,7 @@ configuration changes again before that is written once.
 
 Until a configuration is noted, the log keeps its entry. So nothing is lost by a note that waits, or that is dropped
 because the replica was stopped: the next start finds the configuration in the log. A note that the disk has refused is
-written again: the log of a tablet whose members do not change for weeks would become no shorter.
+written again. Otherwise the log would keep all later entries until the members change the next time, perhaps for weeks.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ConfigNotes:
         self._files_pool.submit(lambda: self._write([note.meta for note in notes.values()]), written)
 
     def _refused(self, tablet: str, note: ConfigNote, why: str) -> None:
-        """Keep a note that could not be written, unless a later one waits. Say so once."""
+        """Keep a note that could not be written, unless a later one waits. Log the first failure of a series."""
         self._waiting.setdefault(tablet, note)
         if tablet not in self._failing:
             self._failing.add(tablet)

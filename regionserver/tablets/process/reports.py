@@ -85,8 +85,8 @@ class ReportChanges:
         #: Leaders that have not committed an entry of their term yet. Each is reported after its first commit.
         self._young: set[str] = set()
         self._healths: dict[str, object] = {}
-        #: The tablets that were awake when `of_health` last looked: what they learned before they became quiet is not
-        #: in `_healths`.
+        #: The tablets that were awake at the last call of `of_health`. They may have received answers of members
+        #: after that call, before they became quiet.
         self._were_awake: set[str] = set()
         #: The servers as `of_health` last saw them.
         self._seen: ServersSeen | None = None
@@ -119,7 +119,8 @@ class ReportChanges:
     ) -> list[str]:
         """Return the tablets led here whose members' health has changed since the last call, or who may lead.
 
-        The health of a tablet that was quiet at the last call, and is now, changes with the servers alone.
+        A tablet that was quiet at the last call and still is has received nothing from its members: only a change of
+        the servers can change their health.
         """
         former, self._healths = self._healths, {}
         were_awake, self._were_awake = self._were_awake, set()

@@ -108,11 +108,11 @@ def _chunks(reading: int, chunk_bytes: int, rows: TabletRows) -> Iterator[memory
 
 
 class _ArrivedDisk(RowsDisk):
-    """The disk of a file whose superblock is COPYING. A start removes the file, whether its steady point has a name or
-    not. So the names of both become durable together, when the steady point is in place."""
+    """The disk of a file whose superblock is COPYING. A start removes such a file, with or without its steady point. So
+    one sync of their folder is enough for the names of both: that of `replace`, when the steady point is in place."""
 
     def sync_name(self, path: str) -> None:
-        """See `RowsDisk`."""
+        """Do nothing: `replace` makes the name durable."""
 
 
 def adopt(

@@ -49,6 +49,7 @@ class ReceivedRows:
         #: The first chunks, while the file may be short.
         self._first: list[bytes] = []
         #: Sums are Python's work, and receiving and writing the kernel's: they take no longer than the longer of both.
+        #: None while the file may be short.
         self._summing: ThreadPoolExecutor | None = None
         self._unsummed: deque[Future[None]] = deque()
         self._sums: LeafSums | None = None
