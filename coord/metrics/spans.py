@@ -10,15 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from mypy_extensions import mypyc_attr
-
 #: Upper bounds of the buckets in seconds, from a fast disk's sync to a failover that takes too long.
 BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 #: Bounds for what may take minutes: transitions, phases of a failover.
 LONG_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Spans:
     """Counted durations in seconds."""
 
