@@ -50,9 +50,11 @@ class AcceptedPeer(Stream):
         if why:
             raise RemoteProtocolError(why)
 
-    def unproven(self) -> str:
-        """Return why this connection may not stand any more without a proof of the secret, "" if it may."""
-        return self._guard.unproven(self._handshake) if self._guard is not None else ""
+    def objection(self) -> str:
+        """Return why this connection may not stand any more, because of a revoked certificate or a missing proof of
+        the secret; "" if it may."""
+        guard = self._guard
+        return "" if guard is None else guard.revoked(self.tls) or guard.unproven(self._handshake)
 
     def first_frame(self, kind: int, body: bytes) -> None:
         """Handle the first frame of an authenticated connection. Raise RemoteProtocolError to close it."""
@@ -87,12 +89,7 @@ class AcceptedPeer(Stream):
         """Handle frames up to the hello. Return the frames that follow it. Raise RemoteProtocolError."""
         while frames and self._handshake is not None and not self._handshake.is_done:
             kind, block, at, end = frames[0]
-            if (
-                kind != framing.CHALLENGE
-                and not self._handshake.has_begun
-                and self._guard is not None
-                and self._guard.admits_open()
-            ):
+            if kind != framing.CHALLENGE and not self._handshake.has_begun and self._admits_open():
                 self._handshake = None
                 break
             self._check_proof(self._handshake, kind, block[at:end])
@@ -108,6 +105,9 @@ class AcceptedPeer(Stream):
             return []
         self._frames.limit = self._frame_bytes_max
         return self._frames.feed(b"")
+
+    def _admits_open(self) -> bool:
+        return self._guard is not None and self._guard.admits_open()
 
     def _check_proof(self, handshake: Handshake, kind: int, body: bytes) -> None:
         """Perform a step of the authentication by the shared secret. Raise RemoteProtocolError."""

@@ -67,9 +67,13 @@ class DialedPeer(Stream):
     def refused(self, reason: str) -> None:
         """Handle a rejection; the connection is closed afterwards."""
 
-    def unproven(self) -> str:
-        """Return why this connection may not stand any more without a proof of the secret, "" if it may."""
-        return self._guard.unproven(self._handshake) if self._guard is not None and self.is_up else ""
+    def objection(self) -> str:
+        """Return why this connection may not stand any more, because of a revoked certificate or a missing proof of
+        the secret; "" if it may. The proof is not due before the hello is accepted."""
+        guard = self._guard
+        if guard is None:
+            return ""
+        return guard.revoked(self.tls) or (guard.unproven(self._handshake) if self.is_up else "")
 
     def begin(self) -> None:
         """Send the hello, or first the challenge if there is a shared secret."""

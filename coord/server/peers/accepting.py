@@ -150,10 +150,9 @@ class Acceptor:
             stream.fail(reason)
 
     def close_revoked(self) -> None:
-        """Close the connections of peers whose certificates are revoked."""
-        guard = self.context.guard
+        """Close the connections of peers that have a revoked certificate, or lack the proof that is due now."""
         for accepted in list(self._accepted.values()):
-            why = (guard.revoked(accepted.tls) if guard is not None else "") or accepted.unproven()
+            why = accepted.objection()
             if why:
                 log.warn("closing the connection from node {peer}: {why}", peer=accepted.peer, why=why)
                 accepted.fail(why)

@@ -118,13 +118,11 @@ class PeerLinks:
         self.acceptor.recheck()
 
     def close_revoked(self) -> None:
-        """Close the links with peers whose certificates are revoked."""
-        guard = self._context.guard
+        """Close the links with peers that have a revoked certificate, or lack the proof that is due now."""
         for link in list(self._links.values()):
-            if link.stream is not None:
-                why = (guard.revoked(link.stream.tls) if guard is not None else "") or link.stream.unproven()
-                if why:
-                    link.stream.fail(why)
+            stream = link.stream
+            if stream is not None and (why := stream.objection()):
+                stream.fail(why)
         self.acceptor.close_revoked()
 
     def follow(self, addresses: dict[int, Address]) -> None:

@@ -125,17 +125,15 @@ class TabletLinks:
                     stream.fail("nothing has come from the server lately, although the connection stands")
 
     def revocations_changed(self) -> None:
-        """Close the links and the copies with servers whose certificates are revoked."""
+        """Close the links and copies with servers whose certificates are revoked, and the links without the proof of
+        the secret that is due now."""
         for channel in self._dialed:
             channel.end_if_revoked()
-        guard = self._own.guard
-        if guard is None:
-            return
         found: list[DialedPeer | AcceptedPeer] = [
             link.stream for link in self._links.values() if link.stream is not None
         ]
         for stream in [*found, *self._accepted.values()]:
-            why = guard.revoked(stream.tls) or stream.unproven()
+            why = stream.objection()
             if why:
                 stream.fail(why)
 
