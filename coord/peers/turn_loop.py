@@ -39,21 +39,21 @@ class TurnLoop:
         self._poll = poll
         self._unwatch = unwatch
         self._times = times
-        self._busy_since = 0.0
 
     def turn(self, timeout: float) -> Events | None:
         """Poll and serve the events. Return those of descriptors without a watcher; None if a signal interrupted."""
         times = self._times
-        if self._busy_since:
-            times.add(time.monotonic() - self._busy_since)
-            times.busy_since = self._busy_since = 0.0
+        began = times.busy_since
+        if began:
+            times.add(time.monotonic() - began)
+            times.busy_since = 0.0
         try:
             ready = self._poll(timeout, EVENTS_MAX)
         except OSError as error:
             if error.errno == errno.EINTR:
                 return None
             raise
-        times.busy_since = self._busy_since = time.monotonic()
+        times.busy_since = time.monotonic()
         self.is_calm = len(ready) <= 1
         if len(ready) > 1 and self.preferred:
             preferred = [one for one in ready if one[0] in self.preferred]
