@@ -86,18 +86,19 @@ def decode_multi(data: bytes, at: int, end: int) -> list[MultiOp]:
     return ops
 
 
-def _write_buffer(out: BytesWriter, value: bytes) -> None:
-    write_i32_be(out, len(value))
-    out.write(value)
+def _write_buffer(out: BytesWriter, value: bytes | None) -> None:
+    """Write what `buffer` returns."""
+    if value is None:
+        out.write(NULL)
+    else:
+        write_i32_be(out, len(value))
+        out.write(value)
 
 
 def _write_create(out: BytesWriter, request: CreateRequest) -> None:
     """Write what `encode_create` returns."""
     _write_buffer(out, request.path)
-    if request.data is None:
-        out.write(NULL)
-    else:
-        _write_buffer(out, request.data)
+    _write_buffer(out, request.data)
     acl = request.acl
     if acl is None:
         out.write(NULL)
@@ -126,10 +127,7 @@ def _encode_multi_natively(ops: list[MultiOp]) -> bytes:
             continue
         _write_buffer(out, op.path)
         if opcode == OP_SET_DATA:
-            if op.data is None:
-                out.write(NULL)
-            else:
-                _write_buffer(out, op.data)
+            _write_buffer(out, op.data)
             write_i32_be(out, op.version)
         elif opcode in (OP_CHECK, OP_DELETE):
             write_i32_be(out, op.version)
