@@ -80,9 +80,9 @@ class Authenticator:
 
     def begin(self, connection: Connection) -> None:
         """Decide whether a connection whose session begins may send requests."""
-        connection.is_admitted = not self._required or (X509 in self._required and bool(connection.certificate))
-        connection.is_unproven = not connection.is_admitted
-        connection.is_admitted = connection.is_admitted or self._is_securing()
+        is_proved = not self._required or (X509 in self._required and bool(connection.certificate))
+        connection.is_unproven = not is_proved
+        connection.is_admitted = is_proved or self._is_securing()
 
     def refused(self, connection: Connection) -> None:
         """Write the audit line of a request before the required proof."""
