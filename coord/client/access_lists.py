@@ -43,9 +43,8 @@ def compare(found: Sequence[AccessLine], wanted: Sequence[AccessLine]) -> Access
         return AccessVerdict.OPEN
     if _is_masked(found):
         return AccessVerdict.RIGHT
-    for line in wanted:
-        if line.perms == _ALL and granted.get((line.scheme, line.id), 0) != _ALL:
-            return AccessVerdict.LACKING
+    if any(granted.get(owner) != _ALL for owner in _owners(wanted)):
+        return AccessVerdict.LACKING
     if any(perms & ~sought.get(identity, 0) for identity, perms in granted.items()):
         return AccessVerdict.STRANGE
     return AccessVerdict.RIGHT if granted == sought else AccessVerdict.UNREADABLE
@@ -54,8 +53,8 @@ def compare(found: Sequence[AccessLine], wanted: Sequence[AccessLine]) -> Access
 def has_credential(found: Sequence[AccessLine], wanted: Sequence[AccessLine]) -> bool:
     """Return True if `found` gives the daemons of `wanted` all permissions, whatever it gives to others."""
     granted = _by_identity(found)
-    owners = [line for line in wanted if line.perms == _ALL]
-    return bool(owners) and all(granted.get((line.scheme, line.id), 0) == _ALL for line in owners)
+    owners = _owners(wanted)
+    return bool(owners) and all(granted.get(owner) == _ALL for owner in owners)
 
 
 def describe(found: Iterable[AccessLine]) -> str:
@@ -70,6 +69,11 @@ def describe(found: Iterable[AccessLine]) -> str:
 def letters(perms: int) -> str:
     """Return permissions as ZooKeeper's command line does: r, w, c, d, a; `nothing` for none."""
     return "".join(letter for bit, letter in enumerate(_LETTERS) if perms >> bit & 1) or "nothing"
+
+
+def _owners(wanted: Iterable[AccessLine]) -> list[tuple[str, str]]:
+    """Return the identities of the daemons."""
+    return [(line.scheme, line.id) for line in wanted if line.perms == _ALL]
 
 
 def _by_identity(lines: Iterable[AccessLine]) -> dict[tuple[str, str], int]:
