@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
@@ -459,7 +460,7 @@ class _Bounded(WrappingFactory):
         super().__init__(site)  # type: ignore[no-untyped-call]
         self.reactor = reactor
         self._all = _Crowd()
-        self._by_address: dict[str, _Crowd] = {}
+        self._by_address: defaultdict[str, _Crowd] = defaultdict(_Crowd)
         self._sweep_due: float | None = None
 
     def buildProtocol(self, addr: Any) -> Any:
@@ -479,7 +480,7 @@ class _Bounded(WrappingFactory):
         """Note what a connection is doing now; None: it is closed."""
         if before is after:
             return
-        own = self._by_address.setdefault(connection.address, _Crowd())
+        own = self._by_address[connection.address]
         self._all.move(connection, before, after)
         own.move(connection, before, after)
         if after is _AdminPhase.UNFINISHED:
