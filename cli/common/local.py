@@ -33,7 +33,7 @@ from typing import Final
 import msgspec
 
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
-from cli.common.options import Globals
+from cli.common.options import Globals, variable_of
 from coord.security.making import PEERS_FILE
 
 HOST: Final = "127.0.0.1"
@@ -398,6 +398,15 @@ def environment() -> dict[str, str]:
     here = str(Path(__file__).resolve().parent.parent.parent)
     known = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{known}" if known else here, "PYTHONUNBUFFERED": "1"}
+
+
+def environment_of(data_dir: Path) -> dict[str, str]:
+    """Return the environment of the daemons of the cluster in `data_dir`.
+
+    It names the cluster. Without the name a daemon would take the one in ./rk-data for its own if both have the same
+    addresses, and close its znodes with that one's credential.
+    """
+    return {**environment(), variable_of("data-dir"): str(data_dir)}
 
 
 def local_cluster_id(cluster: LocalCluster) -> str:

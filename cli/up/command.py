@@ -35,7 +35,7 @@ from cli.common.local import (
     Shape,
     command_line,
     design,
-    environment,
+    environment_of,
     read_cluster,
     write_cluster,
 )
@@ -311,7 +311,8 @@ def _run(
         raise CliError(
             f"cannot write in {data_dir}: {error.strerror}", "Free space on that disk, or give another --data-dir."
         ) from error
-    surroundings = {**environment(), **as_variables(given.settings()), **_store_credential(given, local, data_dir)}
+    credential = _store_credential(given, local, data_dir)
+    surroundings = {**environment_of(data_dir), **as_variables(given.settings()), **credential}
     output.keep_going("the cluster keeps running; stop it with SIGINT (Ctrl-C) or SIGTERM")
     display = choose(as_json=given.json)
     file = ClusterFile(local, data_dir, display.say)

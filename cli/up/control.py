@@ -118,8 +118,7 @@ def _exchange(data_dir: Path, line: bytes, timeout_s: float) -> bytes:
         is_absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
         raise UnreachableError(
             f"no `rk up` runs in {data_dir}" + ("" if is_absent else f" ({error.strerror or error})"),
-            "Start one with `rk up`, or name its directory with --data-dir. Any other cluster needs --kill-with and"
-            " --start-with, or `rk drill observe`.",
+            "Start one with `rk up`, or name its directory with --data-dir.",
         ) from error
     if not answer:
         raise UnreachableError(f"the `rk up` of {data_dir} ended before it answered")

@@ -69,6 +69,8 @@ def _require_up(given: Globals) -> None:
     except UnreachableError as error:
         if local is not None and not local.supervisor_pid:
             raise not_running(given) from error
+        if not isinstance(error.__cause__, TimeoutError):
+            error.hint += " Any other cluster needs --kill-with and --start-with, or `rk drill observe`."
         raise
 
 

@@ -14,7 +14,7 @@ from cli.common import output
 from cli.common.access import as_variables
 from cli.common.asking.servers import ask_server, ask_servers
 from cli.common.errors import CliError
-from cli.common.local import environment
+from cli.common.local import environment_of
 from cli.drill.replacing.losses import check_replaced, require_copies, stray_rows, unwhole
 from cli.drill.report import Figure, InvariantCheck, check
 from cli.drill.run import DEADLINE_S, Drill
@@ -202,7 +202,7 @@ def start_command(drill: Drill, words: Sequence[str]) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**environment(), **access},
+        env={**environment_of(drill.given.data_path), **access},
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from cli.common.access import is_for_secured_local
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import (
     MASTERS_MAX,
@@ -15,12 +17,14 @@ from cli.common.local import (
     command_line,
     design,
     digest_of,
+    environment_of,
     make_super,
     read_cluster,
     read_super,
     require_cluster,
     write_cluster,
 )
+from cli.common.options import Globals, variable_of
 
 
 def shape(**changes: object) -> Shape:
@@ -129,3 +133,22 @@ def test_super_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     assert made.partition(":")[2] not in " ".join(words)
     assert digest_of(made) not in " ".join(words), "a command line is visible to all users"
     assert digest_of("super:test") == "super:D/InIHSb7yEEbrWz8b9l71RjZJU="
+
+
+def test_daemons_take_no_other_cluster_for_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """./rk-data has a secured cluster, and `rk up --insecure --data-dir open` starts another one at the same addresses.
+    Its masters closed the znodes with the credential of the former, and `rk up` itself was denied access.
+
+    Tried: an environment that does not name the directory of the daemons' cluster.
+    """
+    for name in ("rk-data", "open"):
+        (tmp_path / name).mkdir()
+        local = design(shape(), tmp_path / name)
+        write_cluster(msgspec.structs.replace(local, secured=name == "rk-data"), tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    daemons = Globals()
+    daemons.store = local.store
+    assert is_for_secured_local(daemons)
+    variable = variable_of("data-dir")
+    monkeypatch.setenv(variable, environment_of(tmp_path / "open")[variable])
+    assert not is_for_secured_local(daemons)
