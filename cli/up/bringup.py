@@ -28,6 +28,7 @@ from cli.common.asking.servers import ask_server
 from cli.common.connect import Cluster, new_request_id
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_id
+from cli.common.names import Names
 from cli.common.views.display import Display
 from cli.tables import storage_words
 from cli.up.progress import cluster_status
@@ -242,9 +243,16 @@ class BringUp:
             result.kept = self.surely(lambda: self._count_kept(cluster), "the servers of the regions could not be read")
         kept = "" if result.kept is None else f"{result.kept} of {len(self._before)} on their former servers"
         self._display.end(kept)
-        for problem in status.problems:
-            self._display.say(f"  {problem}", problem=problem)
+        self.show_problems(cluster, status.problems)
         return result
+
+    def show_problems(self, cluster: Cluster, problems: list[str]) -> None:
+        """Show what the active master calls a problem, with the names of servers in place of their uuids."""
+        if not problems:
+            return
+        names = self.surely(lambda: Names(cluster.servers(), self._local), "the servers could not be read")
+        for problem in problems:
+            self._display.say(f"  {names.in_sentence(problem)}", problem=problem)
 
     def _progress(
         self, cluster: Cluster, done: Callable[[messages.MasterStatus], bool], result: Assigned, *, planning: bool

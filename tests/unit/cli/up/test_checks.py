@@ -6,6 +6,7 @@ import io
 import queue
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from cli.up.ports import holder, is_free
 from cli.up.replicas import check_replicas, copies
 from cli.up.shape import SPARK_MIN, shape_of, with_dead_s
 from regions.messages import MasterStatus, PlanProgress
+from regions.records.model import ServerRecord
 from tests.support.helpers import free_ports
 
 
@@ -96,6 +98,20 @@ def test_progress_is_waited_for_without_end(tmp_path: Path) -> None:
 
     waiting.bringup._until(registered, "the region servers did not register")
     assert waiting.time == 200.0
+
+
+def test_problems_name_servers_as_the_operator_does(tmp_path: Path) -> None:
+    """A registered server, one that has recorded its uuid and does not run, and one that nobody knows."""
+    waiting = Waiting(tmp_path)
+    server_1, server_2 = waiting.bringup._local.servers[:2]
+    port = int(server_1.address.rpartition(":")[2])
+    ids = [f"{number}d5c4b3a-0000-4000-8000-00000000000{number}" for number in range(3)]
+    directory = Path(server_2.data_dir)
+    directory.mkdir(parents=True)
+    (directory / "instance.json").write_text(f'{{"uuid": "{ids[1]}"}}')
+    cluster: Any = SimpleNamespace(servers=lambda: [ServerRecord(ids[0], HOST, port, 1)])
+    waiting.bringup.show_problems(cluster, [f"tablet a is UNDER_REPLICATED: {one} has no disk" for one in ids])
+    assert [one.split()[4] for one in waiting.display.said] == ["server-1", "server-2", "2d5c4b3a"]
 
 
 def asked(given: Globals, before: object = None, **options: object) -> Shape:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import ssl
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,24 @@ def test_the_cluster_is_degraded(directory: Path) -> None:
         servers=[ServerFinding("s1", "b", True, expiring=[text])],
     )
     assert [one.text for one in judge(found).reasons].count(text) == 1
+
+
+def test_strict_clients_take_our_certificates(directory: Path) -> None:
+    """From Python 3.13 on `ssl.create_default_context` checks certificates strictly by RFC 5280.
+
+    Fails if `issue_certificate` leaves the AuthorityKeyIdentifier out.
+    """
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(directory / "master.m1.crt", directory / "master.m1.key")
+    client = ssl.create_default_context(cafile=str(directory / "ca.crt"))
+    client.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname="m1.example"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(3):
+        for end in ends:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    assert ends[0].version() == ends[1].version() == "TLSv1.3"
