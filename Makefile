@@ -59,24 +59,6 @@ tidy: $(VENV)/installed-dev  ## figures of the source tree: sizes, rooms, import
 docs: $(VENV)/installed-dev  ## write the generated pages of docs/ (a test compares them with their sources)
 	@$(BIN)/python -m tests.support.docs
 
-# Two at a time, the longest first. Files whose tests start processes of their own stay whole, four at a time: they
-# often wait.
-# What failed is run once more by itself, and both runs are shown: a machine that stands still for seconds is no fault of
-# ours, and a fault of ours seldom spares a test that has the machine to itself. Who fails twice has failed.
-# The closing line names the tests that passed only when they were run once more (tests/repeated.py). What is no test,
-# for instance a module that cannot be imported, is not run once more: it has failed.
-TOGETHER := -n 2 --dist worksteal
-REPEATED := $(abspath $(VENV)/repeated)
-# Tests of what setup.py compiles, for the round in which nothing is.
-COMPILED_TESTS := tests/sim/store tests/sim/raft tests/sim/tablets tests/datadriven \
-	$(addprefix tests/sim/cluster/,test_planted_bugs.py test_ddl_stress.py test_hazards.py) \
-	$(addprefix tests/unit/regions/,assign cluster transitions) \
-	$(addprefix tests/unit/coord/,raft server tree wire) tests/unit/regionserver/tablets/host \
-	tests/unit/coord/storage \
-	$(addprefix tests/unit/regionserver/tablets/,test_commands.py test_writers.py rows/test_tablet_rows.py)
-PYTEST = checked() { echo "== pytest $$*"; $(BIN)/python -m pytest -p tests.repeated "$$@" && return; test $$? -eq 1 || return 1; \
-	test -s $(REPEATED).failed || return 1; echo "== once more, by itself: what failed above"; \
-	RK_AGAIN=1 $(BIN)/python -m pytest -p tests.repeated --maxfail 1 @$(REPEATED).failed; }; checked
 FORM := from coord.compiled import form; print(form())
 ready:
 	@$(AT_ONCE) lint installed
@@ -85,12 +67,7 @@ ready:
 	"$(BIN)/python -m pip install -v --no-deps -e . shows why they were not"; exit 1; }
 
 test: ready  ## lint and all tests; those of the compiled modules also interpreted
-	@export RK_REPEATED=$(REPEATED); rm -f $(REPEATED) $(REPEATED).failed; status=0; \
-	{ ($(PYTEST) $(TOGETHER) tests/sim tests/datadriven tests/unit) && \
-	(echo "== interpreted"; export RK_PURE=1; $(PYTEST) $(TOGETHER) $(COMPILED_TESTS)) && \
-	($(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder --durations 40 tests/e2e tests/security) && \
-	($(PYTEST) tests/browser); } || status=$$?; \
-	$(BIN)/python -m tests.repeated $(REPEATED); exit $$status
+	@exec $(BIN)/python -m tests.parts $(VENV)
 
 bench-store: $(VENV)/installed $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
 	$(BIN)/python -m benchmarks.store $(BENCH)

@@ -4,14 +4,12 @@ As a plugin of pytest (`-p tests.repeated`) this module writes the tests that fa
 `<RK_REPEATED>.failed`, one node id a line: arguments of the second run (`pytest @<file>`). The file stays empty if
 anything else went wrong, for instance a module that cannot be imported, or workers that did not collect the same
 tests: a second run of single tests would prove nothing. In the second run (RK_AGAIN is set) the plugin adds each test
-that passes to the file that RK_REPEATED names. As a program this module prints the closing line of `make test` from
-that file.
+that passes to the file that RK_REPEATED names. `tests/parts.py` decides what runs, and prints the closing line.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,13 +76,3 @@ def closing_line(names: list[str]) -> str:
         return "== repeated: none, no test needed a second run to pass"
     tests = "1 test" if len(names) == 1 else f"{len(names)} tests"
     return f"== repeated: {tests} passed only when run once more: {', '.join(names)}"
-
-
-def main(path: Path) -> None:
-    """Print the closing line."""
-    names = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    sys.stdout.write(closing_line(names) + "\n")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -3,63 +3,105 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.parts import COMPUTING, PROCESSES
 from tests.repeated import closing_line
+from tests.support.helpers import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 NONE = "== repeated: none, no test needed a second run to pass"
 
-#: Stands for the environment's Python: pytest ends with the next status of a list (9: status 1 without a failed test,
-#: as when workers collect different tests). It writes the plugin's files: the failed tests, and in the second run one
-#: test that passes.
+#: Stands for the environment's Python: pytest ends with the status that the file of its part has (9: status 1 without
+#: a failed test, as when workers collect different tests). It writes the plugin's files: the failed tests, and in the
+#: second run one test that passes.
 STUB = """#!/bin/sh
-test "$2" = pytest || exec {python} "$@"
-status=$(head -n 1 {folder}/statuses)
-sed -i 1d {folder}/statuses
-if test -n "$RK_AGAIN"; then test "$status" -ne 0 || echo "test_${{RK_PURE:-0}}" >> "$RK_REPEATED"; exit $status; fi
-test "$status" -ne 1 || echo test > "$RK_REPEATED.failed"
-test "$status" -ne 9 || {{ : > "$RK_REPEATED.failed"; exit 1; }}
+part=$(basename "$RK_REPEATED")
+if test -n "$RK_AGAIN"; then
+    for failed; do part=$(basename "$failed" .failed); done
+    status=$(cat {folder}/$part-again); rm {folder}/$part-again
+    test "$status" -ne 0 || echo "test_${{RK_PURE:-0}}" >> "$RK_REPEATED"
+    exit $status
+fi
+echo "$part runs"
+status=$(cat {folder}/$part); rm {folder}/$part
+case $status in 1) echo test > "$RK_REPEATED.failed";; *) : > "$RK_REPEATED.failed";; esac
+test "$status" -ne 9 || exit 1
 exit $status
 """
 
 
-def make_test(folder: Path, statuses: list[int]) -> tuple[int, list[str], str]:
-    """Return exit status and last lines of `make test`, and the statuses of pytest runs that did not take place."""
+def all_parts(folder: Path, statuses: dict[str, int]) -> tuple[int, list[str], list[str]]:
+    """Return exit status and output of all parts, and the runs of pytest that did not take place."""
     (folder / "bin").mkdir()
-    (folder / "statuses").write_text("".join(f"{one}\n" for one in statuses))
-    stub = folder / "bin" / "python"
-    stub.write_text(STUB.format(python=sys.executable, folder=folder))
+    made = {**dict.fromkeys((one.name for one in (*COMPUTING, *PROCESSES)), 0), **statuses}
+    for name, status in made.items():
+        (folder / "bin" / f"repeated-{name}").write_text(str(status))
+    stub = folder / "python"
+    stub.write_text(STUB.format(folder=folder / "bin"))
     stub.chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "RK_"))}
-    words = ["make", "-s", "-o", "ready", "test", f"VENV={folder}", f"BIN={folder}/bin"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RK_")}
+    words = [sys.executable, "-m", "tests.parts", "--python", str(stub), str(folder)]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout.splitlines(), (folder / "statuses").read_text()
+    return done.returncode, done.stdout.splitlines(), [one.name for one in (folder / "bin").iterdir()]
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
 @pytest.mark.parametrize(
     ("statuses", "status", "closing"),
     [
-        ([0, 0, 0, 0], 0, NONE),
-        ([0, 1, 0, 0, 0], 0, "== repeated: 1 test passed only when run once more: test_1"),
-        ([1, 0, 0, 1, 0, 0], 0, "== repeated: 2 tests passed only when run once more: test_0, test_0"),
-        ([1, 0, 0, 1, 1], 2, "== repeated: 1 test passed only when run once more: test_0"),
-        ([2], 2, NONE),
-        ([9], 2, NONE),
-        ([0, 1, 0, 9], 2, "== repeated: 1 test passed only when run once more: test_1"),
+        ({}, 0, NONE),
+        (
+            {"interpreted": 1, "interpreted-again": 0},
+            0,
+            "== repeated: 1 test passed only when run once more: test_1",
+        ),
+        (
+            {"computing": 1, "computing-again": 0, "processes": 1, "processes-again": 0},
+            0,
+            "== repeated: 2 tests passed only when run once more: test_0, test_0",
+        ),
+        (
+            {"computing": 1, "computing-again": 0, "browser": 1, "browser-again": 1},
+            1,
+            "== repeated: 1 test passed only when run once more: test_0",
+        ),
+        ({"computing": 2}, 1, NONE),
+        ({"processes": 9}, 1, NONE),
+        ({"browser": 5}, 1, NONE),
     ],
 )
-def test_the_closing_line(tmp_path: Path, statuses: list[int], status: int, closing: str) -> None:
-    """All four runs count; a test that fails twice, or cannot run, ends the whole, and the line is printed all the
-    same."""
-    found, lines, left = make_test(tmp_path, statuses)
-    assert (found, lines[-1], left) == (status, closing, "")
+def test_all_parts_count(tmp_path: Path, statuses: dict[str, int], status: int, closing: str) -> None:
+    """A test that fails twice, or cannot run, fails the whole. The other parts run all the same, and their output is
+    shown."""
+    found, lines, left = all_parts(tmp_path, statuses)
+    assert (found, lines[-1], left) == (status, closing, [])
+    assert {one for one in lines if one.endswith(" runs")} == {
+        f"repeated-{one.name} runs" for one in (*COMPUTING, *PROCESSES)
+    }
+
+
+def test_what_runs_ends_with_the_whole(tmp_path: Path) -> None:
+    """Fails if SIGTERM ends `tests.parts` without its runs of pytest."""
+    (tmp_path / "pids").mkdir()
+    stub = tmp_path / "python"
+    stub.write_text(f"#!/bin/sh\ntouch {tmp_path}/pids/$$\nexec sleep 100\n")
+    stub.chmod(0o755)
+    words = [sys.executable, "-m", "tests.parts", "--python", str(stub), str(tmp_path)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as one:
+        eventually(lambda: len(list((tmp_path / "pids").iterdir())) == 2, 30, "both rows run")
+        one.terminate()
+    pids = [path.name for path in (tmp_path / "pids").iterdir()]
+    eventually(lambda: not any(Path("/proc", pid).exists() for pid in pids), 30, "they have ended")
+
+
+def test_every_path_exists() -> None:
+    """pytest would complain only when `make test` has run for minutes."""
+    words = [word for part in (*COMPUTING, *PROCESSES) for word in part.words if word.startswith("tests/")]
+    assert [word for word in words if not (ROOT / word).exists()] == []
 
 
 def run_pytest(folder: Path, *words: str, again: bool = False) -> tuple[int, list[str]]:
