@@ -568,6 +568,8 @@ class Keeper:
             view = tablet.view.replicas.get(uuid)
             if view is not None and (server is None or server.incarnation != view.server):
                 tablet.server_gone(uuid)
+            if any(one.uuid == uuid for one in tablet.record.members):
+                tablet.view.revision += 1  # the reason of its health names members whose server is not registered
             concerns = tablet.record.state is TabletState.PREPARING or any(
                 tablet.home_of(work) == uuid for work in tablet.work.values()
             )

@@ -58,7 +58,7 @@ class TabletView:
         self.leader: LeaderView | None = None
         #: Numbers that have claimed to lead in the leader's term. More than one is a bug, or a copied data directory.
         self.rivals: tuple[int, ...] = ()
-        #: Increases with every change of the reports.
+        #: Increases with every change of the reports, and of the registrations of the members' servers.
         self.revision = 0
 
     def fold(self, server: Incarnation, report: TabletReport) -> bool:

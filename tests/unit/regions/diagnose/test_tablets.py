@@ -72,6 +72,20 @@ def test_one_of_three_servers_dies(cluster: TabletCluster) -> None:
     assert cluster.health() is T.HEALTHY
 
 
+def test_a_registration_that_ends_is_told_also_of_a_server_that_never_reported(cluster: TabletCluster) -> None:
+    """Edit that makes this fail: `Keeper._server_changed` leaves `revision` as it is."""
+    keeper = cluster.watch.keeper
+    follower = next(uuid for uuid in cluster.world.machines if uuid != cluster.leader("t.0"))
+    keeper.tablets["t.0"].view.gone(follower)
+    cluster.machine(follower).lives = False
+    cluster.pass_time(5_000)
+    assert "is UNKNOWN" in cluster.reason()
+    assert "its server is not registered" not in cluster.reason()
+    keeper.server_down(follower)
+    cluster.watch.look(cluster.world.now)
+    assert "is UNKNOWN (its server is not registered)" in cluster.reason()
+
+
 def test_a_leader_dies_and_another_one_leads(cluster: TabletCluster) -> None:
     """UNAVAILABLE only until the next leader reports."""
     leader = cluster.leader("t.0")
