@@ -72,6 +72,8 @@ class Leadership:
         #: The voter to which leadership is being transferred, 0 for none, and the tick at which the transfer began.
         self.transferee: int = 0
         self.transfer_began: int = 0
+        #: Members of which the shell knows that they have lost entries which they acknowledged. They never come back.
+        self.lost: set[int] = set()
         #: PRE_VOTER -> how far it has caught up. One for each PRE_VOTER of `config`.
         self.catching_up: dict[int, CatchUp] = {}
         self.set_config(configs.current)
@@ -187,14 +189,20 @@ class Leadership:
         """Return True if the group does not depend on `newcomer` more than it must once that PRE_VOTER votes.
 
         The voters that answer, without the newcomer, must be a majority of the new voters. One or two voters
-        cannot be that majority, so it is enough that all of them answer. A newcomer that caught up long ago must
-        still be there: a single voter that promotes a dead one has no majority any more.
+        cannot be that majority, so it is enough that all of them answer. A new leader waits for their first answers.
+        A newcomer that caught up long ago must still be there: a single voter that promotes a dead one has no majority
+        any more.
+
+        A lost voter is removed first. Three voters beside a lost one can do without none of them, three voters alone
+        without one.
         """
         peer = self.by_id[newcomer]
         if peer.state != REPLICATE or peer.last_received <= self.now - self.settings.election_ticks:
             return False
         voters = self.config.voters
-        heard = self._count_recent(voters)
+        if not self.lost.isdisjoint(voters):
+            return False
+        heard = self._count_recent([one for one in voters if one == self.id or self.by_id[one].memory >= 0])
         return heard >= majority(len(voters) + 1) or heard == len(voters)
 
     def to_demote(self) -> int:

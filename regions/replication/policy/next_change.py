@@ -21,7 +21,6 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from regions.records.members import ConfigId, Member, MemberRole
-from regions.replication.config import majority
 from regions.replication.policy import newcomers
 from regions.replication.policy.situation import REPORT_LATE_MS, ClusterFacts, Situation, TabletFacts
 
@@ -153,10 +152,9 @@ def _outage(facts: Situation) -> Decision | None:
 
 
 def _failed_voter(facts: Situation) -> Decision | None:
-    """Only if the leader cannot promote the newcomer with the dead voter there: no voter goes without need."""
+    """Before the leader promotes the newcomer: beside the FAILED voter the group could not do without the newcomer."""
     ready = [one for one in facts.joining if facts.is_ready(one)]
-    healthy = sum(1 for one in facts.voters if facts.is_healthy(one))
-    if not ready or not facts.failed or healthy >= majority(len(facts.voters) + 1):
+    if not ready or not facts.failed:
         return None
     dead, newcomer = facts.failed[0], facts.name(ready[0])
     unsafe = facts.unsafe(dead)
@@ -309,8 +307,8 @@ CHECKS: Final[tuple[PolicyCheck, ...]] = (
                 _unwanted_newcomer),
     PolicyCheck("a voter FAILED, and more than a third of all servers is gone", "wait for the operator", "", _outage),
     PolicyCheck("a voter FAILED, and a newcomer has caught up",
-                "REMOVE the voter, if the newcomer cannot be promoted beside it, and the healthy ones are a majority of"
-                " the rest", "KUDU-1613, KUDU-2048, KUDU-2230", _failed_voter),
+                "REMOVE the voter, if the healthy ones are a majority of the rest", "KUDU-1613, KUDU-2048, KUDU-2230",
+                _failed_voter),
     PolicyCheck("more voters than wanted",
                 "REMOVE the FAILED, then those that are to go, then the worst placed; a leader hands leadership over"
                 " first", "KUDU-2443", _too_many_voters),

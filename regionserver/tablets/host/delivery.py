@@ -30,7 +30,7 @@ from coord.raft.messages import (
     VOTE_RESP,
     Message,
 )
-from regionserver.tablets.host.envelope import Word
+from regionserver.tablets.host.envelope import Refusal, Word
 
 
 class State(enum.Enum):
@@ -113,6 +113,17 @@ RULES: Final = (
 def decide(arrival: Delivery, standing: ReplicaStanding) -> DeliveryRule:
     """Return the row that applies to a message."""
     return next(rule for rule in RULES if rule.holds(arrival, standing))
+
+
+def has_lost_memory(refusal: Refusal, acknowledged: int) -> bool:
+    """Return True if the refusal shows that a voter, which has acknowledged entries up to that index, has lost them.
+
+    A server that has nothing of the tablet may still be about to make its first replica. A tombstone without a log is
+    all that is left of a number whose files were damaged.
+    """
+    if refusal.word is Word.DOES_NOT_EXIST:
+        return acknowledged > 0
+    return refusal.word is Word.DELETED and not refusal.last_index
 
 
 #: The same rejection is sent to the same replica at most once per this many ticks: 1 s. A leader sends ten heartbeats a

@@ -46,7 +46,7 @@ from coord.raft.messages import (
 )
 from coord.storage.shared.items import Floor, Position, SlotItems
 from regions.messages.tablets import ChangeConfig, ConfigChanged
-from regionserver.tablets.host.delivery import ReplicaStanding, State
+from regionserver.tablets.host.delivery import ReplicaStanding, State, has_lost_memory
 from regionserver.tablets.host.envelope import PAYLOAD_BYTES_MAX, Refusal, Word
 from regionserver.tablets.host.log_memory import LogMemory
 from regionserver.tablets.host.members import begin_change, begin_transfer, best_successor, servers_of
@@ -212,6 +212,17 @@ class Group:
             self._everywhere = max(self._everywhere, min(m.match_index, self.core.log.commit))
         if self.refusals:
             self.refusals.pop(m.src, None)
+            lead = self.core.leadership
+            if lead is not None:
+                lead.lost.discard(m.src)
+
+    def refused(self, number: int, refusal: Refusal) -> None:
+        """Note that the server of a member has refused a message, for the leader's report."""
+        self.refusals[number] = refusal
+        lead = self.core.leadership
+        peer = lead.by_id.get(number) if lead is not None else None
+        if lead is not None and peer is not None and has_lost_memory(refusal, peer.match):
+            lead.lost.add(number)
 
     def later_term(self, number: int, refusal: Refusal) -> Message | None:
         """Return the message by which Raft learns that a voter without a running replica is in a later term, or None.

@@ -305,7 +305,7 @@ class Turn:
             self.quiet.wake(group, by=server)
             for number, each in group.servers.items():
                 if each == server:
-                    group.refusals[number] = refusal
+                    group.refused(number, refusal)
                     if (ended := group.later_term(number, refusal)) is not None:
                         self._step(group, server, ended)
                     if group.core.leadership is not None and not group.failure:
