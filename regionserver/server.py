@@ -578,6 +578,7 @@ class RegionServer:
             masters=[] if self._heartbeats is None else self._heartbeats.reach(),
             tablets=of_tablets,
             expiring=process.expiring(),
+            open_door=process.open_door(self._record.host),
         )
 
     def _ready(self) -> tuple[bool, Mapping[str, object]]:

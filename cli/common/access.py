@@ -29,7 +29,7 @@ from kazoo.exceptions import AuthFailedError, KazooException
 from kazoo.security import ACL, Id
 
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
-from cli.common.local import CERTS_DIR, FIRST_USER, READERS, read_cluster, read_super
+from cli.common.local import CERTS_DIR, FIRST_USER, READERS, LocalCluster, read_cluster, read_super
 from cli.common.options import SETTINGS, Globals, variable_of
 from cli.common.waiting import limit_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess, parse_readers
@@ -98,11 +98,12 @@ def check_exposed(host: str, certs_dir: Path | None, *, insecure: bool) -> None:
 def store_access(given: Globals) -> StoreAccess:
     """Return the connection settings of options, environment, context and file. Raise UsageFaultError."""
     access = read_access(given.settings(), {})
-    if access.has_credential() or not is_for_secured_local(given):
+    local = None if access.has_credential() else secured_local(given)
+    auth = "" if local is None else read_super(given.data_path)
+    if local is None or not auth:
         return access
-    return dataclasses.replace(
-        access, auth=read_super(given.data_path), readers=access.readers or parse_readers(READERS)
-    )
+    readers = access.readers or parse_readers("" if local.outside else READERS)
+    return dataclasses.replace(access, auth=auth, readers=readers)
 
 
 def certs_dir_named(given: Globals) -> Path | None:
@@ -126,7 +127,7 @@ def credentials_of(given: Globals) -> Credentials | None:
 
 def _of_local_cluster(given: Globals) -> Path | None:
     """Return the directory that `rk up` has made, if the command is for its cluster and the cluster is secured."""
-    return local_certs_dir(given) if is_for_secured_local(given) else None
+    return local_certs_dir(given) if secured_local(given) is not None else None
 
 
 def local_certs_dir(given: Globals) -> Path:
@@ -135,15 +136,15 @@ def local_certs_dir(given: Globals) -> Path:
     return given.data_path / CERTS_DIR if local is None else local.certs(given.data_path)
 
 
-def is_for_secured_local(given: Globals) -> bool:
-    """Return True if the command is for the cluster in --data-dir, and this cluster is secured."""
+def secured_local(given: Globals) -> LocalCluster | None:
+    """Return the cluster in --data-dir if the command is for it, and it is secured; else None."""
     local = read_cluster(given.data_path)
     if local is None or not local.secured:
-        return False
+        return None
     hosts, masters = given.explicit_store(), given.master_addresses()
     is_other = hosts is not None and hosts != local.store
     is_other |= bool(masters) and not {one.address for one in local.masters}.issuperset(masters)
-    return not is_other
+    return None if is_other else local
 
 
 def read_admin_page(address: str, path: str, timeout_s: float, bytes_max: int) -> bytes:

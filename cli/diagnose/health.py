@@ -206,7 +206,7 @@ class _Rounds:
         name = self._names.get(address, address)
         if isinstance(answer, str):
             return ServerFinding(name, address, False, answer)
-        return ServerFinding(name, address, True, expiring=answer.expiring)
+        return ServerFinding(name, address, True, expiring=answer.expiring, open_door=answer.open_door)
 
     def _node(self, address: str) -> StoreFinding:
         name = self._names.get(address, address)
@@ -224,7 +224,7 @@ class _Rounds:
         name = self._names.get(address, address)
         if isinstance(answer, str):
             return MasterFinding(name, address, False, trouble=answer)
-        return MasterFinding(name, address, True, answer.role, expiring=answer.expiring)
+        return MasterFinding(name, address, True, answer.role, expiring=answer.expiring, open_door=answer.open_door)
 
     def _server(self, address: str) -> messages.ServerStatus | str:
         """Return the server's answer, or why there is none."""

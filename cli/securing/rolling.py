@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,8 +36,10 @@ def outdated(states: list[DaemonState]) -> list[DaemonState]:
 
 def restart_all(data_dir: Path, local: LocalCluster, say: Callable[[str], None]) -> list[str]:
     """Restart each daemon that is outdated; `say` shows progress. Return their names. Raise CliError."""
+    states = ask(data_dir, ControlRequest("list"))
+    _await_former(states, local)
     active = _active(local)
-    left = sorted(outdated(ask(data_dir, ControlRequest("list"))), key=lambda one: _place(one, active))
+    left = sorted(outdated(states), key=lambda one: _place(one, active))
     for number, one in enumerate(left, 1):
         say(f"{one.name}: restarting with credentials ({number} of {len(left)})")
         _restart(data_dir, one)
@@ -47,20 +48,28 @@ def restart_all(data_dir: Path, local: LocalCluster, say: Callable[[str], None])
     return [one.name for one in left]
 
 
+def _await_former(states: list[DaemonState], local: LocalCluster) -> None:
+    """Wait for the daemons that an interrupted run has restarted, and for the regions. Raise CliError."""
+    for one in states:
+        if one.is_current:
+            _await(lambda daemon=one: is_ready(daemon), READY_S, f"{one.name} is not ready")  # type: ignore[misc]
+    if all(one.pid for one in states):
+        _await(lambda: is_at_rest(local), READY_S, "the regions did not come to rest before the first restart")
+
+
 def _place(one: DaemonState, active: messages.MasterStatus | None) -> tuple[int, bool]:
     """Return the place of a daemon in the order: the active master is the last one, so that one failover is enough."""
     return (STORE, MASTER, SERVER).index(one.role), active is not None and active.active == one.address
 
 
 def _restart(data_dir: Path, one: DaemonState) -> None:
-    if one.pid:
-        ask(data_dir, ControlRequest("kill", one.name, signal.SIGTERM))
-        _await(lambda: not _state(data_dir, one.name).pid, STOP_S, f"{one.name} did not end")
-    ask(data_dir, ControlRequest("start", one.name))
+    """Restart a daemon. `rk up` does it alone, so that an interruption of this command leaves no daemon down."""
+    ask(data_dir, ControlRequest("restart", one.name))
+    _await(lambda: one.name not in _names_outdated(data_dir), STOP_S, f"{one.name} did not end and start again")
 
 
-def _state(data_dir: Path, name: str) -> DaemonState:
-    return next(one for one in ask(data_dir, ControlRequest("list")) if one.name == name)
+def _names_outdated(data_dir: Path) -> set[str]:
+    return {one.name for one in outdated(ask(data_dir, ControlRequest("list")))}
 
 
 def _await(holds: Callable[[], bool], limit_s: float, trouble: str) -> None:

@@ -16,7 +16,16 @@ from cli.common import output
 from cli.common.access import certs_dir_named, credentials_of, local_certs_dir
 from cli.common.connect import open_cluster
 from cli.common.errors import CliError, ExitStatus, UnreachableError, UsageFaultError
-from cli.common.local import FIRST_USER, READERS, SUPER_FILE, LocalCluster, named_local
+from cli.common.local import (
+    FIRST_USER,
+    READERS,
+    SUPER_DIGEST_FILE,
+    SUPER_FILE,
+    LocalCluster,
+    make_super,
+    make_super_digest,
+    named_local,
+)
 from cli.common.options import Globals, global_options
 from cli.diagnose.access_lists import check_daemons, close_all, wanted_of
 from cli.diagnose.fsck_deep import progress
@@ -90,8 +99,17 @@ def secure(given: Globals, dry_run: bool, finish: bool, begin: bool) -> int:
         raise UsageFaultError("--begin is the first step, --finish the last one", "Give one of them.")
     if begin:
         return _begin(given, dry_run=dry_run)
-    local = _running(given)
     report = SecuredCluster(is_dry_run=dry_run)
+    try:
+        return _secure(given, report, finish=finish, dry_run=dry_run)
+    except KeyboardInterrupt:
+        again = f"rk secure{' --finish' if finish else ''}"
+        click.echo(f"\nrk: interrupted; the same command goes on where this one stopped: {again}", err=True)
+        raise
+
+
+def _secure(given: Globals, report: SecuredCluster, *, finish: bool, dry_run: bool) -> int:
+    local = _running(given)
     if local is not None and not local.secured:
         if finish:
             raise CliError("the cluster is still open, so there is nothing to finish", "Run `rk secure` first.")
@@ -242,6 +260,8 @@ def _begin(given: Globals, *, dry_run: bool) -> int:
         try:
             if not (directory / CLUSTER_FILE).exists():
                 making.init(directory, Principal(USER, FIRST_USER))
+            make_super(directory)
+            make_super_digest(directory)
             making.write_private(directory / OPEN_TOO_FILE, b"")
         except ConfigError as error:
             raise CliError(str(error), "Give a --certs-dir that you may write.") from error
@@ -255,16 +275,18 @@ def _begin(given: Globals, *, dry_run: bool) -> int:
 def _steps(directory: Path) -> list[str]:
     """Return what an operator does after --begin, in order."""
     secret = f"--peer-secret-file {directory / PEERS_FILE}"
-    close = f"--store-auth @{SUPER_FILE} --store-readers {READERS}"
+    digest = f"--super-digest-file {directory / SUPER_DIGEST_FILE}"
+    close = f"--store-auth @{directory / SUPER_FILE} --store-readers {READERS}"
     return [
         f"Copy {directory} to every machine of a daemon, mode 0700, with the file {OPEN_TOO_FILE}; leave out"
-        f" {USER}.{FIRST_USER}.json.",
-        f"Choose a credential for the znodes: a file {SUPER_FILE} of mode 0600 with one line USER:PASSWORD.",
-        f"Restart the store nodes one after the other with --certs-dir {directory} --require-auth rk {secret}; wait for"
-        " /ready of each.",
+        f' {USER}.{FIRST_USER}.json. Units of `rk systemd`: copy it to credentials-dir, write credentials = "keys" in'
+        " the topology file, run `rk systemd` again, and restart the units below.",
+        f"Restart the store nodes one after the other with --certs-dir {directory} --require-auth rk {digest} {secret};"
+        " wait for /ready of each.",
         f"Restart the masters one after the other with --certs-dir {directory} {close}.",
-        f"Restart the region servers in the same way, with the same options and {secret}.",
+        f"Restart the region servers in the same way, with the same options and {secret}; wait for `rk health` before"
+        " the next one.",
         f"rk secure --certs-dir {directory} {close}",
-        "Give the clients credentials: rk certs issue --user NAME --to DIR.",
+        f"Give the clients credentials: rk certs issue --certs-dir {directory} --user NAME --to DIR.",
         f"Delete {OPEN_TOO_FILE} on every machine, then: rk secure --finish --certs-dir {directory} {close}",
     ]

@@ -22,7 +22,7 @@ import click
 from click.core import ParameterSource
 
 from cli.common import output
-from cli.common.access import admin_url, as_variables, store_access
+from cli.common.access import admin_url, as_variables, credentials_of, store_access
 from cli.common.asking.store import store_errors
 from cli.common.connect import Cluster
 from cli.common.errors import CliError, UsageFaultError
@@ -36,6 +36,7 @@ from cli.common.local import (
     command_line,
     design,
     environment_of,
+    make_super,
     read_cluster,
     write_cluster,
 )
@@ -71,6 +72,7 @@ from cli.up.shape import (
     with_security,
 )
 from cli.up.supervisor import News, Supervisor
+from coord.security import process
 from master.settings import ENGINES, SECONDS_MAX
 from regions.records.model import TableRecord, TableState
 from regions.records.znodes import check_table_name
@@ -317,7 +319,14 @@ def _run(
     display = choose(as_json=given.json)
     file = ClusterFile(local, data_dir, display.say)
     growth = Growth(local, shape, data_dir, file, lambda port: is_free(local.host, port))
-    securing = Securing(local, shape, data_dir, file, lambda: _store_credential(given, local, data_dir))
+    securing = Securing(
+        local,
+        shape,
+        data_dir,
+        file,
+        lambda: _store_credential(given, local, data_dir),
+        lambda: process.choose_by(lambda: credentials_of(given)),
+    )
     supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put, growth.add, securing.answer)
     bringup = BringUp(local, supervisor, display, news)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -344,14 +353,18 @@ def _run(
 
 
 def _store_credential(given: Globals, local: LocalCluster, data_dir: Path) -> dict[str, str]:
-    """Return the environment by which the daemons of a secured cluster close their znodes: super's credential.
+    """Return the environment by which the daemons of a secured cluster close their znodes: the credential that `rk up`
+    makes, which its own store nodes take for super's.
 
-    Users with a key may read the znodes, unless other readers are named.
+    Users with a key may read the znodes, unless other readers are named. A store that `rk up` does not run knows no
+    such users.
     """
-    if not local.has_credentials or local.outside or {"store-auth", "store-sasl"} & given.settings().keys():
+    if not local.has_credentials or {"store-auth", "store-sasl"} & given.settings().keys():
         return {}
-    readers = given.settings().get("store-readers", READERS)
-    return {variable_of("store-auth"): f"@{data_dir / SUPER_FILE}", variable_of("store-readers"): readers}
+    make_super(data_dir)
+    found = {variable_of("store-auth"): f"@{data_dir / SUPER_FILE}"}
+    readers = given.settings().get("store-readers", "" if local.outside else READERS)
+    return {**found, variable_of("store-readers"): readers} if readers else found
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

@@ -1,5 +1,5 @@
-"""Requests to a running `rk up`: list its daemons, kill one, restart one (drills), add one (`rk up add`), give all of
-them credentials for their next start (`rk secure`).
+"""Requests to a running `rk up`: list its daemons, kill and start one (drills), add one (`rk up add`), give all of
+them credentials for their next start and restart them (`rk secure`).
 
 A Unix socket in the data directory; one connection carries one request and one answer, each a line of JSON. The
 socket's permission bits (owner only) are its access control.
@@ -7,6 +7,7 @@ socket's permission bits (owner only) are its access control.
     {"op": "list"}                                        -> {"ok": true, "daemons": [...]}
     {"op": "kill", "name": "master-1", "signal": 9}       -> {"ok": true, "daemons": [that one]}
     {"op": "start", "name": "master-1"}                   -> {"ok": true, "daemons": [that one]}
+    {"op": "restart", "name": "master-1"}                 -> {"ok": true, "daemons": [that one]}
     {"op": "add", "name": "server", "rack": ""}           -> {"ok": true, "daemons": [the new one]}
     {"op": "secure", "name": "begin"}                     -> {"ok": true, "daemons": [...]}
     {"op": "secure", "name": "done"}                      -> {"ok": true, "daemons": [...]}

@@ -59,6 +59,8 @@ class _Child:
         self.pidfd = pidfd
         #: True once the end was requested.
         self.end_expected = False
+        #: True once a restart was requested: the daemon is started again when this process has ended.
+        self.is_replaced = False
         self.began_s = time.monotonic()
 
 
@@ -167,6 +169,7 @@ class Supervisor:
         def forget() -> None:
             self._due_s.pop(name, None)
             if name in self._children:
+                self._children[name].is_replaced = False
                 self._signal(name, signal.SIGTERM)
             del self._daemons[name], self._commands[name]
 
@@ -192,6 +195,7 @@ class Supervisor:
         def send() -> None:
             for name in names:
                 if name in self._children:
+                    self._children[name].is_replaced = False
                     self._signal(name, number)
 
         self._call(send)
@@ -279,6 +283,8 @@ class Supervisor:
             del self._children[daemon.name]
             self._ended.notify_all()
         self._report(Ended(daemon, returncode, child.end_expected, self._pause(daemon.name, child)))
+        if child.is_replaced:
+            self._start_or_retry(daemon, by_itself=False)
 
     def _pause(self, name: str, child: _Child) -> float | None:
         """Return the pause before a dead daemon is restarted; None if it is not restarted."""
@@ -299,16 +305,17 @@ class Supervisor:
         now_s = time.monotonic()
         for name in [name for name, due_s in self._due_s.items() if due_s <= now_s]:
             del self._due_s[name]
-            if name in self._children:
-                continue
-            daemon = self._daemons[name]
-            try:
-                pid = self._start(name)
-            except OSError as error:  # no memory, or no disk space for its directory: both are temporary
-                pause_s = self._next_pause(name)
-                self._report(NotStarted(daemon, f"{error.filename or 'fork'}: {error.strerror}", pause_s))
-            else:
-                self._report(Restarted(daemon, pid, by_itself=True))
+            if name not in self._children:
+                self._start_or_retry(self._daemons[name], by_itself=True)
+
+    def _start_or_retry(self, daemon: Daemon, *, by_itself: bool) -> None:
+        try:
+            pid = self._start(daemon.name)
+        except OSError as error:  # no memory, or no disk space for its directory: both are temporary
+            pause_s = self._next_pause(daemon.name)
+            self._report(NotStarted(daemon, f"{error.filename or 'fork'}: {error.strerror}", pause_s))
+        else:
+            self._report(Restarted(daemon, pid, by_itself=by_itself))
 
     def _signal(self, name: str, number: int) -> None:
         child = self._children[name]
@@ -316,9 +323,18 @@ class Supervisor:
             child.end_expected = True
         child.process.send_signal(number)
 
+    def _restart(self, daemon: Daemon) -> None:
+        """Let a daemon end and start it again, at once if it does not run. Whoever asked for it need not stay."""
+        child = self._children.get(daemon.name)
+        if child is None:
+            self._start_or_retry(daemon, by_itself=False)
+        else:
+            child.is_replaced = True
+            self._signal(daemon.name, signal.SIGTERM)
+
     def _kill_groups(self) -> None:
         for child in self._children.values():
-            child.end_expected = True
+            child.end_expected, child.is_replaced = True, False
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.process.pid, signal.SIGKILL)
 
@@ -371,6 +387,8 @@ class Supervisor:
             if request.name not in self._children:
                 return ControlAnswer(ok=False, error=f"{request.name} does not run")
             self._signal(request.name, request.signal or signal.SIGKILL)
+        elif request.op == "restart":
+            self._restart(daemon)
         else:
             return ControlAnswer(ok=False, error=f"unknown operation {request.op!r}")
         return ControlAnswer(ok=True, daemons=[self._state(daemon)])

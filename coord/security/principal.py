@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from typing import Final, NamedTuple
 
@@ -38,6 +39,16 @@ class Principal(NamedTuple):
 
 #: The caller of a process that demands no proof.
 NOBODY: Final = Principal("", "")
+
+
+class OpenDoor(enum.StrEnum):
+    """Whether other machines, or callers of a cluster with credentials, are served without a proof, and why."""
+
+    CLOSED = ""
+    #: The cluster is being secured (`rk secure`).
+    SECURING = "securing"
+    #: The daemon has no credentials and an address that other machines reach (--insecure).
+    EXPOSED = "exposed"
 
 
 def is_valid(kind: str, name: str) -> bool:

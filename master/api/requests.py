@@ -235,6 +235,7 @@ class MasterApi:
             resting=counts.resting,
             unserved=walked.unserved if is_open else None,
             expiring=process.expiring(),
+            open_door=process.open_door(master.address.rpartition(":")[0]),
         )
 
     def _walked(self, active_master: ActiveMaster, repeated_for: int) -> Walked:

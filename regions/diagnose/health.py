@@ -13,11 +13,12 @@ never counts as healthy: without the figures of an active master the verdict is 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
+from coord.security.principal import OpenDoor
 from regions.diagnose.live.work_in_progress import WorkInProgress
 from regions.messages.cluster import MasterStatus, Unserved
 from regions.messages.tablets import TabletHealth
@@ -47,6 +48,16 @@ class HealthVerdict(enum.StrEnum):
 EXIT_STATUS: Final = {HealthVerdict.HEALTHY: 0, HealthVerdict.DEGRADED: 1, HealthVerdict.UNAVAILABLE: 2}
 
 
+_OPEN_DOORS: Final = (
+    (
+        OpenDoor.SECURING,
+        HealthVerdict.DEGRADED,
+        "callers without a proof, too: `rk secure` goes on if it was interrupted, `rk secure --finish` ends this",
+    ),
+    (OpenDoor.EXPOSED, HealthVerdict.HEALTHY, "everybody who reaches the port (--insecure)"),
+)
+
+
 class StoreFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a store node answered to `srvr`. `role` is "" if the node did not answer or does not serve."""
 
@@ -70,6 +81,7 @@ class MasterFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     trouble: str = ""
     #: Sentences about its certificates that soon expire.
     expiring: list[str] = []
+    open_door: OpenDoor = OpenDoor.CLOSED
 
 
 class ServerFinding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,6 +99,7 @@ class ServerFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = ""
     #: Sentences about its certificates that soon expire.
     expiring: list[str] = []
+    open_door: OpenDoor = OpenDoor.CLOSED
 
 
 class Findings(msgspec.Struct, omit_defaults=True):
@@ -100,7 +113,7 @@ class Findings(msgspec.Struct, omit_defaults=True):
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """One reason for a verdict that is not HEALTHY."""
+    """One reason for the verdict, or a note that leaves a cluster HEALTHY."""
 
     verdict: HealthVerdict
     text: str
@@ -122,6 +135,7 @@ def judge(found: Findings) -> Health:
     shown += [*(one.expiring for one in found.masters), *(one.expiring for one in found.servers)]
     sentences = dict.fromkeys(text for one in shown for text in one)
     reasons += [Reason(HealthVerdict.DEGRADED, text) for text in sentences]
+    reasons += _of_open_doors([*found.masters, *found.servers])
     return _verdict(reasons)
 
 
@@ -183,6 +197,14 @@ def _of_servers(servers: list[ServerFinding]) -> Iterator[Reason]:
         named = [one.name for one in servers if one.state == state]
         if named:
             yield Reason(HealthVerdict.DEGRADED, f"{_some(named)} {'is' if len(named) == 1 else 'are'} {state}")
+
+
+def _of_open_doors(daemons: Sequence[MasterFinding | ServerFinding]) -> Iterator[Reason]:
+    """Yield which daemons serve callers without a proof. Whoever has said --insecure wants that."""
+    for door, verdict, text in _OPEN_DOORS:
+        named = [one.name for one in daemons if one.open_door is door]
+        if named:
+            yield Reason(verdict, f"{_some(named)} {'serves' if len(named) == 1 else 'serve'} {text}")
 
 
 def _of_figures(figures: MasterStatus | None) -> Iterator[Reason]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from coord.security.principal import OpenDoor
 from regions.messages.codes import NO_BOUND
 from regions.messages.ddl import AlterTable as AlterTable
 from regions.messages.ddl import CreateTable as CreateTable
@@ -243,6 +244,8 @@ class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     unserved: Unserved | None = None
     #: Sentences about certificates of this master that soon expire.
     expiring: list[str] = []
+    #: Whether the master serves callers without a proof.
+    open_door: OpenDoor = OpenDoor.CLOSED
 
 
 class TransitionStep(msgspec.Struct, frozen=True, omit_defaults=True):

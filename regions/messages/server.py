@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from coord.security.principal import OpenDoor
 from regions.messages.ddl import AlterTable as AlterTable
 from regions.messages.ddl import CreateTable as CreateTable
 from regions.messages.ddl import DeleteTable as DeleteTable
@@ -347,6 +348,8 @@ class ServerStatus(msgspec.Struct, frozen=True, tag=True):
     tablets: TabletFigures | None = None
     #: Sentences about certificates of this server that soon expire.
     expiring: list[str] = []
+    #: Whether the server serves callers without a proof.
+    open_door: OpenDoor = OpenDoor.CLOSED
 
 
 # --- splits and merges ------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,14 @@ from coord.wire import records as r
 from regions import messages as ms
 from regionserver.client.client import connect
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
+from tests.security.store_node import running_store
 from tests.support.background import Background
-from tests.support.helpers import eventually
+from tests.support.helpers import eventually, rk
 from tests.support.rawclient import RawClient
 
 pytestmark = pytest.mark.e2e
 
+_SMALL = ("--masters", "1", "--servers", "1", "--regions", "2", "--table", "t")
 _SHAPE = ("--store-nodes", "3", "--masters", "1", "--servers", "3", "--regions", "2", "--table", "t")
 _CALL_S = 30.0
 
@@ -97,3 +101,33 @@ def test_an_open_cluster_becomes_a_secured_one_while_clients_use_it(tmp_path: Pa
         assert got.returncode == 0, got.stderr
         assert run_rk("fsck", "--data-dir", str(up.data_dir)).returncode == 0
         assert _json(up, "secure")["changed"] == 0
+
+
+def test_an_interrupted_run_is_continued_on_a_store_of_others(tmp_path: Path) -> None:
+    """`rk secure` is killed as soon as a daemon restarts: no daemon stays down, and the same command completes.
+
+    The store is one that `rk up` does not run; its znodes are closed by a credential that `rk up` makes. `rk up` proves
+    the new credentials, too, when it records the clean shutdown.
+
+    Tried: `kill` and `start` in place of `restart`, no `prove` in `Securing`, no credential for an outside store.
+    """
+    up_to = ("--insecure", "--base-port", str(free_base_port()))
+    with (
+        running_store(tmp_path) as store,
+        local_up(tmp_path / "up", *_SMALL, *up_to, "--store", f"zk://{store.address}") as up,
+    ):
+        up.event("up")
+        words = rk("secure", "--data-dir", str(up.data_dir))
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as secure:
+            assert secure.stderr is not None
+            assert "restarting" in secure.stderr.readline()
+            secure.send_signal(signal.SIGKILL)
+        eventually(lambda: len(up.pids()) == 2, what="both daemons")
+        finished = _json(up, "secure")
+        assert (finished["failed"], finished["door"]) == ([], "open")
+        health = run_rk("health", "--data-dir", str(up.data_dir))
+        assert (health.returncode, "rk secure --finish" in health.stdout) == (1, True), health.stdout
+        assert _json(up, "secure", "--finish")["failed"] == []
+        assert run_rk("fsck", "--data-dir", str(up.data_dir)).returncode == 0
+        assert up.stop() == 0
+        assert "clean shutdown not recorded" not in up.said()

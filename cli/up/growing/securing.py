@@ -35,13 +35,18 @@ class Securing:
         data_dir: Path,
         file: ClusterFile,
         environment: Callable[[], dict[str, str]],
+        prove: Callable[[], None],
     ) -> None:
-        """`environment` returns the variables by which daemons with credentials close their znodes."""
+        """`environment` returns the variables by which daemons with credentials close their znodes.
+
+        `prove` is called when all daemons have credentials: this process then proves its own.
+        """
         self._local = local
         self._shape = shape
         self._data_dir = data_dir
         self._file = file
         self._environment = environment
+        self._prove = prove
         #: Whether the cluster is up.
         self.is_open = False
 
@@ -61,6 +66,8 @@ class Securing:
         except OSError as error:
             self._local.secured, self._local.securing = before
             raise CliError(f"cannot write {self._data_dir}: {error.strerror}", "Free space on that disk.") from error
+        if self._local.secured:
+            self._prove()
         commands = {one.name: command_line(one, self._local, self._shape) for one in self._local.daemons()}
         return commands, self._environment()
 

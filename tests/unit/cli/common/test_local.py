@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.common.access import is_for_secured_local
+from cli.common.access import secured_local, store_access
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import (
     MASTERS_MAX,
@@ -148,7 +148,22 @@ def test_daemons_take_no_other_cluster_for_theirs(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     daemons = Globals()
     daemons.store = local.store
-    assert is_for_secured_local(daemons)
+    assert secured_local(daemons)
     variable = variable_of("data-dir")
     monkeypatch.setenv(variable, environment_of(tmp_path / "open")[variable])
-    assert not is_for_secured_local(daemons)
+    assert not secured_local(daemons)
+
+
+def test_a_secured_cluster_on_a_store_of_others_has_its_own_credential(tmp_path: Path) -> None:
+    """Such a store knows no users of the cluster, so they cannot be readers. Before the credential is made, commands
+    prove none: every one of them failed.
+
+    Tried: readers without regard to `outside`, and no check for the missing credential.
+    """
+    local = design(shape(outside_store="zk:2181"), tmp_path)
+    write_cluster(msgspec.structs.replace(local, secured=True), tmp_path)
+    given = Globals()
+    given.data_dir = str(tmp_path)
+    assert not store_access(given).has_credential()
+    made = make_super(tmp_path)
+    assert (store_access(given).auth, store_access(given).readers) == (made, ())

@@ -19,7 +19,7 @@ def test_credentials_that_cannot_be_made_leave_the_cluster_open(tmp_path: Path) 
     """Fails if `answer` sets `securing` before it makes the credentials."""
     shape = shape_of(Globals(), None, None, None, None, None, None, None)
     local = design(shape, tmp_path)
-    securing = Securing(local, shape, tmp_path, ClusterFile(local, tmp_path, print), dict)
+    securing = Securing(local, shape, tmp_path, ClusterFile(local, tmp_path, print), dict, list)
     securing.is_open = True
     (tmp_path / CERTS_DIR).write_text("no directory")
     with pytest.raises(CliError, match="cannot make"):

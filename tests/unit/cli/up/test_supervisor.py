@@ -207,6 +207,22 @@ def test_other_command_lines_hold_from_the_next_start_on(tmp_path: Path) -> None
         assert state.is_current
 
 
+def test_a_restart_needs_nobody_who_waits_for_it(tmp_path: Path) -> None:
+    """Whoever asked for the restart may be killed before the daemon has ended; it is started again all the same.
+
+    Tried: no `is_replaced` in `_restart`.
+    """
+    with supervised(tmp_path, {"a": SLEEPER}, control=True) as (found, news):
+        pid = found.start("a")
+        log_says(tmp_path, "a", "ready")
+        ask(tmp_path, ControlRequest("restart", "a"))
+        assert isinstance(news.get(timeout=DEADLINE_S), Ended)
+        again = news.get(timeout=DEADLINE_S)
+        assert isinstance(again, Restarted)
+        assert again.pid != pid
+        assert not again.by_itself
+
+
 def test_nobody_to_ask_says_so(tmp_path: Path) -> None:
     """There is no `rk up` in that directory."""
     with pytest.raises(UnreachableError, match="no `rk up` runs"):

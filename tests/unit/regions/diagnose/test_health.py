@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from coord.security.principal import OpenDoor
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
 from regions.diagnose.health import (
@@ -84,6 +85,19 @@ ROWS = [
         D,
         "no master is active: nothing is assigned, tables cannot be changed (1 of 2 masters answer)",
         masters=[STANDBY, DEAD_MASTER],
+    ),
+    Row(
+        "it is being secured",
+        D,
+        "master-1 serves callers without a proof, too: `rk secure` goes on if it was interrupted, `rk secure --finish`"
+        " ends this",
+        masters=[msgspec.structs.replace(ACTIVE, open_door=OpenDoor.SECURING)],
+    ),
+    Row(
+        "it is open by request",
+        H,
+        "master-1 serves everybody who reaches the port (--insecure)",
+        masters=[msgspec.structs.replace(ACTIVE, open_door=OpenDoor.EXPOSED)],
     ),
     Row("no figures", D, "no active master says which regions and tablets are open", figures=None),
     Row(
