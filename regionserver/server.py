@@ -587,9 +587,8 @@ class RegionServer:
         return is_joined and self._host.is_serving, {"registered": is_joined, "serving": self._host.is_serving}
 
     def _health_facts(self) -> HealthFacts:
-        is_serving = self._ready()[0] and self._holds()
-        why, since_s, grants = self._why_unserving(), self._closing_since_s, self._checks.problem()
-        return HealthFacts(is_serving, self._is_leaving, why, since_s, grants)
+        is_serving, why = self._ready()[0] and self._holds(), self._why_unserving()
+        return HealthFacts(is_serving, self._is_leaving, why, self._closing_since_s, self._checks.problem())
 
     def _why_unserving(self) -> str:
         client, registration = self._client, self._registration

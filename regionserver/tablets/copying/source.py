@@ -64,13 +64,14 @@ class CopySources:
         watch(self)
 
     def revocations_changed(self) -> None:
-        """End the copies to servers whose certificates are revoked."""
+        """End the copies to servers whose certificates are revoked, or that have not given a proof that is due now."""
         for channel in self._channels:
             channel.end_if_revoked()
 
     def serve(self, connection: CopyConnection) -> None:
         """Serve a connection that another server has dialed."""
         channel = Channel(connection.sock, connection.tls, f"server {connection.server}")
+        channel.unproven = connection.unproven
         if len(self._channels) >= CONNECTIONS_MAX:
             channel.close()
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from typing import Protocol
 
 from coord.errors import RemoteProtocolError
@@ -77,7 +78,9 @@ class IncomingLink(AcceptedPeer):
         self.reactor.unwatch(self.fd)
         self.is_closed = True
         self.listener.unidentified.discard(self)
-        serve(CopyConnection(self.sock, self.tls, hello.src, self._own.hello(hello.src)))
+        guard = self._own.guard
+        unproven = str if guard is None else partial(guard.unproven, self._handshake)
+        serve(CopyConnection(self.sock, self.tls, hello.src, self._own.hello(hello.src), unproven))
 
     def take(self, frames: list[tuple[int, bytes, int, int]]) -> None:
         own = self._own

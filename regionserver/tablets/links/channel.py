@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from twisted.logger import Logger
@@ -15,6 +17,7 @@ from twisted.logger import Logger
 from coord.errors import RemoteProtocolError
 from coord.peers import framing
 from coord.peers.framing import HEAD, HELLO_BYTES_MAX, HELLO_TIMEOUT_S
+from coord.peers.guard import Handshake
 from coord.peers.stream import Address, tune
 from coord.security.principal import SERVER
 from coord.security.revocation import ShownCredential, known
@@ -46,6 +49,8 @@ class Channel:
         self._tls = tls
         self._peer = peer
         self._shown: ShownCredential | None = None
+        #: Returns why the connection may not stand any more because a proof of the peers' secret is missing, or "".
+        self.unproven: Callable[[], str] = str
         self._is_closed = False
         self._limit = HELLO_BYTES_MAX
         self._plain = bytearray()
@@ -116,8 +121,8 @@ class Channel:
         del self._plain[: len(view)]
 
     def end_if_revoked(self) -> None:
-        """Abort if the peer's certificate is revoked. May be called on any thread."""
-        why = "" if self._shown is None else known().objection(self._shown)
+        """Abort if the peer's certificate is revoked, or if a missing proof is due now. May be called on any thread."""
+        why = self.unproven() or ("" if self._shown is None else known().objection(self._shown))
         if why and not self._is_closed:
             log.warn("ending the copy with {peer}: {why}", peer=self._peer, why=why)
             self.abort()
@@ -154,7 +159,9 @@ def dial_copy(own: OwnServer, server: str, address: Address) -> Channel:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
         tls = own.guard.engine(is_server=False, host=address[0]) if own.guard is not None else None
         channel = Channel(sock, tls, peer)
-        _introduce(channel, own, server)
+        handshake = _introduce(channel, own, server)
+        if own.guard is not None:
+            channel.unproven = partial(own.guard.unproven, handshake)
         misnamed = own.guard.misnamed(tls, SERVER) if own.guard is not None else ""
         if misnamed:
             raise ChannelLost(f"server {server} {misnamed}")
@@ -165,7 +172,8 @@ def dial_copy(own: OwnServer, server: str, address: Address) -> Channel:
     return channel
 
 
-def _introduce(channel: Channel, own: OwnServer, server: str) -> None:
+def _introduce(channel: Channel, own: OwnServer, server: str) -> Handshake | None:
+    """Authenticate and say hello. Return the proof of the secret, None if there was none."""
     handshake = own.guard.dialing(own.names(server)) if own.guard is not None else None
     if handshake is not None:
         channel.send(framing.CHALLENGE, handshake.challenge()[HEAD.size :])
@@ -183,6 +191,7 @@ def _introduce(channel: Channel, own: OwnServer, server: str) -> None:
     objection = hellos.objection_to_answer(hello, own.cluster, server, own.server)
     if objection:
         raise ChannelLost(f"server {server} {objection}")
+    return handshake
 
 
 def _check_accepted(kind: int, body: memoryview) -> None:

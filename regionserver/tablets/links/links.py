@@ -125,8 +125,8 @@ class TabletLinks:
                     stream.fail("nothing has come from the server lately, although the connection stands")
 
     def revocations_changed(self) -> None:
-        """Close the links and copies with servers whose certificates are revoked, and the links without the proof of
-        the secret that is due now."""
+        """Close the links and copies with servers whose certificates are revoked, and those without the proof of the
+        secret that is due now."""
         for channel in self._dialed:
             channel.end_if_revoked()
         found: list[DialedPeer | AcceptedPeer] = [

@@ -28,6 +28,8 @@ class CopyConnection(NamedTuple):
     #: Uuid of the server that dialed.
     server: str
     answer: bytes
+    #: `Channel.unproven`.
+    unproven: Callable[[], str] = str
 
 
 class OwnServer:
