@@ -20,6 +20,7 @@ from cli.common.errors import CliError, ExitStatus, UsageFaultError
 from cli.common.options import Globals, own_masters_options
 from cli.common.output import console, count, invocation, print_json, shown
 from cli.tablets.simulate import simulate_tablets
+from coord.security import process
 from simulation.cluster.cluster import Options
 from simulation.drills import DRILLS
 from simulation.run import BadRecordingError, Recording, RunVerdict, code_digest, read_recording, record, run
@@ -121,6 +122,8 @@ def simulate(
     as_json = context.ensure_object(Globals).json
     if sum(one is not None for one in (seed, seeds, replay)) > 1:
         raise UsageFaultError("--seed, --seeds and --replay exclude each other", "Give one of them.")
+    # Simulated daemons prove nothing to each other, even where the directory of a secured cluster is at hand.
+    process.use(None)
     # The services' log lines are part of the trace; nothing else may print them.
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     if replay is not None:

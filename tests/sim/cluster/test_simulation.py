@@ -15,6 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from cli.simulate import simulate
+from coord.security import making, process
+from coord.security.credentials import read_user
+from coord.security.principal import USER, Principal
 from regions.records.model import RegionState, TransitionRecord
 from regions.transitions.states import STEPS, Cause
 from simulation.cluster.cluster import SimulatedCluster
@@ -228,6 +231,14 @@ def test_a_file_that_is_none() -> None:
     """The message names the file and says how such files are made."""
     result = CliRunner().invoke(simulate, ["--replay", __file__], standalone_mode=False)
     assert "is not a recording of a simulation" in str(result.exception)
+
+
+def test_credentials_of_a_real_cluster_are_left_alone(tmp_path: Path) -> None:
+    """`rk simulate` beside the data directory of a secured cluster: simulated masters use none of its keys."""
+    making.init(tmp_path, Principal(USER, "admin"))
+    process.use(read_user(tmp_path))
+    result = CliRunner().invoke(simulate, ["--seed", "1", "--duration", "1"], standalone_mode=False)
+    assert result.return_value == 0, result.output
 
 
 @pytest.mark.parametrize(
