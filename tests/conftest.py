@@ -7,8 +7,12 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The configuration file of whoever runs the tests must not count.
+from cli.common.options import PLACES, SETTINGS, variable_of
+
+# Neither the configuration file of whoever runs the tests nor the cluster that their variables name must count.
 os.environ["RK_CONFIG_FILE"] = ""
+for _option in (*PLACES, "root", "cluster-id", "context", "json", *(name for name, _metavar, _help in SETTINGS)):
+    os.environ.pop(variable_of(_option), None)
 # A busy machine may pause a test for any time, so tests do not judge by the clock.
 settings.register_profile("regionkeeper", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("regionkeeper")
