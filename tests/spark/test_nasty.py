@@ -14,7 +14,7 @@ import pytest
 
 from regions.plan import PlanError, ServerRow, Snapshot, plan, spark_job
 from regions.plan.artifact.files import ProgressWriter, read_snapshot, write_snapshot
-from regions.plan.spark.arguments import told
+from regions.plan.spark.arguments import as_plan_error
 from tests.spark.standalone import spark_missing
 from tests.support.hostile import nasty, write_nasty
 
@@ -84,7 +84,7 @@ def _by_spark(spark: object, directory: Path) -> object:
     except PlanError as error:
         return type(error).__name__
     except (PySparkException, Py4JError, pa.ArrowException) as error:  # as `session` does at its end
-        return type(told(error)).__name__
+        return type(as_plan_error(error)).__name__
     return made.digest, made.stats.ignored, made.stats.under_replicated, made.stats.unassignable
 
 

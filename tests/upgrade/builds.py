@@ -1,11 +1,12 @@
 """The two builds: this checkout, and an older one that is checked out from git.
 
 UPGRADE_FROM names the older commit. By default that is the newest tag from which this commit descends; without a tag,
-the last commit of the feature level before this one's: the parent of the last change of the table of levels.
+the last commit of the feature level before this one's: the parent of the commit that has added the latest level.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import os
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
+from coord.tree.levels import SUPPORTED
 
 #: The root of this checkout.
 NEWER: Final = Path(__file__).resolve().parents[2]
@@ -34,12 +37,28 @@ def older_commit() -> str:
     try:
         if not named:
             tag = _git("tag", "--merged", "HEAD~", "--sort=-creatordate").decode().split()
-            named = tag[0] if tag else _git("log", "-1", "--format=%H~", "--", _TABLE).decode().strip()
+            named = tag[0] if tag else _before_the_level()
         return _git("rev-parse", "--verify", f"{named}^{{commit}}").decode().strip()
     except (OSError, subprocess.CalledProcessError) as error:
         if VARIABLE in os.environ:
             raise
         pytest.skip(f"no older build: {error}")
+
+
+def _before_the_level() -> str:
+    """Return the latest commit whose table of levels is shorter than this one's. The table was always at its place."""
+    changes = _git("log", "--format=%H~", "--", _TABLE).decode().split()
+    return next(commit for commit in changes if levels_of(commit) <= SUPPORTED)
+
+
+def levels_of(commit: str) -> int:
+    """Return the number of feature levels that a commit has; 0 from before there were any."""
+    try:
+        source = _git("show", f"{commit}:{_TABLE}")
+    except subprocess.CalledProcessError:
+        return 0
+    tables = [one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.AnnAssign)]
+    return next(len(one.value.elts) for one in tables if ast.unparse(one.target) == "LEVELS")  # type: ignore[union-attr]
 
 
 def check_out(folder: Path) -> Path:
