@@ -53,10 +53,10 @@ COMMENT_S: Final = 10.0
 #: Kinds of work: the part of the master's CPU time that each may take, and its shortest and longest pause. Regions that
 #: pass several states within a pause are sent once. What the timer of each second begins has pauses that end before it.
 PACES: Final = {
-    "deltas": (0.02, DELTA_S, 1.5),
-    "figures": (0.01, FIGURES_S / 2, 2.5),
-    "tablets": (0.0025, FIGURES_S / 2, 2.5),
-    "measures": (0.0025, 9.5, 29.5),
+    "deltas": (0.013, DELTA_S, 1.5),
+    "figures": (0.006, FIGURES_S / 2, 2.5),
+    "tablets": (0.0015, FIGURES_S / 2, 2.5),
+    "measures": (0.0015, 9.5, 29.5),
 }
 #: CPU seconds of one write to a listener, and of each byte. The reactor writes later, so no clock around the work sees
 #: them; measured on the loopback.
