@@ -1,7 +1,8 @@
 """The two builds: this checkout, and an older one that is checked out from git.
 
 UPGRADE_FROM names the older commit. By default that is the newest tag from which this commit descends; without a tag,
-the last commit of the feature level before this one's: the parent of the commit that has added the latest level.
+the last commit of the feature level before this one's: the parent of the commit that has added the latest level. It has
+no tablets; a data directory with tablets is that of WITH_TABLETS.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from coord.tree.levels import SUPPORTED
 #: The root of this checkout.
 NEWER: Final = Path(__file__).resolve().parents[2]
 VARIABLE: Final = "UPGRADE_FROM"
+#: A build of 2026-11-23: tables of tablets, format 4 of the region layer.
+WITH_TABLETS: Final = "46cd2bb0580d7fe46697269922fe53e1b1bf4605"
 _TABLE: Final = "coord/tree/levels.py"
 
 
@@ -31,13 +34,13 @@ def _git(*arguments: str) -> bytes:
 
 
 @functools.cache
-def older_commit() -> str:
-    """Return the commit of the older build."""
+def older_commit(untagged: str = "") -> str:
+    """Return the commit of the older build. `untagged`: the one to take without a tag, in place of one by its level."""
     named = os.environ.get(VARIABLE, "")
     try:
         if not named:
             tag = _git("tag", "--merged", "HEAD~", "--sort=-creatordate").decode().split()
-            named = tag[0] if tag else _before_the_level()
+            named = tag[0] if tag else untagged or _before_the_level()
         return _git("rev-parse", "--verify", f"{named}^{{commit}}").decode().strip()
     except (OSError, subprocess.CalledProcessError) as error:
         if VARIABLE in os.environ:
@@ -61,9 +64,10 @@ def levels_of(commit: str) -> int:
     return next(len(one.value.elts) for one in tables if ast.unparse(one.target) == "LEVELS")  # type: ignore[union-attr]
 
 
-def check_out(folder: Path) -> Path:
-    """Put the older build into `folder`. Its sources run interpreted, with the packages of this environment."""
-    with tarfile.open(fileobj=BytesIO(_git("archive", older_commit()))) as archive:
+def check_out(folder: Path, commit: str) -> Path:
+    """Put a build into `folder`. Its sources run interpreted, with the packages of this environment."""
+    print(f"older build: {commit}")  # noqa: T201 (which builds a failure is about)
+    with tarfile.open(fileobj=BytesIO(_git("archive", commit))) as archive:
         archive.extractall(folder, filter="data")
     return folder
 

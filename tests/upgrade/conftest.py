@@ -1,4 +1,4 @@
-"""The older build, checked out from git once."""
+"""The older builds, checked out from git once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.upgrade.builds import check_out, older_commit
+from tests.upgrade.builds import WITH_TABLETS, check_out, older_commit
 
 
 @pytest.fixture(scope="session")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the root of the older build."""
-    print(f"older build: {older_commit()}")  # noqa: T201 (which builds a failure is about)
-    return check_out(tmp_path_factory.mktemp("older"))
+    return check_out(tmp_path_factory.mktemp("older"), older_commit())
+
+
+@pytest.fixture(scope="session")
+def older_tablets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the root of an older build that has tablets."""
+    return check_out(tmp_path_factory.mktemp("tablets"), older_commit(WITH_TABLETS))

@@ -51,16 +51,16 @@ def older_up(older: Path, data_dir: Path, *options: str) -> Iterator[None]:
         eventually(lambda: not processes_of(data_dir), STOP_DEADLINE_S, "no process is left")
 
 
-def test_a_directory_of_an_older_build_keeps_its_rows_and_grows(tmp_path: Path, older: Path) -> None:
+def test_a_directory_of_an_older_build_keeps_its_rows_and_grows(tmp_path: Path, older_tablets: Path) -> None:
     """Tablets and a shared table, twice started by this build, with a further server in between."""
     data = tmp_path / "rk-data"
     place = ("--data-dir", str(data))
-    with older_up(older, data, "--base-port", str(free_base_port()), *SHAPE):
-        run_older(older, "table", "create", "shared", "--replicas", "1", *place)
+    with older_up(older_tablets, data, "--base-port", str(free_base_port()), *SHAPE):
+        run_older(older_tablets, "table", "create", "shared", "--replicas", "1", *place)
         for table in ("packages", "shared"):
             for key, value in ROWS.items():
-                run_older(older, "put", table, key, value, *place)
-        regions = len(json.loads(run_older(older, "region", "list", "--json", *place)))
+                run_older(older_tablets, "put", table, key, value, *place)
+        regions = len(json.loads(run_older(older_tablets, "region", "list", "--json", *place)))
     before = read_cluster(data)
     assert before is not None
     cluster_id = local_cluster_id(before)
