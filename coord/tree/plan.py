@@ -337,14 +337,15 @@ class PlannedMulti:
 
 def plan_multi(tree: DataTree, session: Session, ops: list[MultiOp]) -> PlannedMulti:
     """Plan all parts, or stop at the first part that is rejected."""
-    overlay = Overlay(tree)
+    overlay = None if not tree.enforces_quotas and _are_apart(ops) else Overlay(tree)
+    view: TreeView = tree if overlay is None else overlay
     deltas: list[Delta | None] = []
     last = len(ops) - 1
     for i, op in enumerate(ops):
-        planned = _plan_part(overlay, session, op)
+        planned = _plan_part(view, session, op)
         if not isinstance(planned, int):
             deltas.append(planned)
-            if i < last:
+            if overlay is not None and i < last:
                 overlay.record(planned)
         elif planned == OK:
             deltas.append(None)
@@ -354,13 +355,26 @@ def plan_multi(tree: DataTree, session: Session, ops: list[MultiOp]) -> PlannedM
     return PlannedMulti(deltas, OK, -1)
 
 
-def _plan_part(overlay: Overlay, session: Session, op: MultiOp) -> Planned:
+def _are_apart(ops: list[MultiOp]) -> bool:
+    """Return True if no part reads what another one changes: setData and check alone, each of another znode.
+
+    Such parts are planned on the tree itself. Hard quotas are the exception: they count the growth by earlier parts.
+    """
+    paths: set[bytes] = set()
+    for op in ops:
+        if op.opcode != OP_SET_DATA and op.opcode != OP_CHECK:
+            return False
+        paths.add(op.path)
+    return len(paths) == len(ops)
+
+
+def _plan_part(view: TreeView, session: Session, op: MultiOp) -> Planned:
     opcode = op.opcode
     if opcode == OP_SET_DATA:
-        return plan_set_data(overlay, session, op.path, op.data, op.version)
+        return plan_set_data(view, session, op.path, op.data, op.version)
     if opcode == OP_CHECK:
-        return plan_check(overlay, session, op.path, op.version)
+        return plan_check(view, session, op.path, op.version)
     if opcode == OP_DELETE:
-        return plan_delete(overlay, session, op.path, op.version)
+        return plan_delete(view, session, op.path, op.version)
     assert op.create is not None, opcode
-    return plan_create(overlay, session, op.create)
+    return plan_create(view, session, op.create)

@@ -357,6 +357,18 @@ def test_failed_multi_says_why_part_by_part_and_changes_nothing(c: Client, store
     assert store.events() == []
 
 
+def test_multi_of_parts_that_are_apart_changes_all_or_nothing(c: Client, store: Store) -> None:
+    for path in (b"/a", b"/b", b"/c"):
+        c.create(path)
+    before = store.machine.digest()
+    refused = c.multi(set_op(b"/a", b"x", 0), check_op(b"/b", 7), set_op(b"/c", b"x", 0))
+    assert [x.err for x in refused] == [0, e.BAD_VERSION, e.RUNTIME_INCONSISTENCY]
+    assert store.machine.digest() == before
+    done = c.multi(set_op(b"/a", b"x", 0), check_op(b"/b", 0), set_op(b"/c", b"x", 0))
+    assert [x.err for x in done] == [0, 0, 0]
+    assert [c.multi(check_op(path, 1))[0].err for path in (b"/a", b"/b", b"/c")] == [0, e.BAD_VERSION, 0]
+
+
 def test_multi_sees_its_own_earlier_parts(c: Client) -> None:
     results = c.multi(
         create_op(b"/a"),
@@ -387,6 +399,7 @@ def test_multi_may_empty_a_znode_and_then_delete_it(c: Client) -> None:
         ([create_op(b"/m/x"), delete_op(b"/m")], 1, e.NOT_EMPTY),
         ([create_op(b"/m/x"), create_op(b"/m/x")], 1, e.NODE_EXISTS),
         ([set_op(b"/m", b""), set_op(b"/m", b"", 0)], 1, e.BAD_VERSION),
+        ([set_op(b"/m", b""), check_op(b"/m", 0)], 1, e.BAD_VERSION),
         ([check_op(b"m")], 0, e.BAD_ARGUMENTS),
         ([delete_op(b"/")], 0, e.BAD_ARGUMENTS),
     ],
