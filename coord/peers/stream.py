@@ -34,6 +34,9 @@ class Stream:
     def __init__(self, reactor: TurnReactor, sock: socket.socket) -> None:
         self.reactor = reactor
         self.sock = sock
+        # Bound once: a look-up at each call is a part of what an event for one of many watchers costs.
+        self._recv_some = sock.recv
+        self._send_some = sock.send
         self.fd = sock.fileno()
         self.output: list[bytes] = []
         #: Bytes that the kernel did not accept yet; `output` is not included.
@@ -64,7 +67,7 @@ class Stream:
             self._send_rest()
         if events & READABLE and not self.is_closed:
             try:
-                data = self.sock.recv(READ_BYTES)
+                data = self._recv_some(READ_BYTES)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -119,7 +122,7 @@ class Stream:
             self._keep(memoryview(b"".join((self._rest, data))))
             return
         try:
-            sent = self.sock.send(data)
+            sent = self._send_some(data)
         except BlockingIOError:
             sent = 0
         except OSError as error:
@@ -172,7 +175,7 @@ class Stream:
 
     def _send_rest(self) -> None:
         try:
-            sent = self.sock.send(self._rest)
+            sent = self._send_some(self._rest)
         except BlockingIOError:
             return
         except OSError as error:
