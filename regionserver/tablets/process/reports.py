@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from coord.raft.leadership import Leadership
@@ -84,10 +84,13 @@ class ReportChanges:
     def __init__(self) -> None:
         #: Leaders that have not committed an entry of their term yet. Each is reported after its first commit.
         self._young: set[str] = set()
+        #: The members' health as `of_health` last saw it. Tablets that are gone may stay for a while.
         self._healths: dict[str, object] = {}
         #: The tablets that were awake at the last call of `of_health`. They may have received answers of members
         #: after that call, before they became quiet.
-        self._were_awake: set[str] = set()
+        self._were_awake: dict[str, None] = {}
+        #: The tablets that the next call of `of_health` looks at in any case.
+        self._again: dict[str, None] = {}
         #: The servers as `of_health` last saw them.
         self._seen: ServersSeen | None = None
         #: Sizes in the last reports, and the turn of the clock at which they are compared again.
@@ -115,31 +118,30 @@ class ReportChanges:
         return list(changed)
 
     def of_health(
-        self, groups: Mapping[str, Group], awake: Container[str], seen: ServersSeen, dead_s: float
+        self, groups: Mapping[str, Group], awake: Iterable[str], seen: ServersSeen, dead_s: float
     ) -> list[str]:
         """Return the tablets led here whose members' health has changed since the last call, or who may lead.
 
         A tablet that was quiet at the last call and still is has received nothing from its members: only a change of
-        the servers can change their health.
+        the servers can change their health. So it is not looked at otherwise: a server may have thousands of them.
         """
-        former, self._healths = self._healths, {}
-        were_awake, self._were_awake = self._were_awake, set()
+        were_awake, self._were_awake = self._were_awake, dict.fromkeys(awake)
         is_same, self._seen = seen == self._seen, seen
+        looked = {**were_awake, **self._were_awake, **self._again} if is_same else groups
+        self._again = {}
         changed = []
-        for tablet, group in groups.items():
-            lead = group.core.leadership
-            if lead is None or group.failure:
+        for tablet in looked:
+            group = groups.get(tablet)
+            lead = group.core.leadership if group is not None else None
+            if group is None or lead is None or group.failure:
+                self._healths.pop(tablet, None)
                 continue
-            known = former.get(tablet)
-            is_awake = tablet in awake
-            if is_awake:
-                self._were_awake.add(tablet)
-            if known is None or not is_same or is_awake or tablet in were_awake:
-                health = _compared(judge_members(group, lead, seen, dead_s))
-                if health != known:
-                    changed.append(tablet)
-                known = health
-            self._healths[tablet] = known
+            health = _compared(judge_members(group, lead, seen, dead_s))
+            if health != self._healths.get(tablet):
+                changed.append(tablet)
+            self._healths[tablet] = health
+        if len(self._healths) > len(groups):
+            self._healths = {tablet: health for tablet, health in self._healths.items() if tablet in groups}
         return changed
 
     def reported(self, report: TabletReport) -> None:
@@ -147,6 +149,7 @@ class ReportChanges:
         its next call: a server that came back between two calls would stay dead to the master otherwise."""
         if report.leader is not None and self._healths.get(report.region_id) != _compared(report.leader.health):
             self._healths.pop(report.region_id, None)
+            self._again[report.region_id] = None
 
     def of_sizes(self, replicas: Mapping[str, TabletReplica], now: int) -> list[str]:
         """Return the tablets whose sizes have changed noticeably; nothing if they were compared a moment ago.

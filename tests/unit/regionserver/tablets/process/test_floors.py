@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from coord.storage.shared.log import SEGMENTS_CHECKPOINT, SEGMENTS_MAX
 from regionserver.tablets.process.floors import FORCED_SEGMENTS, PointCandidate, points_wanted, target
-from regionserver.tablets.process.rows_work import RowsWork
+from regionserver.tablets.process.rows_work import QUIET_SWEEPS, RowsWork
 from regionserver.tablets.rows.steady import STEADY_AFTER_S
 
 
@@ -70,6 +71,11 @@ def test_a_copy_holds_the_floor_only_while_the_log_is_short() -> None:
     assert target(100, 90, FORCED_SEGMENTS, 80) == 100
 
 
+def replica(name: str, slot: int, is_due: Callable[[float], bool]) -> Any:
+    rows = SimpleNamespace(damage="", point=(5, 1), applied=(9, 1), is_due=is_due)
+    return SimpleNamespace(rows=rows, is_steadying=False, is_serving=lambda: True, slot=slot, tablet=name)
+
+
 @pytest.mark.parametrize(
     ("pinning", "looked_at"), [([], ["awake", "due"]), ([7], ["awake", "due", "quiet"])], ids=["short log", "long log"]
 )
@@ -78,16 +84,8 @@ def test_a_quiet_tablet_is_looked_at_when_its_point_is_due_or_the_log_is_long(
 ) -> None:
     """Fails if one of the three conditions in `sweep` is left out."""
     seen: list[str] = []
-    replicas: dict[str, Any] = {
-        name: SimpleNamespace(
-            rows=SimpleNamespace(
-                damage="", point=(5, 1), applied=(9, 1), is_due=lambda _, is_due=name == "due": is_due
-            ),
-            is_steadying=False,
-            is_serving=lambda: True,
-            slot=slot,
-            tablet=name,
-        )
+    replicas = {
+        name: replica(name, slot, lambda _, is_due=name == "due": is_due)
         for slot, name in enumerate(("awake", "due", "quiet"))
     }
     turn: Any = SimpleNamespace(quiet=SimpleNamespace(awake={"awake": None}))
@@ -98,3 +96,33 @@ def test_a_quiet_tablet_is_looked_at_when_its_point_is_due_or_the_log_is_long(
         monkeypatch.setattr(work, name, lambda replica, *_: seen.append(replica.tablet))
     work.sweep(0.0, log)
     assert seen == looked_at
+
+
+def test_a_quiet_tablet_is_looked_at_once_in_ten_sweeps_and_then_until_its_point_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tried: with all replicas in each sweep the first assertion fails; without `_due` the second one does."""
+    asked: list[str] = []
+    due: set[str] = set()
+
+    def asks(name: str) -> Callable[[float], bool]:
+        return lambda _: asked.append(name) or name in due  # type: ignore[func-returns-value]
+
+    names = [f"t{slot}" for slot in range(2 * QUIET_SWEEPS)]
+    replicas = {name: replica(name, slot, asks(name)) for slot, name in enumerate(names)}
+    turn: Any = SimpleNamespace(quiet=SimpleNamespace(awake={}))
+    log: Any = SimpleNamespace(segment_count=lambda: 1, pinning=list)
+    none: Any = None
+    work = RowsWork(turn, replicas, {}, none, none, none, none)
+    for name in ("_make_point", "move_floor"):
+        monkeypatch.setattr(work, name, lambda *_: None)
+    for _ in range(QUIET_SWEEPS):
+        work.sweep(0.0, log)
+    assert sorted(asked) == sorted(names)
+    due.add("t3")
+    for _ in range(QUIET_SWEEPS):
+        work.sweep(0.0, log)
+    asked.clear()
+    work.sweep(0.0, log)
+    assert asked.count("t3") == 1
+    assert len(asked) == 3
