@@ -210,7 +210,7 @@ def misfit(address: tuple[str, int], access: StoreAccess, timeout_s: float = PRO
             if _speaks_tls(address, timeout_s):
                 return (
                     f"{where} speaks TLS, but this command does not",
-                    f"Give {_named('store-tls-ca')}, or another port.",
+                    f"Give your certificate with {_named('certs-dir')}, or {_named('store-tls-ca')}.",
                 )
             if _speaks_http(address, timeout_s):
                 return f"{where} is a port for HTTP, not for clients of the store", "Give the client port of the nodes."

@@ -70,17 +70,20 @@ certs.add_command(revoked)
 def init(given: Globals, user: str, tls: bool) -> None:
     """Make the secret of a new cluster, and the key of its first user, in --certs-dir.
 
-    Copy the directory to every daemon's machine, without the user's key. `rk up` needs none of this.
+    Copy the directory to every daemon's machine, without the user's key. `rk up` needs none of this. With --tls a
+    directory that has keys alone gets an authority besides, and keeps its secret.
     """
     directory = _directory(given)
-    made = _checked(lambda: making.init(directory, _user(user)))
+    is_added = tls and (directory / CLUSTER_FILE).exists() and not certificates.has_authority(directory)
+    made = _checked(lambda: making.secrets_in(directory) if is_added else making.init(directory, _user(user)))
     if tls:
         _checked(lambda: certificates.init_authority(directory, _now()))
         _checked(lambda: certificates.issue(directory, _user(user), [], directory, _now()))
     if given.json:
         output.print_json({"directory": str(directory), "cluster": made.cluster, "user": user})
         return
-    click.echo(f"made credentials of cluster {made.cluster} in {directory}, and the key of user:{user}")
+    what = "an authority" if is_added else "credentials"
+    click.echo(f"made {what} of cluster {made.cluster} in {directory}, and the {_kind(is_tls=tls)} of user:{user}")
 
 
 @certs.command("issue")
@@ -109,8 +112,13 @@ def issue(given: Globals, user: str | None, daemon: str | None, hosts: tuple[str
     if given.json:
         output.print_json({"directory": str(to), "principal": str(principal), "certificate": is_tls})
         return
-    what = "certificate" if is_tls else "key"
-    click.echo(f"wrote the {what} of {principal} to {to}; it is used by --certs-dir {to} (RK_CERTS_DIR)")
+    click.echo(
+        f"wrote the {_kind(is_tls=is_tls)} of {principal} to {to}; it is used by --certs-dir {to} (RK_CERTS_DIR)"
+    )
+
+
+def _kind(*, is_tls: bool) -> str:
+    return "certificate" if is_tls else "key"
 
 
 @certs.command("rotate")

@@ -43,7 +43,8 @@ def credentials(given: Globals, file: Path, to: Path, keep: bool) -> None:
     """Make the secrets that the daemons of a topology FILE read, and the key of the first user, `admin`.
 
     Copy DIR to credentials-dir of every machine, owner the daemons' user, mode 0700; with certificates copy DIR/NAME of
-    the machine's daemons alone, and keep ca.key where you issue certificates. `rk certs` rotates and issues more.
+    the machine's daemons alone, and keep ca.key where you issue certificates. `rk certs` rotates and issues more. A DIR
+    with keys alone gets certificates besides, if FILE wants them, and keeps its secrets.
     """
     topology = load(file)
     if topology.credentials == INSECURE or topology.is_local:
@@ -63,10 +64,13 @@ def credentials(given: Globals, file: Path, to: Path, keep: bool) -> None:
 
 def _make(topology: Topology, to: Path) -> list[str]:
     user = Principal(USER, FIRST_USER)
-    making.init(to, user)
+    made = []
+    has_keys = (to / CLUSTER_FILE).exists() and not certificates.has_authority(to)
+    if not has_keys or topology.credentials != CERTIFICATES:
+        making.init(to, user)
+        made = ["the cluster's secrets", f"the key of {user}"]
     make_super(to)
     make_super_digest(to)
-    made = ["the cluster's secrets", f"the key of {user}"]
     if topology.credentials == CERTIFICATES:
         now = datetime.datetime.now(datetime.UTC)
         certificates.init_authority(to, now)

@@ -51,6 +51,21 @@ def test_init_and_issue_make_what_daemons_and_users_need(tmp_path: Path, capsys:
     }
 
 
+def test_keys_get_an_authority_besides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The way from keys to certificates: the secret stays, and with it the cluster's id and the list of revocations.
+
+    Tried: `making.init` in any case. A second run is refused, as ever.
+    """
+    home = tmp_path / "certs"
+    assert run(["certs", "init", "--certs-dir", str(home)]) == ExitStatus.OK
+    before = (home / CLUSTER_FILE).read_bytes()
+    assert run(["certs", "init", "--tls", "--certs-dir", str(home)]) == ExitStatus.OK
+    assert "an authority of cluster" in capsys.readouterr().out
+    assert (home / CLUSTER_FILE).read_bytes() == before
+    assert read_user(home).certificate is not None
+    assert run(["certs", "init", "--tls", "--certs-dir", str(home)]) == ExitStatus.REFUSED
+
+
 def test_a_second_init_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It would lock every daemon and user out."""
     assert run(["certs", "init", "--certs-dir", str(tmp_path / "certs")]) == ExitStatus.OK
