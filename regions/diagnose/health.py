@@ -48,6 +48,7 @@ class HealthVerdict(enum.StrEnum):
 EXIT_STATUS: Final = {HealthVerdict.HEALTHY: 0, HealthVerdict.DEGRADED: 1, HealthVerdict.UNAVAILABLE: 2}
 
 
+#: The verdict for a door that is open, and what is said of the daemons.
 _OPEN_DOORS: Final = (
     (
         OpenDoor.SECURING,

@@ -155,15 +155,16 @@ def test_daemons_take_no_other_cluster_for_theirs(tmp_path: Path, monkeypatch: p
 
 
 def test_a_secured_cluster_on_a_store_of_others_has_its_own_credential(tmp_path: Path) -> None:
-    """Such a store knows no users of the cluster, so they cannot be readers. Before the credential is made, commands
+    """Such a store knows no users of the cluster, so they cannot be readers. While there is no credential, commands
     prove none: every one of them failed.
 
-    Tried: readers without regard to `outside`, and no check for the missing credential.
+    Tried: readers without regard to `outside`; readers without a credential.
     """
-    local = design(shape(outside_store="zk:2181"), tmp_path)
-    write_cluster(msgspec.structs.replace(local, secured=True), tmp_path)
+    local = msgspec.structs.replace(design(shape(outside_store="zk:2181"), tmp_path), secured=True)
     given = Globals()
     given.data_dir = str(tmp_path)
-    assert not store_access(given).has_credential()
+    for is_outside in (False, True):
+        write_cluster(msgspec.structs.replace(local, outside=is_outside), tmp_path)
+        assert not store_access(given).has_credential()
     made = make_super(tmp_path)
     assert (store_access(given).auth, store_access(given).readers) == (made, ())
