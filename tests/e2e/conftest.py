@@ -31,12 +31,15 @@ ALWAYS: Final = "test_regions_are_spread_and_owned_once[zookeeper]"
 #: Files that take longest, the longest first: `--dist loadfile --no-loadscope-reorder` distributes them in this order,
 #: so that no worker has a long one at the end.
 LONGEST: Final = (
-    *("test_drills.py", "test_region_server_tablets.py", "test_masters_failover.py", "test_masters_troubles.py"),
-    *("test_store_limits.py", "test_store_cluster.py", "test_up.py", "test_masters_bulk.py", "test_masters_tablets.py"),
-    *("test_differential.py", "test_masters_spark.py", "test_store_membership.py", "test_region_data.py"),
-    *("test_region_files.py", "test_operators.py", "test_plan_spark.py", "test_client_deadlines.py"),
-    *("test_tablets_seen.py", "test_kinds.py", "test_plan_cli.py", "test_secured_cluster.py", "test_health.py"),
-    *("test_store_durability.py", "test_tablet_client.py", "test_region_server_alone.py", "test_two_clusters.py"),
+    *("test_drills.py", "test_region_server_tablets.py", "test_drills_members.py", "test_up.py", "test_incidents.py"),
+    *("test_stranger.py", "test_region_server_alone.py", "test_masters_failover.py", "test_balancer.py"),
+    *("test_masters_tablets.py", "test_drills_outside.py", "test_region_data.py", "test_secured_cluster.py"),
+    *("test_splits_by_settings.py", "test_splits.py", "test_plan_spark.py", "test_backup.py", "test_differential.py"),
+    *("test_masters_bulk.py", "test_store_membership.py", "test_topology.py", "test_tablet_intents.py"),
+    *("test_tablets_seen.py", "test_tablets_balanced.py", "test_plan_cli.py", "test_client_deadlines.py"),
+    *("test_wheel.py", "test_operators.py", "test_region_kill_points.py", "test_masters_troubles.py"),
+    *("test_kinds.py", "test_mutated_frames.py", "test_cluster_health.py", "test_deployment.py"),
+    *("test_masters_spark.py", "test_securing.py", "test_testing.py", "test_rotation.py"),
 )
 
 
