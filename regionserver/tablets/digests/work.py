@@ -145,9 +145,10 @@ class DigestWork:
         """Return the tablets to compare, and note that they are compared."""
         found = []
         for tablet, group in self._host.turn.groups.items():
+            if group.core.leadership is None or group.failure:
+                continue
             rows = self._rows(tablet)
-            is_led = group.core.leadership is not None and not group.failure
-            if not is_led or rows is None or rows.marks.latest <= rows.marks.compared:
+            if rows is None or rows.marks.latest <= rows.marks.compared:
                 continue
             index = rows.marks.compared = rows.marks.latest
             digest = rows.marks.at(index)
