@@ -74,12 +74,16 @@ def waited_s() -> float:
     waited, or the processors were busy; the clock on the wall cannot distinguish the two. Where the system has no
     statistics of threads, the queue for a processor counts as well.
     """
+    return time.monotonic() - time.thread_time() - queued_s()
+
+
+def queued_s() -> float:
+    """Return the seconds that this thread has spent in the queue for a processor; 0 without statistics."""
     try:
         statistics: int = _thread.statistics
     except AttributeError:
         statistics = _thread.statistics = _open_statistics()
-    queued_s = int(os.pread(statistics, _STATISTICS_BYTES_MAX, 0).split()[1]) / _NS if statistics >= 0 else 0.0
-    return time.monotonic() - time.thread_time() - queued_s
+    return int(os.pread(statistics, _STATISTICS_BYTES_MAX, 0).split()[1]) / _NS if statistics >= 0 else 0.0
 
 
 def _open_statistics() -> int:

@@ -39,6 +39,10 @@ T = TypeVar("T")
 WAIT_S: Final = 0.1
 WAIT_MAX_S: Final = 1.0
 WAITS_MAX: Final = 120
+#: A rest that is shorter is put off: a thread cannot sleep so precisely.
+REST_MIN_S: Final = 0.002
+#: The longest rest. The check of a long file uses more processor time than a chunk does.
+REST_MAX_S: Final = 1.0
 
 
 class CopyFailed(CoordError):  # noqa: N818 - says what has happened
@@ -81,6 +85,8 @@ class CopySteps(NamedTuple):
     #: Moves the job to another state. Does not wait until others see it.
     enter: Callable[[CopyState, str], None]
     wall_ms: Callable[[], int]
+    #: Seconds of rest for each second for which the thread has had a processor.
+    rest_factor: Callable[[], float]
 
 
 class CopyThread:
@@ -91,9 +97,12 @@ class CopyThread:
         self._job = job
         self._host = host
         self._channel: Channel | None = None
+        #: Processor time of the thread at the end of its last rest.
+        self._rested_s = 0.0
 
     def run(self) -> CopiedReplica:
         """Fetch everything; return the READY replica. Raise CoordError, OSError or ValueError."""
+        self._rested_s = time.thread_time()
         channel = self._begin()
         try:
             copied = self._fetch_log(channel, self._fetch_rows(channel))
@@ -153,9 +162,11 @@ class CopyThread:
             counted = rows.check(self._check)
         finally:
             rows.close()
+        self._rest()
         identity = Identity(plan.block.tablet, plan.block.generation)
         state = adopt(path, identity, sent.generation, plan.boot, counted, self._check)
         kill_points.reached("rows checked")
+        self._rest()
         return state
 
     def _receive_rows(self, channel: Channel, rows: ReceivedRows) -> wire.RowsSent:
@@ -215,6 +226,7 @@ class CopyThread:
     def _next(self, channel: Channel, ends: type[T]) -> wire.SentChunk | T:
         """Return the next chunk, or the answer that ends the chunks."""
         self._check()
+        self._rest()
         kind, body = channel.receive()
         if kind == wire.CHUNK:
             chunk = wire.open_chunk(body)
@@ -227,6 +239,16 @@ class CopyThread:
     def _check(self) -> None:
         if self._job.is_canceled:
             raise CopyCanceled("the copy was canceled")
+
+    def _rest(self) -> None:
+        """Leave the processors to requests for a while."""
+        used_s = time.thread_time()
+        pause_s = (used_s - self._rested_s) * self._host.rest_factor()
+        if 0 < pause_s < REST_MIN_S:
+            return
+        if pause_s:
+            time.sleep(min(pause_s, REST_MAX_S))
+        self._rested_s = used_s
 
     def _check_range(self, begun: wire.CopyBegun) -> None:
         block = self._plan.block

@@ -9,6 +9,7 @@ failure             ->  the files of the copy are removed, back to the tombstone
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
@@ -18,6 +19,7 @@ from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 from twisted.logger import Logger
 
 from coord.env import Clock
+from coord.env_os import queued_s
 from coord.rpc.wire import Code, RpcError
 from regions.messages.heartbeat import ReplicaState
 from regions.messages.server import ClosePurpose, TabletFigures
@@ -29,7 +31,7 @@ from regionserver.tablets.copying.fetching import (
     CopyThread,
 )
 from regionserver.tablets.copying.guards import CopyFacts, ReplicaHere
-from regionserver.tablets.copying.jobs import RETRY_AFTER_MS, CopyJobs, Job
+from regionserver.tablets.copying.jobs import RETRY_AFTER_MS, CopyJobs, CopyRests, Job
 from regionserver.tablets.copying.messages import (
     CancelCopy,
     CopyJobList,
@@ -59,6 +61,8 @@ log = Logger()
 
 #: Interval at which a copy's bytes reach reports and answers.
 SHOW_S: Final = 1.0
+#: Interval at which the rests of copies are adapted.
+REST_LOOK_S: Final = 0.25
 #: Interval at which a copy's progress is written to the store: short beside the time after which a master gives up.
 PROGRESS_MS: Final = 60_000
 
@@ -104,6 +108,8 @@ class CopyWork:
         self._steps = SharedSteps(files, self._on_files_soon, lambda: calls.has_ended)
         self.sources = sources
         self.jobs = CopyJobs()
+        self._rests = CopyRests()
+        self._are_rests_adapted = False
         self._threads: dict[int, CopyThread] = {}
         #: Orders of queued jobs by job, and the answers to them.
         self._queued: dict[int, tuple[StartTabletCopy, Deferred[TabletCopyAnswer]]] = {}
@@ -313,12 +319,24 @@ class CopyWork:
             carry_out_at_once=self._steps.carry_out_at_once,
             enter=lambda state, reason: self._calls.post(lambda: self._enter(job, state, reason)),
             wall_ms=self._clock.wall_ms,
+            rest_factor=lambda: self._rests.factor,
         )
+        if not self._are_rests_adapted:
+            self._are_rests_adapted = True
+            self._rests.begin(time.thread_time(), queued_s())
+            self._reactor.callLater(REST_LOOK_S, self._adapt_rests)
         thread = self._threads[job.job] = CopyThread(plan, job, steps)
         done: Deferred[Any] = Deferred()
         self._calls.spawn("copy-in", thread.run, done.callback)
         self._reactor.callLater(SHOW_S, self._show, job)
         return done
+
+    def _adapt_rests(self) -> None:
+        """Adapt the rests of copies while some run."""
+        self._are_rests_adapted = bool(self._threads)
+        if self._are_rests_adapted:
+            self._rests.look(time.thread_time(), queued_s())
+            self._reactor.callLater(REST_LOOK_S, self._adapt_rests)
 
     def _enter(self, job: Job, state: CopyState, reason: str) -> None:
         job.enter(state, self._clock.wall_ms(), reason)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from coord.peers.reactor import TurnReactor
 from coord.rpc.wire import RpcError
 from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
-from regionserver.tablets.copying import source, work
+from regionserver.tablets.copying import fetching, source, work
 from regionserver.tablets.copying.jobs import IN_MAX
 from regionserver.tablets.copying.messages import CancelCopy, CopyOutcome, CopySource, CopyState, SeenReplica
 from regionserver.tablets.hosting import HostedTablets
@@ -109,6 +112,20 @@ def test_a_failed_replica_is_copied_under_its_number(tmp_path: Path) -> None:
         assert await cluster.get(TABLET, "during") == b"2"
 
     run(tmp_path, test)
+
+
+def test_a_copy_rests_as_long_as_requests_wait_for_a_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edit that makes this fail: `CopyThread._rest` does not sleep, or `CopyWork` does not adapt the rests."""
+    monkeypatch.setattr(work, "queued_s", itertools.count().__next__)
+    monkeypatch.setattr(work, "REST_LOOK_S", 0.01)
+    rested: list[float] = []
+    monkeypatch.setattr(fetching, "time", SimpleNamespace(sleep=rested.append, thread_time=time.thread_time))
+
+    async def test(cluster: CopyingCluster) -> None:
+        await is_copied(cluster, await cluster.follower())
+
+    run(tmp_path, test)
+    assert rested
 
 
 def test_results_of_writers_are_copied(tmp_path: Path) -> None:
