@@ -18,6 +18,7 @@ import msgspec
 from cli.common import output
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options
+from cli.common.staleness import duration_ms
 from cli.common.waiting import soon_after_timeout, takes_timeout, waiting
 from cli.rows import show
 from cli.rows.opening import TIMEOUT_S, null_text, open_regions
@@ -29,6 +30,7 @@ from regions.records.rows.words import parse_bound, parse_key, parse_prefix, par
 from regionserver.client import (
     Refused,
     RegionClient,
+    Staleness,
 )
 
 T = TypeVar("T")
@@ -40,6 +42,9 @@ _BASE64: Final = "base64:"
 
 _if_value = click.option(
     "--if-value", metavar="TEXT", help="Only if the row has this value; else status 1. For tables with replicas."
+)
+_max_stale = click.option(
+    "--max-stale", metavar="TIME", help="Let any replica answer whose rows are at most this old: 5s, 500ms."
 )
 _words = click.argument("words", nargs=-1, required=True, metavar="KEY")
 
@@ -64,6 +69,27 @@ def bytes_of(value: str, *, is_base64: bool = False) -> bytes:
         ) from error
 
 
+def staleness_of(max_stale: str | None) -> Staleness | None:
+    """Return the value of --max-stale, None without one. Raise UsageFaultError."""
+    if max_stale is None:
+        return None
+    try:
+        return Staleness(duration_ms(max_stale))
+    except ValueError as error:
+        raise UsageFaultError(f"--max-stale {max_stale!r}: {error}", "Write it as 5s, 500ms or 1h.") from error
+
+
+def _age(staleness: Staleness | None) -> dict[str, int]:
+    """Return the age of the data for a report in JSON."""
+    return {} if staleness is None else {"age_ms": staleness.age_ms}
+
+
+def _print_age(staleness: Staleness | None) -> None:
+    """Print the age of the data for people, beside them."""
+    if staleness is not None:
+        click.echo(f"data at most {staleness.age_ms / 1000:.2f} s old", err=True)
+
+
 def one_key(table: str, words: tuple[str, ...]) -> str:
     """Return the key of a table without columns. Raise UsageFaultError."""
     if len(words) != 1:
@@ -74,38 +100,47 @@ def one_key(table: str, words: tuple[str, ...]) -> str:
 @click.command()
 @click.argument("table", shell_complete=complete.tables)
 @_words
+@_max_stale
 @takes_timeout(TIMEOUT_S)
 @global_options
 @click.pass_obj
-def get(given: Globals, table: str, words: tuple[str, ...], timeout_s: float) -> int:
+def get(given: Globals, table: str, words: tuple[str, ...], max_stale: str | None, timeout_s: float) -> int:
     """Print the value at KEY of TABLE, or the columns of a row; status 4 if there is none.
 
-    In a table with columns KEY is the value of the key column, or COLUMN=VALUE for each of them.
+    In a table with columns KEY is the value of the key column, or COLUMN=VALUE for each of them. With --max-stale the
+    answer may lack the latest writes, and a tablet without a leader can answer as well.
     """
+    staleness = staleness_of(max_stale)
     what = f"the region server of table {table}"
     with open_regions(given, timeout_s) as client, waiting(what, soon_after_timeout()):
         columns = client.columns(table)
         if columns is not None:
-            return _get_row(given, client, table, words)
+            return _get_row(given, client, table, words, staleness)
         key = one_key(table, words)
-        value = client.get(table, key)
+        value = client.get(table, key, staleness=staleness)
     if given.json:
-        output.print_json({"table": table, "key": key, "value": None if value is None else shown(value)})
+        found = None if value is None else shown(value)
+        output.print_json({"table": table, "key": key, "value": found} | _age(staleness))
         return 0 if value is not None else NotFoundError.exit_code
+    _print_age(staleness)
     if value is None:
         raise NotFoundError(f"{table} has no row {key!r}")
     _print_value(value)
     return 0
 
 
-def _get_row(given: Globals, client: RegionClient, table: str, words: tuple[str, ...]) -> int:
+def _get_row(
+    given: Globals, client: RegionClient, table: str, words: tuple[str, ...], staleness: Staleness | None
+) -> int:
     key = parse_key(_columns(client, table), words)
-    row = client.get_row(table, key)
+    row = client.get_row(table, key, staleness=staleness)
     columns = _columns(client, table)  # later ones, if the row was written under a later schema
     if given.json:
         text = columns.key_of(key)
-        output.print_json({"table": table, "key": text, "row": None if row is None else row_json(columns, row)})
+        found = None if row is None else row_json(columns, row)
+        output.print_json({"table": table, "key": text, "row": found} | _age(staleness))
         return 0 if row is not None else NotFoundError.exit_code
+    _print_age(staleness)
     if row is None:
         raise NotFoundError(f"{table} has no row {' '.join(words)!r}")
     show.print_row(columns, row)
@@ -280,6 +315,7 @@ def _done(given: Globals, table: str, key: str, text: str) -> None:
 @click.option("--count", is_flag=True, help="Only count the rows (all, unless --limit is given).")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
 @null_text
+@_max_stale
 @takes_timeout(TIMEOUT_S, of_each=True)
 @global_options
 @click.pass_context
@@ -293,13 +329,16 @@ def scan(
     count: bool,
     as_csv: bool,
     null: str,
+    max_stale: str | None,
     timeout_s: float,
 ) -> None:
     """Print rows of TABLE in the order of their keys: key and value, or columns.
 
     In a table with several key columns --from, --to and --prefix take COLUMN=VALUE of the first of them, such as
-    --prefix "region=eu".
+    --prefix "region=eu". With --max-stale each page of rows may lack the latest writes; with --json the last line is
+    the largest age.
     """
+    staleness = staleness_of(max_stale)
     given = context.ensure_object(Globals)
     if prefix and (start or end):
         raise UsageFaultError("--prefix and --from/--to exclude each other")
@@ -312,12 +351,16 @@ def scan(
         if columns is not None:
             start, end = (parse_bound(columns, one) if one else "" for one in (start, end))
             prefix = parse_prefix(columns, prefix) if prefix else ""
-        part = ScanPart(client, table, prefix or start, end, prefix, limit)
+        part = ScanPart(client, table, prefix or start, end, prefix, limit, staleness)
         if count:
             rows = sum(1 for _ in part.values())
-            click.echo(msgspec.json.encode({"table": table, "rows": rows}) if given.json else rows)
-            return
-        _print_scanned(given, columns, part, as_csv, null)
+            click.echo(msgspec.json.encode({"table": table, "rows": rows} | _age(staleness)) if given.json else rows)
+        else:
+            _print_scanned(given, columns, part, as_csv, null)
+    if not given.json:
+        _print_age(staleness)
+    elif staleness is not None and not count:
+        output.print_json_line(_age(staleness))
     if part.has_more and not given.json and not as_csv:
         click.echo(f"… more than {output.count(limit, 'row')}: --limit 0 shows all", err=True)
 
@@ -346,8 +389,18 @@ def _print_scanned(given: Globals, columns: TypedTable | None, part: ScanPart, a
 class ScanPart:
     """The part of a table that a scan prints."""
 
-    def __init__(self, client: RegionClient, table: str, start: str, end: str, prefix: str, limit: int) -> None:
+    def __init__(
+        self,
+        client: RegionClient,
+        table: str,
+        start: str,
+        end: str,
+        prefix: str,
+        limit: int,
+        staleness: Staleness | None = None,
+    ) -> None:
         """`limit` 0: no limit."""
+        self._staleness = staleness
         self._client = client
         self._table = table
         self._bounds = (start, end)
@@ -358,11 +411,15 @@ class ScanPart:
 
     def values(self) -> Iterator[tuple[str, bytes]]:
         """Yield keys and bytes."""
-        return self._cut(self._client.scan(self._table, *self._bounds, rows_max=self._rows_max()))
+        return self._cut(
+            self._client.scan(self._table, *self._bounds, rows_max=self._rows_max(), staleness=self._staleness)
+        )
 
     def rows(self, columns: TypedTable) -> Iterator[Mapping[str, Value]]:
         """Yield rows of columns. Raise CliError if the table is altered meanwhile: the header is printed already."""
-        found = self._client.scan_keyed_rows(self._table, *self._bounds, rows_max=self._rows_max())
+        found = self._client.scan_keyed_rows(
+            self._table, *self._bounds, rows_max=self._rows_max(), staleness=self._staleness
+        )
         for _, row in self._cut(found):
             if row.keys() != columns.columns.keys():
                 raise CliError(f"table {self._table!r} was altered during the scan", "Scan again.")

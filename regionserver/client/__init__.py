@@ -5,6 +5,12 @@
         client.get("packages", "python3")
         for key, value in client.scan("packages", "python3", "python4"): ...
 
+A read that may miss the last writes is answered by any member of a tablet:
+
+        staleness = Staleness(bound_ms=5000)
+        client.get("packages", "python3", staleness=staleness)
+        print(staleness.age_ms)
+
 A table with columns has rows of columns (docs/rows.md):
 
         client.put_row("sales", {"id": 5, "amount": 2.5})
@@ -42,6 +48,7 @@ from regionserver.client.errors import (
     WrongRow,
 )
 from regionserver.client.locator import RegionLocator
+from regionserver.client.tablets.stale import Staleness
 
 __all__ = [
     "AsyncRegionClient",
@@ -55,6 +62,7 @@ __all__ = [
     "Refused",
     "RegionClient",
     "RegionLocator",
+    "Staleness",
     "TableDisabled",
     "Unavailable",
     "WrongArgument",

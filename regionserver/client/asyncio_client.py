@@ -26,6 +26,7 @@ from regions.records.rows.values import Value
 from regions.records.znodes import DEFAULT_ROOT
 from regionserver.client.client import TIMEOUT_S, Change, RegionClient, connect
 from regionserver.client.rows import Key, Row
+from regionserver.client.tablets.stale import Staleness
 from regionserver.request_gate import Place
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -46,9 +47,11 @@ class AsyncRegionClient:
         self.blocking = client
         self._threads = threads
 
-    async def get(self, table: str, key: str, *, timeout_s: float | None = None) -> bytes | None:
+    async def get(
+        self, table: str, key: str, *, timeout_s: float | None = None, staleness: Staleness | None = None
+    ) -> bytes | None:
         """Return the value at `key`, or None."""
-        return await self._run(self.blocking.get, table, key, timeout_s=timeout_s)
+        return await self._run(self.blocking.get, table, key, timeout_s=timeout_s, staleness=staleness)
 
     async def put(self, table: str, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
         """Put `value` at `key`; durable on return."""

@@ -31,6 +31,7 @@ from regionserver.client.rows import Key, Row, RowCalls, check_change, check_key
 from regionserver.client.shared import ATTEMPT_TIMEOUT_S, SharedCalls
 from regionserver.client.store import StoreReader, StoreSilentError
 from regionserver.client.tablets.calls import TabletCalls
+from regionserver.client.tablets.stale import Staleness
 from regionserver.kv.messages import (
     KEYS_MAX,
     NO_SCHEMA,
@@ -121,9 +122,11 @@ class RegionClient:
         """Put many rows and return their number. As `write`."""
         return self._rows.write(table, rows, timeout_s)
 
-    def get_row(self, table: str, key: Key, *, timeout_s: float | None = None) -> dict[str, Value] | None:
+    def get_row(
+        self, table: str, key: Key, *, timeout_s: float | None = None, staleness: Staleness | None = None
+    ) -> dict[str, Value] | None:
         """Return the row with these key columns, or None. A key of one column may be its value alone."""
-        return self._rows.get(table, key, timeout_s)
+        return self._rows.get(table, key, timeout_s, staleness)
 
     def delete_row(self, table: str, key: Key, *, timeout_s: float | None = None) -> None:
         """Delete the row with these key columns, which need not exist; durable on return."""
@@ -145,20 +148,33 @@ class RegionClient:
         return self._rows.scan(table, start, end, rows_max, timeout_s)
 
     def scan_keyed_rows(
-        self, table: str, start: str = "", end: str = "", *, rows_max: int | None = None, timeout_s: float | None = None
+        self,
+        table: str,
+        start: str = "",
+        end: str = "",
+        *,
+        rows_max: int | None = None,
+        timeout_s: float | None = None,
+        staleness: Staleness | None = None,
     ) -> Iterator[tuple[str, dict[str, Value]]]:
         """Yield keys and rows of a range of keys, given as texts (`regions.records.rows.keys`). As `scan`."""
-        return self._rows.scan_keys(table, start, end, rows_max, timeout_s)
+        return self._rows.scan_keys(table, start, end, rows_max, timeout_s, staleness)
 
     # --- keys and bytes ---
 
-    def get(self, table: str, key: str, *, timeout_s: float | None = None) -> bytes | None:
-        """Return the value at `key`, or None."""
+    def get(
+        self, table: str, key: str, *, timeout_s: float | None = None, staleness: Staleness | None = None
+    ) -> bytes | None:
+        """Return the value at `key`, or None.
+
+        Without `staleness` the value is the latest. With it any member of a tablet may answer that can prove that its
+        rows are so recent; the leader answers if none can.
+        """
         check_key(table, key)
         tablets = self._tablet_table(table, timeout_s)
         if tablets is not None:
             placed = partitioning.place(key, tablets.hash_buckets)
-            return self._tablets.values(table, [placed], self._wait_s(timeout_s))[0]
+            return self._tablets.values(table, [placed], self._wait_s(timeout_s), staleness)[0]
 
         def ask(place: Place, region: RegionRecord, _attempt: int) -> KvRead:
             return KvRead(place, [partitioning.place(key, region.hash_buckets)])
@@ -263,12 +279,19 @@ class RegionClient:
         return count
 
     def scan(
-        self, table: str, start: str = "", end: str = "", *, rows_max: int | None = None, timeout_s: float | None = None
+        self,
+        table: str,
+        start: str = "",
+        end: str = "",
+        *,
+        rows_max: int | None = None,
+        timeout_s: float | None = None,
+        staleness: Staleness | None = None,
     ) -> Iterator[tuple[str, bytes]]:
         """Yield rows of `[start, end)` by key, at most `rows_max`; "" means no bound. `timeout_s` limits each page.
 
         A page is a consistent snapshot, the whole scan is not. In a table with hash buckets, every bucket is scanned
-        and the results are merged.
+        and the results are merged. `staleness`: as in `get`, for each page.
         """
         check_key(table, start)
         check_key(table, end)
@@ -276,24 +299,30 @@ class RegionClient:
             known = self.locator.table(table, until_s=self._until_s(timeout_s))
         buckets = 0 if known is None else known.hash_buckets
         if not buckets:
-            yield from self._scan(table, start, end, rows_max, timeout_s)
+            yield from self._scan(table, start, end, rows_max, timeout_s, staleness)
             return
         parts = [
-            self._scan(table, *partitioning.bounds(start, end, bucket), rows_max, timeout_s)
+            self._scan(table, *partitioning.bounds(start, end, bucket), rows_max, timeout_s, staleness)
             for bucket in range(buckets)
         ]
         keyed = [((partitioning.unplace(key, buckets), value) for key, value in part) for part in parts]
         yield from itertools.islice(heapq.merge(*keyed, key=operator.itemgetter(0)), rows_max)
 
     def _scan(
-        self, table: str, start: str, end: str, rows_max: int | None, timeout_s: float | None
+        self,
+        table: str,
+        start: str,
+        end: str,
+        rows_max: int | None,
+        timeout_s: float | None,
+        staleness: Staleness | None,
     ) -> Iterator[tuple[str, bytes]]:
         """Yield rows of a range of placed keys, with their placed keys."""
         left = rows_max
         at = start
         while left is None or left > 0:
             page = PAGE_ROWS_MAX if left is None else min(left, PAGE_ROWS_MAX)
-            rows, at = self._page(table, at, end, page, timeout_s)
+            rows, at = self._page(table, at, end, page, timeout_s, staleness)
             for row in rows:
                 yield row.key, row.value
             if left is not None:
@@ -301,7 +330,9 @@ class RegionClient:
             if not at or (end and at >= end):
                 return
 
-    def _page(self, table: str, at: str, end: str, rows_max: int, timeout_s: float | None) -> tuple[list[KvRow], str]:
+    def _page(
+        self, table: str, at: str, end: str, rows_max: int, timeout_s: float | None, staleness: Staleness | None
+    ) -> tuple[list[KvRow], str]:
         """Return rows from `at` on, of one region, and the key at which to go on ("" after the last row)."""
         following = ""
 
@@ -312,7 +343,7 @@ class RegionClient:
 
         wait_s = self._wait_s(timeout_s)
         if self._tablet_table(table, timeout_s) is not None:
-            page, following = self._tablets.page(table, at, end, rows_max, wait_s)
+            page, following = self._tablets.page(table, at, end, rows_max, wait_s, staleness)
             return page.rows, page.next_key or following
         found = self._shared.call(
             table, at, lambda until_s: self.locator.region_at(table, at, until_s=until_s), ask, KvRows, wait_s

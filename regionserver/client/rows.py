@@ -27,6 +27,7 @@ from regions.records.znodes import CorruptZnode
 from regionserver.client.errors import Refused, Unavailable, WrongArgument, WrongRow, require_table, store_errors
 from regionserver.client.locator import RegionLocator
 from regionserver.client.store import StoreSilentError
+from regionserver.client.tablets.stale import Staleness
 from regionserver.kv.messages import KEY_BYTES_MAX, SCHEMA_CHANGED, VALUE_BYTES_MAX, KvChange
 
 T = TypeVar("T")
@@ -46,14 +47,23 @@ class ByteCalls(Protocol):
 
     locator: RegionLocator
 
-    def get(self, table: str, key: str, *, timeout_s: float | None = None) -> bytes | None: ...
+    def get(
+        self, table: str, key: str, *, timeout_s: float | None = None, staleness: Staleness | None = None
+    ) -> bytes | None: ...
     def delete(self, table: str, key: str, *, timeout_s: float | None = None) -> None: ...
     def write(
         self, table: str, changes: Iterable[KvChange], *, timeout_s: float | None = None, schema_version: int
     ) -> int: ...
     def add(self, table: str, key: str, value: bytes, *, timeout_s: float | None, schema_version: int) -> bool: ...
     def scan(
-        self, table: str, start: str = "", end: str = "", *, rows_max: int | None = None, timeout_s: float | None = None
+        self,
+        table: str,
+        start: str = "",
+        end: str = "",
+        *,
+        rows_max: int | None = None,
+        timeout_s: float | None = None,
+        staleness: Staleness | None = None,
     ) -> Iterator[tuple[str, bytes]]: ...
 
 
@@ -98,12 +108,14 @@ class RowCalls:
 
         return self._follow(table, timeout_s, attempt)
 
-    def get(self, table: str, key: Key, timeout_s: float | None) -> dict[str, Value] | None:
+    def get(
+        self, table: str, key: Key, timeout_s: float | None, staleness: Staleness | None = None
+    ) -> dict[str, Value] | None:
         """Return the row with that key, or None."""
 
         def attempt(typed: TypedTable) -> dict[str, Value] | None:
             text = _key(typed, key)
-            value = self._calls.get(table, text, timeout_s=timeout_s)
+            value = self._calls.get(table, text, timeout_s=timeout_s, staleness=staleness)
             return None if value is None else typed.decode(text, value)
 
         return self._follow(table, timeout_s, attempt)
@@ -122,11 +134,18 @@ class RowCalls:
             yield row
 
     def scan_keys(
-        self, table: str, start: str, end: str, rows_max: int | None, timeout_s: float | None
+        self,
+        table: str,
+        start: str,
+        end: str,
+        rows_max: int | None,
+        timeout_s: float | None,
+        staleness: Staleness | None = None,
     ) -> Iterator[tuple[str, dict[str, Value]]]:
         """Yield keys and rows of a range of keys' texts."""
         self.columns(table, timeout_s)
-        for key, value in self._calls.scan(table, start, end, rows_max=rows_max, timeout_s=timeout_s):
+        found = self._calls.scan(table, start, end, rows_max=rows_max, timeout_s=timeout_s, staleness=staleness)
+        for key, value in found:
             yield key, self._decoded(table, key, value, timeout_s)
 
     def _decoded(self, table: str, key: str, value: bytes, timeout_s: float | None) -> dict[str, Value]:

@@ -126,10 +126,20 @@ class HostedTablets:
         return self._host.propose(tablet, command)
 
     def read(
-        self, tablet: str, read: Callable[[RowSnapshot], Any], *, at_least: int = 0, keys: int = 0
+        self,
+        tablet: str,
+        read: Callable[[RowSnapshot], Any],
+        *,
+        at_least: int = 0,
+        max_stale_ms: int = 0,
+        keys: int = 0,
     ) -> Deferred[TabletAnswer]:
         """Read from a snapshot."""
-        return self._host.read(tablet, read, at_least=at_least, keys=keys)
+        return self._host.read(tablet, read, at_least=at_least, max_stale_ms=max_stale_ms, keys=keys)
+
+    def age_ms(self, answer: TabletAnswer) -> int:
+        """Return how old the rows of a stale read's answer may be by now."""
+        return self._host.age_ms(answer)
 
     def leader_of(self, tablet: str) -> tuple[int, int, str]:
         """Return the term, and the number and server of the leader in that term."""

@@ -49,6 +49,9 @@ WHO_LEADS_MAX: Final = 1000
 #: Longest id of a tablet; ids assigned by the master have 20 to 40 characters.
 TABLET_BYTES_MAX: Final = 128
 
+#: Longest bound of a stale read: a year.
+STALE_MS_MAX: Final = 366 * 86_400_000
+
 #: Leadership ended before the entry was applied. The write may be applied, now or later: repeat the same write.
 OUTCOME_UNKNOWN: Final = "outcome_unknown"
 #: The server has no replica of the tablet; nothing was done.
@@ -60,19 +63,22 @@ REPLICA_FAILED: Final = "replica_failed"
 class TabletRead(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Read the values of some keys in one snapshot. Reply: TabletValues or LeaderElsewhere.
 
-    `at_least` 0: the leader answers from the latest rows. Otherwise any member answers whose rows include the entry
-    with this index.
+    Without `at_least` and `max_stale_ms` the leader answers from the latest rows. With `at_least`, any member answers
+    whose rows include the entry with this index. With `max_stale_ms`, any member answers that can prove that its rows
+    have every write that was acknowledged so long before the request arrived; another member replies LeaderElsewhere.
+    An older server ignores the bound and answers as a leader does.
     """
 
     tablet: str
     keys: list[str]
     at_least: int = 0
+    max_stale_ms: int = 0
 
 
 class TabletScan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Read one page of `[start, end)` in the order of the keys; "" means no bound.
 
-    `at_least`: as in TabletRead. Reply: TabletPage or LeaderElsewhere.
+    `at_least`, `max_stale_ms`: as in TabletRead. Reply: TabletPage or LeaderElsewhere.
     """
 
     tablet: str
@@ -80,6 +86,7 @@ class TabletScan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     end: str = ""
     rows_max: int = PAGE_ROWS_MAX
     at_least: int = 0
+    max_stale_ms: int = 0
 
 
 class TabletSnapshot(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -141,7 +148,7 @@ class KnownLeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LeaderElsewhere(msgspec.Struct, frozen=True, tag=True):
-    """Nothing was done: this server does not lead the tablet."""
+    """Nothing was done: this server does not lead the tablet, and cannot prove the age that a stale read wants."""
 
     view: KnownLeader
     time_ms: int
@@ -154,24 +161,30 @@ class Leaders(msgspec.Struct, frozen=True, tag=True):
     time_ms: int
 
 
-class TabletValues(msgspec.Struct, frozen=True, tag=True):
+class TabletValues(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Values in the order of the keys, None for missing keys; fewer values than keys if they exceed a page.
 
-    The rows include every entry up to `index`.
+    The rows include every entry up to `index`. `age_ms`: the reply to a stale read has every write that was
+    acknowledged so long before the reply was sent; None if the rows were the latest.
     """
 
     values: list[bytes | None]
     index: int
     time_ms: int
+    age_ms: int | None = None
 
 
-class TabletPage(msgspec.Struct, frozen=True, tag=True):
-    """One page of a scan. The next page begins at `next_key`; "" after the last page of the tablet or range."""
+class TabletPage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """One page of a scan. The next page begins at `next_key`; "" after the last page of the tablet or range.
+
+    `age_ms`: as in TabletValues.
+    """
 
     rows: list[KvRow]
     next_key: str
     index: int
     time_ms: int
+    age_ms: int | None = None
 
 
 class TabletWritten(msgspec.Struct, frozen=True, tag=True):
@@ -215,7 +228,7 @@ def check_request(request: TabletRead | TabletScan | TabletWrite, tablet: KeyRan
     elif isinstance(request, TabletRead):
         if not 1 <= len(request.keys) <= KEYS_MAX:
             raise RpcError(Code.BAD_REQUEST, f"a read names 1 to {KEYS_MAX} keys, not {len(request.keys)}")
-        _check_index(request.at_least)
+        _check_bounds(request)
         _check_keys(request.tablet, request.keys, tablet)
     else:
         try:
@@ -230,12 +243,17 @@ def _check_scan(request: TabletScan) -> None:
         raise RpcError(Code.BAD_REQUEST, f"a page has 1 to {PAGE_ROWS_MAX} rows, not {request.rows_max}")
     for bound in filter(None, (request.start, request.end)):
         check_key(bound)
-    _check_index(request.at_least)
+    _check_bounds(request)
 
 
-def _check_index(index: int) -> None:
-    if index < 0:
-        raise RpcError(Code.BAD_REQUEST, f"at_least is the index of an entry, not {index}")
+def _check_bounds(request: TabletRead | TabletScan) -> None:
+    at_least, max_stale_ms = request.at_least, request.max_stale_ms
+    if at_least < 0:
+        raise RpcError(Code.BAD_REQUEST, f"at_least is the index of an entry, not {at_least}")
+    if not 0 <= max_stale_ms <= STALE_MS_MAX:
+        raise RpcError(Code.BAD_REQUEST, f"max_stale_ms is at most {STALE_MS_MAX}, not {max_stale_ms}")
+    if at_least and max_stale_ms:
+        raise RpcError(Code.BAD_REQUEST, "a read names at_least or max_stale_ms, not both")
 
 
 def _check_keys(name: str, keys: Iterable[str], tablet: KeyRange) -> None:

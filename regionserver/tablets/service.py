@@ -84,12 +84,23 @@ class TabletGroups(Protocol):
         ...
 
     def read(
-        self, tablet: str, read: Callable[[RowSnapshot], Any], *, at_least: int = 0, keys: int = 0
+        self,
+        tablet: str,
+        read: Callable[[RowSnapshot], Any],
+        *,
+        at_least: int = 0,
+        max_stale_ms: int = 0,
+        keys: int = 0,
     ) -> Deferred[TabletAnswer]:
         """Answer with what `read` returns for the rows, which hold every entry up to the answer's index.
 
-        `keys` is how many rows `read` looks up; 0 if that is not known.
+        `at_least` and `max_stale_ms` are as in TabletRead. `keys` is how many rows `read` looks up; 0 if that is not
+        known.
         """
+        ...
+
+    def age_ms(self, answer: TabletAnswer) -> int:
+        """Return how old the rows of a stale read's answer may be by now."""
         ...
 
     def leader_of(self, tablet: str) -> tuple[int, int, str]:
@@ -169,7 +180,9 @@ class TabletService:
             written: Deferred[msgspec.Struct] = proposed.addCallback(self._written, groups)
             return written
         keys = len(request.keys) if isinstance(request, TabletRead) else 0
-        asked = groups.read(tablet, _reader(request), at_least=request.at_least, keys=keys)
+        asked = groups.read(
+            tablet, _reader(request), at_least=request.at_least, max_stale_ms=request.max_stale_ms, keys=keys
+        )
         read: Deferred[msgspec.Struct] = asked.addCallback(self._was_read, groups, request)
         return read
 
@@ -179,13 +192,16 @@ class TabletService:
         return self._turned_back(answer, groups)
 
     def _was_read(self, answer: TabletAnswer, groups: TabletGroups, request: TabletRead | TabletScan) -> msgspec.Struct:
+        if answer.fate is Fate.TOO_STALE and request.max_stale_ms:
+            return self._elsewhere(answer, groups, TOO_STALE)
         if answer.fate is not Fate.DONE:
             return self._turned_back(answer, groups)
         time_ms = groups.time_ms(answer.tablet)
+        age_ms = groups.age_ms(answer) if request.max_stale_ms else None
         if isinstance(request, TabletRead):
-            return TabletValues(answer.value, answer.index, time_ms)
+            return TabletValues(answer.value, answer.index, time_ms, age_ms)
         rows, next_key = answer.value
-        return TabletPage(rows, next_key, answer.index, time_ms)
+        return TabletPage(rows, next_key, answer.index, time_ms, age_ms)
 
     def _read_held(self, request: TabletSnapshot, groups: TabletGroups) -> Deferred[msgspec.Struct] | msgspec.Struct:
         """Read one page of a held snapshot, or end the snapshot. Raise RpcError."""
@@ -207,10 +223,13 @@ class TabletService:
         page: Deferred[msgspec.Struct] = asked.addCallback(was_read)
         return page
 
+    def _elsewhere(self, answer: TabletAnswer, groups: TabletGroups, why: str) -> LeaderElsewhere:
+        self._metrics.refused.labels(why).inc()
+        return LeaderElsewhere(self._view(groups, answer.tablet), groups.time_ms(answer.tablet))
+
     def _turned_back(self, answer: TabletAnswer, groups: TabletGroups) -> LeaderElsewhere:
         if answer.fate is Fate.NOT_LEADER:
-            self._metrics.refused.labels("not_leader").inc()
-            return LeaderElsewhere(self._view(groups, answer.tablet), groups.time_ms(answer.tablet))
+            return self._elsewhere(answer, groups, "not_leader")
         raise refusal(answer.fate, answer.tablet)
 
     def _view(self, groups: TabletGroups, tablet: str) -> KnownLeader:

@@ -8,6 +8,7 @@ cast, and a number that lost its memory serves nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -69,6 +70,9 @@ class TabletChecker:
         #: Key -> (number of the write or 0, the operation as its client saw it).
         self.history: dict[str, list[tuple[int, KeyOperation]]] = {}
         self.reads = 0
+        #: Times at which the highest index that is committed anywhere rose, and these indexes.
+        self._commit_times: list[int] = []
+        self._commits: list[int] = []
         #: Number -> term and vote as they were last seen on the disk.
         self.promised: dict[int, HardState] = {}
         #: Every vote that was cast: (number, term, vote).
@@ -82,6 +86,14 @@ class TabletChecker:
         if ready.hard_state is not None and ready.hard_state.vote:
             self.cast.add((number, ready.hard_state.term, ready.hard_state.vote))
         self.raft.on_ready(self.members[number], ready, self.members)
+        if self.raft.commit > self.committed_at(self.now()):
+            self._commit_times.append(self.now())
+            self._commits.append(self.raft.commit)
+
+    def committed_at(self, time: int) -> int:
+        """Return the highest index that was committed anywhere at a time, 0 before the first one."""
+        place = bisect_right(self._commit_times, time)
+        return self._commits[place - 1] if place else 0
 
     def on_found(self, server: str, replica: TabletReplica) -> None:
         """Handle what a start finds of a tablet on a server."""

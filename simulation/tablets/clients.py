@@ -26,6 +26,9 @@ from simulation.tablets.world import World
 KEYS: Final = ("a", "b")
 #: Time after which an unanswered attempt is repeated at another server.
 TIMEOUTS_US: Final = (120_000, 300_000, 800_000)
+#: Clients of every fifth seed send stale reads too, with these bounds: shorter than most faults, and longer than some.
+STALE_SEEDS: Final = 5
+STALE_MS: Final = (50, 200, 1000)
 #: The tablet's time when a write began, as clients send it. Results are kept for ten minutes, longer than any history.
 BEGAN_MS: Final = 1
 
@@ -76,6 +79,8 @@ class SimClient:
         #: The operation in progress; None between operations.
         self.access: Access | None = None
         self.is_at_least = False
+        #: The bound of a stale read, 0 for another read.
+        self.stale_ms = 0
         self.key = ""
         self.value: bytes | None = None
         self.expected: bytes | None = None
@@ -100,6 +105,7 @@ class SimClient:
         self.value = b"%s.%d" % (self.name.encode(), self.number)
         self.expected = None
         self.is_at_least = False
+        self.stale_ms = 0
         unit = chance.unit()
         if unit < 0.4:
             self.access = Access.WRITE
@@ -111,6 +117,9 @@ class SimClient:
         else:
             self.access = Access.READ
             self.is_at_least = unit > 0.9 and self.wrote_index > 0
+            is_stale = self.world.seed % STALE_SEEDS == 0 or self.world.bug.favours_stale_reads
+            if is_stale and not self.is_at_least:
+                self.stale_ms = chance.pick(STALE_MS)
         self.invoked = self.world.now
         self.send()
 
@@ -119,7 +128,10 @@ class SimClient:
         world = self.world
         chance = world.chance
         self.attempts += 1
-        if self.is_at_least:
+        if self.stale_ms and self.attempts == 1:
+            # All clients of a tablet read at the same member, so that one proof serves several reads.
+            self.target = self.members[-1]
+        elif self.is_at_least or self.stale_ms:
             self.target = chance.pick(self.members)
         request = SimRequest(self, self.number, self.attempts, self.key)
         world.at(world.now + 100 + chance.below(2000), self._arrive, self.target, request)
@@ -153,6 +165,9 @@ class SimClient:
             if self.is_at_least:
                 request.floor = self.wrote_index
                 turn.read_at_least(self.tablet, number, self.wrote_index)
+            elif self.stale_ms:
+                request.floor = self.check.committed_at(world.now - 1000 * self.stale_ms)
+                turn.read_stale(self.tablet, number, self.stale_ms, world.now // 1000)
             else:
                 request.floor = self.check.raft.commit
                 turn.read(self.tablet, number)
@@ -249,7 +264,7 @@ class SimClient:
         """End the operation. None: its outcome is unknown."""
         access, self.access = self.access, None
         assert access is not None, f"{self.name} has nothing under way"
-        if not (access is Access.READ and self.is_at_least):
+        if not (access is Access.READ and (self.is_at_least or self.stale_ms)):
             answered = None if succeeded is None else self.world.now
             self.check.on_operation(
                 self.key,
@@ -260,7 +275,7 @@ class SimClient:
             )
         if succeeded:
             self.seen[self.key] = self.value
-            self.world.counts[access.name.lower()] += 1
+            self.world.counts["stale_read" if self.stale_ms else access.name.lower()] += 1
         elif succeeded is False:
             # The row has another value than expected; a read will show it.
             self.world.counts["cas_refused"] += 1

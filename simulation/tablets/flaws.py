@@ -14,6 +14,8 @@ class Flaws:
 
     #: Names of the faults that reveal the bug soonest; empty for any.
     favours: tuple[str, ...] = ()
+    #: Stale reads reveal the bug: the clients of every seed send them.
+    favours_stale_reads = False
     core_class: type[RaftCore] = RaftCore
     heartbeat_ticks = HEARTBEAT_TICKS
     # replicas and their numbers

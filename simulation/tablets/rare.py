@@ -43,6 +43,7 @@ TABLETS_MET: Final = (
     ),
     *("refused_deleted", "refused_does_not_exist", "refused_failed", "refused_invalid_term"),
     # clients and steady points
+    "stale_read",
     *("answer_lost", "client_gave_up", "floor_moved", "late_copy", "quick_restart_seen", "steady"),
     # changes of members
     *("change_leads", "change_stale_config", "changed", "deleted", "healed", "promoted", "removed", "tombstone_vote"),

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.threads import blockingCallFromThread
@@ -94,6 +95,8 @@ class FakeServer:
         #: Number of next requests that are carried out and answered by breaking the connection.
         self.resets = 0
         self.asked: Counter[str] = Counter()
+        #: Age of the rows of this server, which it can prove for stale reads.
+        self.age_ms: int | None = None
         #: Latest schema version of a write to each tablet.
         self.schemas: dict[str, int] = {}
         self._cluster = cluster
@@ -202,15 +205,23 @@ class FakeTablets:
         if tablet is None:
             raise RpcError("no_replica", f"no replica of {request.tablet}")
         check_request(request, tablet.record)
-        if tablet.leader != server.uuid:
+        age_ms = self._age_of(server, request)
+        if tablet.leader != server.uuid and age_ms is None:
             return LeaderElsewhere(self.view(tablet), self.time_ms)
         if isinstance(request, TabletRead):
-            return TabletValues([tablet.rows.get(key) for key in request.keys], tablet.index, self.time_ms)
+            values = [tablet.rows.get(key) for key in request.keys]
+            return TabletValues(values, tablet.index, self.time_ms, age_ms)
         if isinstance(request, TabletScan):
-            return self._page(tablet, request)
+            return msgspec.structs.replace(self._page(tablet, request), age_ms=age_ms)
         known = server.schemas.get(request.tablet, NO_SCHEMA)
         server.schemas[request.tablet] = check_schema(request.schema_version, known)
         return TabletWritten(tablet.write(request, self.time_ms), self.time_ms)
+
+    @staticmethod
+    def _age_of(server: FakeServer, request: Any) -> int | None:
+        """Return the age that a server can prove to a stale read, None if it cannot, and for other requests."""
+        bound_ms = request.max_stale_ms if isinstance(request, TabletRead | TabletScan) else 0
+        return server.age_ms if server.age_ms is not None and server.age_ms <= bound_ms else None
 
     def _page(self, tablet: FakeTablet, request: TabletScan) -> TabletPage:
         keys = sorted(key for key in tablet.rows if key >= request.start and (not request.end or key < request.end))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from kazoo.exceptions import KazooException
 
@@ -20,6 +20,7 @@ from regionserver.client.store import StoreSilentError
 from regionserver.client.tablets.context import TabletContext
 from regionserver.client.tablets.numbers import WriteName
 from regionserver.client.tablets.region_call import CallPurpose, R, RegionCall, RelocateError
+from regionserver.client.tablets.stale import StaleCall, Staleness
 from regionserver.kv.messages import NO_SCHEMA, REGION_FULL
 from regionserver.tablets.commands import TABLET_FULL, Operation, WriteOutcome
 from regionserver.tablets.messages import (
@@ -38,6 +39,9 @@ PAUSE_MAX_S: Final = 0.2
 ADDRESS_S: Final = 0.2
 
 
+P = TypeVar("P", TabletValues, TabletPage)
+
+
 class TabletCalls:
     """Calls to tablets, for any thread. Methods raise DataError; keys of requests are placed keys."""
 
@@ -49,21 +53,25 @@ class TabletCalls:
         """Close the idle connections."""
         self._context.pool.close()
 
-    def values(self, table: str, placed: list[str], wait_s: float) -> list[bytes | None]:
+    def values(
+        self, table: str, placed: list[str], wait_s: float, staleness: Staleness | None = None
+    ) -> list[bytes | None]:
         """Return the values of keys of one region, or of the first of them that fill a page."""
 
-        def ask(tablet: str, _name: WriteName | None) -> TabletRead:
-            return TabletRead(tablet, placed)
+        def ask(tablet: str, stale_ms: int) -> TabletRead:
+            return TabletRead(tablet, placed, max_stale_ms=stale_ms)
 
-        return self._call(table, placed[0], ask, TabletValues, wait_s)[0].values
+        return self._read(table, placed[0], ask, TabletValues, wait_s, staleness)[0].values
 
-    def page(self, table: str, at: str, end: str, rows_max: int, wait_s: float) -> tuple[TabletPage, str]:
+    def page(
+        self, table: str, at: str, end: str, rows_max: int, wait_s: float, staleness: Staleness | None = None
+    ) -> tuple[TabletPage, str]:
         """Return one page of the region that holds `at`, and the start key of the next region ("" after the last)."""
 
-        def ask(tablet: str, _name: WriteName | None) -> TabletScan:
-            return TabletScan(tablet, at, end, rows_max)
+        def ask(tablet: str, stale_ms: int) -> TabletScan:
+            return TabletScan(tablet, at, end, rows_max, max_stale_ms=stale_ms)
 
-        found, region = self._call(table, at, ask, TabletPage, wait_s)
+        found, region = self._read(table, at, ask, TabletPage, wait_s, staleness)
         return found, region.end_key
 
     def write(
@@ -89,6 +97,40 @@ class TabletCalls:
         return outcome
 
     # --- inside ---
+
+    def _read(
+        self,
+        table: str,
+        placed: str,
+        ask: Callable[[str, int], TabletRead | TabletScan],
+        expect: type[P],
+        wait_s: float,
+        staleness: Staleness | None,
+    ) -> tuple[P, RegionRecord]:
+        """Return the reply of a member whose rows are recent enough, or of the leader; and the tablet's record.
+
+        `ask` makes the request for a tablet and a bound, 0: the latest rows.
+        """
+        if staleness is not None:
+            began_s = time.monotonic()
+            bound_ms = staleness.bound_ms
+            stale = CallPurpose(
+                table, placed, lambda tablet, _: ask(tablet, bound_ms), expect, wait_s, began_s + wait_s
+            )
+            self._context.used(table)
+            region = self._region(stale)
+            asked_s = time.monotonic()
+            found = StaleCall(self._context, region, stale).run()
+            if found is not None:
+                # The reply is as old as it says, and has been on its way for a part of this call.
+                staleness.note((found.age_ms or 0) + _ms_since(asked_s))
+                return found, region
+            wait_s = max(0.0, wait_s - (time.monotonic() - began_s))
+        asked_s = time.monotonic()
+        reply = self._call(table, placed, lambda tablet, _: ask(tablet, 0), expect, wait_s)
+        if staleness is not None:
+            staleness.note(_ms_since(asked_s))
+        return reply
 
     def _call(
         self,
@@ -148,3 +190,8 @@ class TabletCalls:
         elif unknown and hints.is_first_use(region.region_id):
             with contextlib.suppress(StoreSilentError, KazooException):
                 self._context.read_addresses(unknown, min(until_s, time.monotonic() + ADDRESS_S))
+
+
+def _ms_since(began_s: float) -> int:
+    """Return the milliseconds since a time, rounded up."""
+    return int(1000 * (time.monotonic() - began_s)) + 1

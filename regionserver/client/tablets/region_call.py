@@ -34,7 +34,7 @@ READ_AGAIN_S: Final = 1.0
 
 Reply = TabletValues | TabletPage | TabletWritten
 #: Replies to a request, by the reply that it wants. Made once: each call needs one of these unions.
-_REPLIES: Final[dict[type[Reply], Any]] = {
+REPLIES: Final[dict[type[Reply], Any]] = {
     expect: expect | LeaderElsewhere for expect in (TabletValues, TabletPage, TabletWritten)
 }
 R = TypeVar("R", TabletValues, TabletPage, TabletWritten)
@@ -122,7 +122,7 @@ class RegionCall(Generic[R]):
                 if self._is_write:
                     self._name = self._context.hints.begin(self._tablet, self._context.clock())
                 self._request = self._purpose.ask(self._tablet, self._name)
-            self._exchange.start(sent, address, self._request, _REPLIES[self._purpose.expect])
+            self._exchange.start(sent, address, self._request, REPLIES[self._purpose.expect])
 
     def _also_led(self) -> list[str]:
         """Return the other tablets that the suspect leader of this one led: the question asks for them as well."""

@@ -57,6 +57,7 @@ from regionserver.tablets.host.requests import (
     InFlight,
     Reads,
     ReadyRead,
+    StaleRead,
     TabletAnswer,
 )
 
@@ -287,11 +288,20 @@ class Group:
         else:
             self.reads.wait_for(request, index, now)
 
+    def read_stale(self, read: StaleRead) -> None:
+        """Begin a read that may miss the last writes. Any replica serves it that can prove the age of its rows."""
+        if self.reads.waiting >= TABLET_READS_MAX:
+            self._answer(read.request, Fate.BUSY)
+        elif self.core.leader or self.reads.proves(read.bound_ms, read.now_ms):
+            self.reads.add_stale(read)
+        else:
+            self._answer(read.request, Fate.TOO_STALE)
+
     def tick(self, now: int) -> bool:
         """Let a tick pass. Return True if `collect` has to hand out something. Runs for each tablet at each tick."""
         core = self.core
         core.tick()
-        if self.reads.at_least:
+        if self.reads.at_least or self.reads.questions:
             for request in self.reads.take_late(now):
                 self._answer(request, Fate.TOO_STALE)
         if self._committed and (now + self.replica.slot) % APPLY_TICKS == 0:
@@ -426,7 +436,7 @@ class Group:
     def has_output(self) -> bool:
         """Return True if `collect` would return anything."""
         return (
-            bool(self.reads.fresh)
+            bool(self.reads.fresh or self.reads.unproved)
             or self.core.has_ready()
             or self._can_begin_round()
             or bool(self._out.answers)
@@ -439,6 +449,8 @@ class Group:
             core = self.core
             if self.reads.fresh and core.leadership is not None:
                 core.read_index(self.reads.begin_round())
+            if self.reads.unproved and core.leader:
+                core.read_index(self.reads.begin_question())
             while core.has_ready():
                 self._take(core.ready())
             if (config := self._config_to_note()) is not None:
@@ -447,7 +459,8 @@ class Group:
             if self._can_begin_round():
                 self._begin_round()
             for request in self.reads.take_ready(self.applied_index) if self.reads.waiting else ():
-                self._out.reads.append(ReadyRead(self.replica.tablet, request, self.applied_index))
+                as_of_ms = self.reads.as_of_ms
+                self._out.reads.append(ReadyRead(self.replica.tablet, request, self.applied_index, as_of_ms))
         out, self._out = self._out, GroupOutput()
         return out
 

@@ -18,6 +18,12 @@ SERVER_BYTES_MAX: Final = 256 << 20
 TABLET_READS_MAX: Final = 10_000
 #: Ticks that a read with `at_least` waits for its index: two election timeouts, as in the core's settings.
 AT_LEAST_TICKS: Final = 40
+#: Ticks that a stale read waits for the leader's answer: 500 ms. Its client asks another member meanwhile.
+QUESTION_TICKS: Final = 10
+
+
+#: In place of a time: nothing proves how old the rows are.
+UNPROVED: Final = -1
 
 
 class Fate(enum.Enum):
@@ -29,7 +35,7 @@ class Fate(enum.Enum):
     BUSY = enum.auto()  #: nothing was done; too many requests wait, retry later
     DISK_FULL = enum.auto()  #: nothing was done; the disk of this server is full
     TOO_LARGE = enum.auto()  #: nothing was done; the payload is too large for any log
-    TOO_STALE = enum.auto()  #: the replica has not applied the index that the read names; ask the leader
+    TOO_STALE = enum.auto()  #: the replica lacks the index that the read names, or the proof of its age; ask the leader
     FAILED = enum.auto()  #: this replica does not run; try another one
     DOES_NOT_EXIST = enum.auto()  #: this server has no replica of the tablet
     REFUSED = enum.auto()  #: a change of members was rejected; `TabletAnswer.value` is the answer
@@ -59,15 +65,33 @@ class TabletAnswer:
         #: The leading member and its server; 0 and "" if unknown.
         self.leader: int = leader
         self.leader_server: str = leader_server
+        #: See `ReadyRead.as_of_ms`.
+        self.as_of_ms: int = UNPROVED
 
 
 class ReadyRead:
     """A read that the rows can answer now or later: they hold every entry up to `index`."""
 
-    def __init__(self, tablet: str, request: int, index: int) -> None:
+    def __init__(self, tablet: str, request: int, index: int, as_of_ms: int) -> None:
         self.tablet: str = tablet
         self.request: int = request
         self.index: int = index
+        #: The rows have every write that was acknowledged before this time by this server's monotonic clock; UNPROVED
+        #: if no stale read has asked for a proof yet.
+        self.as_of_ms: int = as_of_ms
+
+
+class StaleRead:
+    """A read that may miss the writes of the last `bound_ms`. It arrived at `now_ms`, and at tick `now`."""
+
+    def __init__(self, request: int, bound_ms: int, now_ms: int, now: int, context: int) -> None:
+        self.request: int = request
+        self.bound_ms: int = bound_ms
+        self.now_ms: int = now_ms
+        self.now: int = now
+        #: For a question to the leader. No other read of this server ever has it, not even of an earlier process: a
+        #: late answer to a former question must not count for a new one.
+        self.context: int = context
 
 
 class InFlight:
@@ -79,7 +103,7 @@ class InFlight:
 
 
 class Reads:
-    """The waiting linearizable reads of one group, from request to rows.
+    """The waiting reads of one group, from request to rows.
 
         fresh      arrived in this turn
         asked      wait until a majority has confirmed the leader: one round for all reads of a turn (Dissertation §6.4)
@@ -87,24 +111,51 @@ class Reads:
 
     When leadership ends, fresh and asked reads are rejected, because no majority will confirm them. Confirmed reads
     stay: their confirmation remains valid.
+
+    **Stale reads** may miss the writes of a last while, and any replica serves them. A round proves how old the rows
+    are: they have every write that was acknowledged before the round's question left here. So the age counts from the
+    question by this server's own clock, however late the answer arrives, and no other clock matters. One round serves
+    all stale reads whose bound is longer than the time since its question.
     """
 
     def __init__(self) -> None:
         self.fresh: list[int] = []
+        #: Stale reads that need a new question, in order of arrival.
+        self.unproved: list[StaleRead] = []
         #: Context of the round -> its reads.
         self.asked: dict[int, list[int]] = {}
-        #: (index, reads); indexes do not fall.
-        self.confirmed: deque[tuple[int, list[int]]] = deque()
+        #: Context of a round of stale reads -> the time of the question, and the tick at which it is given up.
+        self.questions: dict[int, tuple[int, int]] = {}
+        #: (index, reads, time of the question or UNPROVED); indexes do not fall.
+        self.confirmed: deque[tuple[int, list[int], int]] = deque()
         #: (index, tick at which it is given up, read) of reads that name an index; in order of arrival.
         self.at_least: list[tuple[int, int, int]] = []
         #: Number of reads that wait, of all kinds.
         self.waiting = 0
+        #: See `ReadyRead.as_of_ms`. Never falls.
+        self.as_of_ms: int = UNPROVED
         self._context = 0
 
     def add(self, read: int) -> None:
         """Add a read of this turn."""
         self.fresh.append(read)
         self.waiting += 1
+
+    def proves(self, bound_ms: int, now_ms: int) -> bool:
+        """Return True if the rows certainly have every write that was acknowledged `bound_ms` ago."""
+        return _is_within(self.as_of_ms, bound_ms, now_ms)
+
+    def add_stale(self, read: StaleRead) -> None:
+        """Add a stale read: it is ready, or waits for the answer to a question."""
+        if self.proves(read.bound_ms, read.now_ms):
+            self.wait_for(read.request, 0, read.now)
+            return
+        self.waiting += 1
+        for context, (asked_ms, _) in self.questions.items():
+            if _is_within(asked_ms, read.bound_ms, read.now_ms):
+                self.asked[context].append(read.request)
+                return
+        self.unproved.append(read)
 
     def begin_round(self) -> int:
         """Put the fresh reads into one round, and return its context. A context is valid for one core only."""
@@ -113,17 +164,30 @@ class Reads:
         self.fresh = []
         return self._context
 
+    def begin_question(self) -> int:
+        """Put the stale reads that need one into a round, and return its context."""
+        first = self.unproved[0]
+        self.asked[first.context] = [read.request for read in self.unproved]
+        self.questions[first.context] = (first.now_ms, first.now + QUESTION_TICKS)
+        self.unproved = []
+        return first.context
+
     def confirm(self, context: int, index: int) -> None:
         """A majority has confirmed the round: its reads may be answered once `index` is applied."""
         reads = self.asked.pop(context, None)
         if reads is not None:
-            self.confirmed.append((max(index, self.confirmed[-1][0] if self.confirmed else 0), reads))
+            asked_ms, _ = self.questions.pop(context, (UNPROVED, 0))
+            floor = self.confirmed[-1][0] if self.confirmed else 0
+            self.confirmed.append((max(index, floor), reads, asked_ms))
 
     def take_unconfirmed(self) -> list[int]:
         """Remove and return the reads that no majority has confirmed."""
         reads = [read for batch in self.asked.values() for read in batch] + self.fresh
+        reads += [read.request for read in self.unproved]
         self.asked = {}
+        self.questions = {}
         self.fresh = []
+        self.unproved = []
         self.waiting -= len(reads)
         return reads
 
@@ -136,7 +200,9 @@ class Reads:
         """Remove and return the reads that the rows at index `applied` can answer."""
         ready: list[int] = []
         while self.confirmed and self.confirmed[0][0] <= applied:
-            ready += self.confirmed.popleft()[1]
+            _, reads, asked_ms = self.confirmed.popleft()
+            ready += reads
+            self.as_of_ms = max(self.as_of_ms, asked_ms)
         if self.at_least:
             ready += [read for index, _, read in self.at_least if index <= applied]
             self.at_least = [each for each in self.at_least if each[0] > applied]
@@ -144,18 +210,26 @@ class Reads:
         return ready
 
     def take_late(self, now: int) -> list[int]:
-        """Remove and return the reads that have waited too long for an index."""
+        """Remove and return the reads that have waited too long for an index, or for the leader's answer."""
         late = [read for _, until, read in self.at_least if until <= now]
         if late:
             self.at_least = [each for each in self.at_least if each[1] > now]
-            self.waiting -= len(late)
+        for context in [context for context, (_, until) in self.questions.items() if until <= now]:
+            del self.questions[context]
+            late += self.asked.pop(context)
+        self.waiting -= len(late)
         return late
 
     def take_all(self) -> list[int]:
         """Remove and return every read."""
         reads = self.take_unconfirmed()
-        reads += [read for _, batch in self.confirmed for read in batch] + [read for _, _, read in self.at_least]
+        reads += [read for _, batch, _ in self.confirmed for read in batch] + [read for _, _, read in self.at_least]
         self.confirmed.clear()
         self.at_least = []
         self.waiting = 0
         return reads
+
+
+def _is_within(as_of_ms: int, bound_ms: int, now_ms: int) -> bool:
+    """Return True if less than `bound_ms` have passed. Both times may be almost a millisecond later than they say."""
+    return as_of_ms != UNPROVED and now_ms - as_of_ms < bound_ms

@@ -57,7 +57,7 @@ from regionserver.tablets.host.group import ELECTION_TICKS, KEEP_ENTRIES, Group
 from regionserver.tablets.host.members import roles_of
 from regionserver.tablets.host.output import HeldWrite, TurnOutput
 from regionserver.tablets.host.quiet import QUIET_TICKS, QuietGroups, is_news
-from regionserver.tablets.host.requests import Fate, InFlight, TabletAnswer
+from regionserver.tablets.host.requests import Fate, InFlight, StaleRead, TabletAnswer
 from regionserver.tablets.host.wanted_copies import CopyWanted, WantedCopies
 
 #: Members that a group may know: those of its configuration, and senders that its configuration does not have yet.
@@ -91,6 +91,8 @@ class Turn:
         #: Number of the last list of log items that was handed out, and of the last that is durable.
         self.written = 0
         self.durable = 0
+        #: Last context of a stale read (`StaleRead.context`). Start codes are milliseconds, and rise.
+        self._context = start_code << 20
         self._out = TurnOutput()
         #: Groups with inputs since the last `take`, in the order of the first.
         self._touched: dict[str, Group] = {}
@@ -285,19 +287,8 @@ class Turn:
         if word is Word.INVALID_NAME:
             # Who does not know our name gets to know nothing else.
             standing = ABSENT
-        self._send(
-            server,
-            Refusal(
-                tablet,
-                word,
-                standing.number,
-                m.src,
-                standing.term,
-                standing.last_index,
-                standing.last_term,
-                standing.progress,
-            ),
-        )
+        memory = (standing.term, standing.last_index, standing.last_term, standing.progress)
+        self._send(server, Refusal(tablet, word, standing.number, m.src, *memory))
 
     def _take_refusal(self, server: str, refusal: Refusal) -> None:
         group = self.groups.get(refusal.tablet)
@@ -371,9 +362,24 @@ class Turn:
         if group is not None:
             self._request(group, request, group.read_at_least, request, index, self.beats.now)
 
+    def read_stale(self, tablet: str, request: int, bound_ms: int, now_ms: int) -> None:
+        """A client reads rows that may miss the writes of the last `bound_ms`. `now_ms`: by this server's clock, which
+        never goes back. A quiet group that can prove the age of its rows remains quiet."""
+        group = self._group_for(tablet, request)
+        if group is not None:
+            if not group.reads.proves(bound_ms, now_ms):
+                self.quiet.wake(group)
+            self._context += 1
+            read = StaleRead(request, bound_ms, now_ms, self.beats.now, self._context)
+            self._give(group, request, group.read_stale, read)
+
     def _request(self, group: Group, request: int, what: Callable[..., object], *arguments: object) -> None:
-        """Give a request to a group that runs. A group that fails by it has not noted it, so it is answered here."""
+        """Wake a group that runs, and give it a request."""
         self.quiet.wake(group)
+        self._give(group, request, what, *arguments)
+
+    def _give(self, group: Group, request: int, what: Callable[..., object], *arguments: object) -> None:
+        """Give a request to a group that runs. A group that fails by it has not noted it, so it is answered here."""
         self._run(group, what, *arguments)
         if group.failure:
             self._out.answers.append(TabletAnswer(group.replica.tablet, request, Fate.FAILED))

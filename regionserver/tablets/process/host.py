@@ -253,21 +253,30 @@ class TabletHost:
         self._soon()
         return answer
 
-    def read(self, tablet: str, read: RowsReader, *, at_least: int = 0, keys: int = 0) -> Deferred[TabletAnswer]:
+    def read(
+        self, tablet: str, read: RowsReader, *, at_least: int = 0, max_stale_ms: int = 0, keys: int = 0
+    ) -> Deferred[TabletAnswer]:
         """Read from a snapshot. The answer's value is what `read` returned.
 
         `keys` is how many rows `read` looks up; 0 if that is not known. A read that is not small runs on a thread.
 
-        Without `at_least` the read is linearizable, and only the leader serves it. With an index, any replica serves it
-        whose rows hold that entry. The answer's position is one up to which the snapshot may reach.
+        Without `at_least` and `max_stale_ms` the read is linearizable, and only the leader serves it. With an index,
+        any replica serves it whose rows hold that entry; with a bound, any replica that can prove that its rows have
+        every write of `max_stale_ms` ago. The answer's position is one up to which the snapshot may reach.
         """
         request, answer = self._new_request(tablet, read, keys)
-        if at_least:
+        if max_stale_ms:
+            self.turn.read_stale(tablet, request, max_stale_ms, self._system.clock.monotonic_ms())
+        elif at_least:
             self.turn.read_at_least(tablet, request, at_least)
         else:
             self.turn.read(tablet, request)
         self._soon()
         return answer
+
+    def age_ms(self, answer: TabletAnswer) -> int:
+        """Return how old the rows of a stale read's answer may be by now."""
+        return self._system.clock.monotonic_ms() + 1 - answer.as_of_ms
 
     def _new_request(
         self, tablet: str, reader: RowsReader | None = None, keys: int = 0

@@ -173,19 +173,19 @@ class RowsWork:
 
     def read(self, ready: Sequence[ReadyRead]) -> None:
         """Serve reads from their rows: those of one tablet from one snapshot."""
-        by_tablet: dict[str, list[int]] = {}
+        by_tablet: dict[str, list[ReadyRead]] = {}
         for one in ready:
             if one.request in self._waiting:
-                by_tablet.setdefault(one.tablet, []).append(one.request)
-        for tablet, requests in by_tablet.items():
+                by_tablet.setdefault(one.tablet, []).append(one)
+        for tablet, reads in by_tablet.items():
             replica = self._replicas.get(tablet)
             if replica is None or replica.rows is None:
-                self._refuse(requests)
+                self._refuse([one.request for one in reads])
             else:
-                self._read(replica, replica.rows, requests)
+                self._read(replica, replica.rows, reads)
 
-    def _read(self, replica: TabletReplica, rows: TabletRows, requests: list[int]) -> None:
-        waiting = [self._waiting[request] for request in requests]
+    def _read(self, replica: TabletReplica, rows: TabletRows, ready: list[ReadyRead]) -> None:
+        waiting = [self._waiting[one.request] for one in ready]
         readers = [one.reader for one in waiting]
 
         def ended(result: ReadsDone | Exception) -> None:
@@ -194,16 +194,17 @@ class RowsWork:
                     self._park(replica.tablet, _sentence(result))
                 elif not isinstance(result, RowsClosed):
                     log.warn("reads of tablet {tablet} failed: {why}", tablet=replica.tablet, why=_sentence(result))
-                self._refuse(requests)
+                self._refuse([one.request for one in ready])
                 return
-            for request, value in zip(requests, result.values, strict=True):
-                one = self._waiting.pop(request, None)
+            for read, value in zip(ready, result.values, strict=True):
+                one = self._waiting.pop(read.request, None)
                 if one is None:
                     continue
                 if isinstance(value, Failure):
                     one.answer.errback(value)
                 else:
-                    answer = TabletAnswer(replica.tablet, request, Fate.DONE, value, result.term, result.index)
+                    answer = TabletAnswer(replica.tablet, read.request, Fate.DONE, value, result.term, result.index)
+                    answer.as_of_ms = read.as_of_ms
                     one.answer.callback(answer)
 
         if self._in_place.takes_reads([one.keys for one in waiting]):

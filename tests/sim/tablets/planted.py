@@ -27,10 +27,11 @@ from regionserver.tablets.host.beats import BEAT_TICKS, Beats
 from regionserver.tablets.host.envelope import Quiet
 from regionserver.tablets.host.group import Group, ReplicaIdentity
 from regionserver.tablets.host.quiet import QuietGroups
-from regionserver.tablets.host.requests import Fate, Reads
+from regionserver.tablets.host.requests import UNPROVED, Fate, Reads
 from regionserver.tablets.host.turn import Turn
 from simulation.tablets import lives
 from simulation.tablets.storage.rows import RowsImage
+from simulation.tablets.world import World
 from tests.sim.raft import planted as rafts
 from tests.sim.tablets.bug import Bug
 from tests.support.planted import Patch, instead
@@ -244,6 +245,49 @@ class ReadBeforeOwnCommit(Bug):
 
 
 # --- servers and tablets
+
+
+class AgeCountedFromReceipt(Bug):
+    """A replica counts the age of its rows from the arrival of the leader's answer, not from its own question."""
+
+    known = "an answer that waited in a socket looks fresh"
+    favours = ("_freeze", "_freeze_leader", "_partition")
+    favours_stale_reads = True
+
+    def patches(self) -> list[Patch]:
+        arrived_ms = 0
+
+        def deliver(self: World, source: str, to: str, data: bytes) -> None:
+            nonlocal arrived_ms
+            arrived_ms = self.now // 1000
+            _DELIVER(self, source, to, data)
+
+        def confirm(self: Reads, context: int, index: int) -> None:
+            if context in self.questions:
+                self.questions[context] = (arrived_ms, 0)
+            _CONFIRM(self, context, index)
+
+        return [instead(World, "deliver", deliver), instead(Reads, "confirm", confirm)]
+
+
+_DELIVER = World.deliver
+_CONFIRM = Reads.confirm
+
+
+class ProofBeforeApplied(Bug):
+    """A replica counts its rows as new as the leader's answer before they hold the answer's index."""
+
+    known = "a closed timestamp without its log position"
+    favours = ("_freeze", "_kill", "_partition")
+    favours_stale_reads = True
+
+    def patches(self) -> list[Patch]:
+        def confirm(self: Reads, context: int, index: int) -> None:
+            asked_ms, _ = self.questions.get(context, (UNPROVED, 0))
+            _CONFIRM(self, context, index)
+            self.as_of_ms = max(self.as_of_ms, asked_ms)
+
+        return [instead(Reads, "confirm", confirm)]
 
 
 class OneTabletEndsAll(Bug):

@@ -15,6 +15,7 @@ from tests.support.planted import first_lately, hunt_at_sizes
 
 #: Planted bug -> seeds within which it must be found (at least twice the present number).
 WITHIN: dict[type[Bug], int] = {
+    planted.AgeCountedFromReceipt: 400,
     planted.AnsweredWhenAppended: 5,
     planted.BehindTheFloorForever: 5,
     planted.ChangeWithoutCompare: 5,
@@ -35,6 +36,7 @@ WITHIN: dict[type[Bug], int] = {
     planted.PromiseWithoutWriteLeaves: 5,
     planted.PromisesLeaveAtOnce: 5,
     planted.PromotionNeedsNewcomer: 20,
+    planted.ProofBeforeApplied: 10,
     planted.QuietBehindTheLeader: 40,
     planted.QuietFollowerHearsLostLeader: 5,
     planted.ReadBeforeApplied: 5,
@@ -60,6 +62,8 @@ WITHIN: dict[type[Bug], int] = {
 
 #: The seed that last found the bug, tried first to save time. The claim is WITHIN.
 LATELY: dict[type[Bug], int] = {
+    planted.AgeCountedFromReceipt: 156,
+    planted.ProofBeforeApplied: 3,
     planted.ConfigTakenForNoted: 499,
     planted.TombstoneVotesTwice: 8,
     planted.BehindTheFloorForever: 2,

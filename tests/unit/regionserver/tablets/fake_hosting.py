@@ -28,6 +28,7 @@ class FakeHosting:
         self.leaders: dict[str, tuple[int, int, str]] = {}
         self.asked: list[tuple[str, Any, Deferred[TabletAnswer]]] = []
         self.at_least: list[int] = []
+        self.max_stale_ms: list[int] = []
         self.learned: dict[str, tuple[str, int]] = {}
         self.registered: list[str] = []
         self.is_stopped = False
@@ -76,11 +77,15 @@ class FakeHosting:
         return self.asked[-1][2]
 
     def read(
-        self, tablet: str, read: Callable[[Any], Any], *, at_least: int = 0, keys: int = 0
+        self, tablet: str, read: Callable[[Any], Any], *, at_least: int = 0, max_stale_ms: int = 0, keys: int = 0
     ) -> Deferred[TabletAnswer]:
         self.at_least.append(at_least)
+        self.max_stale_ms.append(max_stale_ms)
         self.asked.append((tablet, read, Deferred()))
         return self.asked[-1][2]
+
+    def age_ms(self, answer: TabletAnswer) -> int:
+        return NOW_MS - answer.as_of_ms
 
     def leader_of(self, tablet: str) -> tuple[int, int, str]:
         return self.leaders.get(tablet, (0, 0, ""))

@@ -15,9 +15,10 @@ from regionserver.kv.held import HELD_IDLE_S, SNAPSHOT_GONE, HeldRows, PageRead
 from regionserver.kv.messages import SCHEMA_CHANGED, RowsPoint, SnapshotPage
 from regionserver.request_gate import RATE_SPAN_S
 from regionserver.tablets.commands import DONE, KEY_BYTES_MAX, DeleteRow, PutRow, WriteOutcome
-from regionserver.tablets.host.requests import Fate
+from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.messages import (
     NO_REPLICA,
+    STALE_MS_MAX,
     WHO_LEADS_MAX,
     WRONG_REGION,
     KnownLeader,
@@ -104,6 +105,31 @@ class TabletServiceTest(SynchronousTestCase):
         value = self.hosting.asked[0][1](Rows())
         self.hosting.answer(Fate.DONE, value, index=11)
         assert self.successResultOf(answer) == TabletPage([("c", b"k")], "next", 11, NOW_MS)  # type: ignore[list-item]
+
+    def test_a_stale_read_is_answered_with_its_age(self) -> None:
+        answer = self.ask(TabletRead("r1", ["c"], max_stale_ms=500))
+        tablet, read, asked = self.hosting.asked[0]
+        done = TabletAnswer(tablet, 1, Fate.DONE, read(Rows()), 3, 11)
+        done.as_of_ms = NOW_MS - 480
+        asked.callback(done)
+        assert self.successResultOf(answer) == TabletValues([b"c"], 11, NOW_MS, 480)
+        assert self.hosting.max_stale_ms == [500]
+
+    def test_a_member_that_cannot_prove_its_age_names_the_leader(self) -> None:
+        self.hosting.leaders["r1"] = (3, 2, "you")
+        answer = self.ask(TabletScan("r1", max_stale_ms=500))
+        self.hosting.answer(Fate.TOO_STALE)
+        view = KnownLeader("r1", 3, TabletLeader(2, "you", "h2", 7002))
+        assert self.successResultOf(answer) == LeaderElsewhere(view, NOW_MS)
+
+    def test_bounds_that_make_no_sense_are_refused(self) -> None:
+        for bad in (
+            TabletRead("r1", ["c"], max_stale_ms=-1),
+            TabletRead("r1", ["c"], max_stale_ms=STALE_MS_MAX + 1),
+            TabletRead("r1", ["c"], at_least=1, max_stale_ms=1),
+            TabletScan("r1", at_least=1, max_stale_ms=1),
+        ):
+            assert self.refused(bad) == Code.BAD_REQUEST
 
     def test_a_snapshot_begins_at_the_leader_and_is_read_on_at_any_member(self) -> None:
         """The first page waits until a majority has confirmed the leader; the later ones are of the same moment."""

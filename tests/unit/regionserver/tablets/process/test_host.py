@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from regionserver.tablets.commands import CONDITION_FAILED, DONE, CompareAndSet
-from regionserver.tablets.host.requests import Fate
-from tests.support.hosts_in_process import Cluster
+from regionserver.tablets.host.requests import Fate, TabletAnswer
+from tests.support.hosts_in_process import Cluster, Machine
 from tests.support.reactors import in_reactor, until
 
 
@@ -29,6 +29,35 @@ def test_writes_reads_and_conditions(tmp_path: Path) -> None:
             found = await machine.running().read("t", lambda rows: rows.values([b"a"])[0], at_least=right.index)
             assert (found.fate, found.value) == (Fate.DONE, b"2")
             assert found.index >= right.index
+        await cluster.stop()
+
+    in_reactor(main)
+
+
+def test_any_replica_answers_a_stale_read(tmp_path: Path) -> None:
+    """Each replica proves the age of its rows; with the others gone it answers as long as the proof is young enough."""
+
+    async def main(reactor: Any) -> None:
+        cluster = Cluster(reactor, tmp_path)
+        cluster.start()
+        await cluster.make(["t"])
+        await cluster.put("t", "a", b"1")
+
+        async def read(machine: Machine, max_stale_ms: int) -> TabletAnswer:
+            answer: TabletAnswer = await machine.running().read(
+                "t", lambda rows: rows.values([b"a"])[0], max_stale_ms=max_stale_ms
+            )
+            return answer
+
+        for machine in cluster.machines:
+            found = await read(machine, 60_000)
+            assert (found.fate, found.value) == (Fate.DONE, b"1")
+            assert 0 < machine.running().age_ms(found) < 60_000
+        last = cluster.machines[-1]
+        for machine in cluster.machines[:-1]:
+            await machine.stop()
+        assert (await read(last, 60_000)).value == b"1"
+        assert (await read(last, 1)).fate in (Fate.TOO_STALE, Fate.NOT_LEADER)
         await cluster.stop()
 
     in_reactor(main)

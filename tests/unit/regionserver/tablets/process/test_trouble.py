@@ -162,6 +162,9 @@ def test_leaderships_leave_a_slow_disk(tmp_path: Path) -> None:
         victim.running().propose("t", cluster.command_for("b", b"2"))
         await until(reactor, lambda: not victim.running().status().disk_answers, "a disk that does not answer")
         others = [machine for machine in cluster.machines if machine is not victim]
+        for machine in others:
+            seen = machine.running().turn.beats.peers[victim.uuid]
+            await until(reactor, lambda seen=seen: not seen.disk_answers, "a BEAT that says so")
         await until(
             reactor,
             lambda: any(machine.running().turn.groups["t"].core.leadership is not None for machine in others),
