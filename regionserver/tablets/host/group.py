@@ -55,6 +55,7 @@ from regionserver.tablets.host.requests import (
     TABLET_READS_MAX,
     Fate,
     InFlight,
+    ProposedEntry,
     Reads,
     ReadyRead,
     StaleRead,
@@ -134,15 +135,6 @@ class GroupTracer(Protocol):
         ...
 
 
-class _Proposal:
-    """A request whose entry is in this leader's log."""
-
-    def __init__(self, index: int, request: int, size: int) -> None:
-        self.index: int = index
-        self.request: int = request
-        self.size: int = size
-
-
 class Group:
     """One tablet on one server. After each group of other calls the turn calls `collect`."""
 
@@ -186,7 +178,7 @@ class Group:
         self._config_index = self._noted_index = known
         self._in_flight = in_flight or InFlight()
         self._bytes = 0
-        self._proposals: deque[_Proposal] = deque()
+        self._proposals: deque[ProposedEntry] = deque()
         #: Committed entries that are in no round yet, and the round that the apply threads have.
         self._committed: deque[Entry] = deque()
         self._round: list[Entry] = []
@@ -252,7 +244,7 @@ class Group:
                 # Leadership is being handed over: the next leader will be known in a moment.
                 self._answer(request, Fate.BUSY)
                 return
-            self._proposals.append(_Proposal(index, request, size))
+            self._proposals.append(ProposedEntry(index, request, size))
             self._bytes += size
             self._in_flight.bytes += size
 
@@ -260,7 +252,7 @@ class Group:
         """Append a configuration with the change; or answer why not, at once."""
         begun = begin_change(self.core, change, self.servers)
         if isinstance(begun, int):
-            self._proposals.append(_Proposal(begun, request, 0))
+            self._proposals.append(ProposedEntry(begun, request, 0))
         else:
             self._answer(request, Fate.REFUSED, begun)
 

@@ -94,6 +94,15 @@ class StaleRead:
         self.context: int = context
 
 
+class ProposedEntry:
+    """A request whose entry is in this leader's log."""
+
+    def __init__(self, index: int, request: int, size: int) -> None:
+        self.index: int = index
+        self.request: int = request
+        self.size: int = size
+
+
 class InFlight:
     """Bytes of waiting payloads on one server."""
 
