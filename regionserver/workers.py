@@ -2,6 +2,9 @@
 
 A job's result is delivered on the reactor's thread. Results that are ready together are delivered in one turn, followed
 by one call of `delivered`. So a thousand regions opened in one turn need a few multis, not a thousand.
+
+A thread that is awake takes one job after the other. Jobs submitted in one turn wake each thread at most once: to wake
+a thread takes longer than most jobs.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ class Workers:
         self._reactor = reactor
         self._delivered = delivered
         self._fatal = fatal
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
+        self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+        #: Wakes threads: True to look for jobs, False to end after the last job.
+        self._wakes: SimpleQueue[bool] = SimpleQueue()
         self._results: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._is_delivery_due = threading.Lock()
         self.pending = 0
@@ -67,7 +72,10 @@ class Workers:
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         """Run `work` on a thread; call `done` with its result, or with the exception that it raised."""
         self.pending += 1
-        self._jobs.put((work, done))
+        self._jobs.append((work, done))
+        # With a wake for each thread in the queue, the next thread to take one will find this job.
+        if self._wakes.qsize() < len(self._threads):
+            self._wakes.put(True)
 
     def stop(self, timeout_s: float) -> bool:
         """Stop the threads after the queued jobs; return False if a job still runs after `timeout_s`.
@@ -75,24 +83,31 @@ class Workers:
         Blocked threads are daemons: they end with the process.
         """
         for _ in self._threads:
-            self._jobs.put(None)
+            self._wakes.put(False)
         for thread in self._threads:
             thread.join(timeout_s / len(self._threads))
         return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            work, done = job
-            result: Any
-            try:
-                result = work()
-            except (
-                Exception
-            ) as error:  # foreign code may raise anything; the submitter gets the exception as the result
-                result = error
-            self._results.append((done, result))
-            if self._is_delivery_due.acquire(blocking=False):
-                self._reactor.callFromThread(self._deliver)
+        is_wanted = True
+        while is_wanted:
+            is_wanted = self._wakes.get()
+            while self._jobs:
+                try:
+                    work, done = self._jobs.popleft()
+                except IndexError:
+                    break  # another thread was faster
+                self._run(work, done)
+
+    def _run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        result: Any
+        try:
+            result = work()
+        except Exception as error:  # foreign code may raise anything; the submitter gets the exception as the result
+            result = error
+        self._results.append((done, result))
+        if self._is_delivery_due.acquire(blocking=False):
+            self._reactor.callFromThread(self._deliver)
 
     def _deliver(self) -> None:
         # Released first: a result appended from here on causes another delivery, at worst an empty one.
