@@ -35,7 +35,7 @@ from coord.client.requests import gather
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.client.watches import Event
 from coord.errors import ConnectionLoss, CoordError, NoNode, OperationError
-from coord.wire.records import EVENT_DELETED, Stat
+from coord.wire.records import Stat
 from regions.cluster.mirror import ReadBatch, StandbyMirror, Unread, of_transitions
 from regions.cluster.state import ClusterState
 from regions.messages import MirrorStatus
@@ -180,7 +180,7 @@ class StoreWatcher:
         mirror = self.mirror
         await self._client.watch_below(self._layout.unassigned, self._transition_events)
         if mirror is not None:
-            await gather(self._client.add_watch(path, self._record_event, recursive=True) for path in self._watched())
+            await gather(self._client.watch_below(path, self._record_events) for path in self._watched())
         if mirror is self.mirror and not self._watches_set:
             self._watches_set = True
             self._begin_again()
@@ -247,21 +247,21 @@ class StoreWatcher:
         if self._transitions.waiting:
             self._read_soon("transitions")
         if gone and self.mirror is not None:
-            for path in gone:
-                self.mirror.gone(path)
+            self.mirror.ended(gone)
             self._progress()
 
-    def _record_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - read the znode
+    def _record_events(self, events: list[Event]) -> None:
         mirror = self.mirror
-        if mirror is None or event_type == EVENT_GAP or not mirror.is_record(path):
+        if mirror is None or events[0][0] == EVENT_GAP:
             return
-        if event_type == EVENT_DELETED:
-            self._records.discard(path)
-            mirror.gone(path)
+        gone = self._records.see(mirror.of_records(events))
+        if self._records.waiting:
+            self._read_soon("records")
+        if gone:
+            for path in gone:
+                mirror.gone(path)
             mirror.finish_batch()
             self._progress()
-        else:
-            self._put([path])
 
     def _put(self, paths: list[str]) -> None:
         prefix = self._layout.unassigned
@@ -302,12 +302,16 @@ class StoreWatcher:
     def _answered(self, results: list[Any], name: str, unread: Unread, batch: ReadBatch) -> None:
         if self._stopped or unread is not self._kind(name)[0]:
             return  # a reply from before a gap
-        for path, result in zip(batch.paths, results, strict=True):
+        for result in results:
             if isinstance(result, OperationError) and not isinstance(result, NoNode):
                 raise result
-            self._take_in(path, result)
+        if unread is self._transitions:
+            for path, result in zip(batch.paths, results, strict=True):
+                if not isinstance(result, NoNode):
+                    self._listener.transition_read(path, *result)
         unread.answered(batch)
         if self.mirror is not None:
+            self._put(self.mirror.answered(batch.paths, results, self._now_ms()))
             self.mirror.finish_batch()
             for trouble in self.mirror.troubles:
                 log.error("the mirror ignores a damaged znode: {error}", error=trouble)
@@ -323,20 +327,6 @@ class StoreWatcher:
         if name == "records":
             return RECORDS_PAUSE_S if self.mirror is not None and self.mirror.is_complete else LOADING_PAUSE_S
         return BUSY_PAUSE_S if unread.waiting > READS_MAX else READ_PAUSE_S
-
-    def _take_in(self, path: str, result: Any) -> None:
-        mirror = self.mirror
-        is_transition = path.startswith(self._layout.unassigned) and not path.endswith("/")
-        if is_transition and not isinstance(result, NoNode):
-            self._listener.transition_read(path, result[0], result[1])
-        if mirror is None:
-            return
-        if path.endswith("/"):
-            self._put(mirror.listed(path[:-1], [] if isinstance(result, NoNode) else sorted(result)))
-        elif isinstance(result, NoNode):
-            mirror.gone(path)
-        else:
-            self._put(mirror.seen(path, result[0], result[1].version, self._now_ms()))
 
     # --- waiting for reads --------------------------------------------------------------------------------------------
 
@@ -402,7 +392,7 @@ class StoreWatcher:
         self.proven_ms = -1
         if self._is_connected:
             for path in self._watched():
-                self._client.remove_watch(path, self._record_event).addErrback(lambda _: None)
+                self._client.remove_watch(path, self._record_events).addErrback(lambda _: None)
 
     # --- age ----------------------------------------------------------------------------------------------------------
 

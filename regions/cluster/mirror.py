@@ -1,12 +1,12 @@
 """A standby's copy of the state that it would load as the active master, kept up to date (FW-01, MD-07). Pure.
 
-The caller (`master/standby/watcher.py`) watches the store's directories. It reads the paths that `begin`, `listed` and
-`seen` return and the znodes that have changed, many at a time, and passes the results to these methods:
+The caller (`master/standby/watcher.py`) watches the store's directories. It reads the paths that `begin` and `answered`
+return and the znodes that have changed, many at a time, and passes the results to these methods:
 
     begin      returns the first paths to read
-    listed     the names in a directory were read
-    seen       a znode was read
-    gone       a znode was deleted or does not exist
+    answered   znodes, and names in directories, were read
+    gone       a znode was deleted
+    ended      transitions were deleted
 
 Events and replies of one session arrive in the order of the store's states. So the latest event or reply about a znode
 is the newest, and no versions are compared. Different znodes may arrive in any order: a region before its table, or a
@@ -33,7 +33,7 @@ from regions.records.model import (
     TabletState,
     TransitionRecord,
 )
-from regions.records.replica_key import key_in, replica_key
+from regions.records.replica_key import key_begin, key_in, replica_key
 from regions.records.znodes import (
     CorruptZnode,
     Layout,
@@ -104,6 +104,18 @@ class StandbyMirror:
             return len(parent) > len(layout.regions)
         return parent in (layout.tables, layout.servers, layout.draining, layout.fenced, layout.barred)
 
+    def of_records(self, events: list[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
+        """Return the events (event type, path, zxid) of records, without those of directories."""
+        return [event for event in events if self.is_record(event[1])]
+
+    def ended(self, paths: list[str]) -> None:
+        """Handle transitions that were deleted. While many regions move, most end before they are read."""
+        begin, replicas = key_begin(self._layout.unassigned), self.world.replicas
+        for path in paths:
+            replica = replicas.get(path[begin:])
+            if replica is None or replica.transition is not None or path in self._missing:
+                self.gone(path)
+
     def gone(self, path: str) -> None:
         """Handle a znode that was deleted or does not exist."""
         layout = self._layout
@@ -136,7 +148,21 @@ class StandbyMirror:
 
     # --- replies ------------------------------------------------------------------------------------------------------
 
-    def listed(self, directory: str, names: list[str]) -> list[str]:
+    def answered(self, paths: list[str], results: list[object], now_ms: int) -> list[str]:
+        """Handle the results of a multi-read of `paths`: a list of names for a directory, value and stat, or NoNode.
+        Return the paths to read because of them."""
+        more: list[str] = []
+        for path, result in zip(paths, results, strict=True):
+            if path.endswith("/"):
+                more += self._listed(path[:-1], sorted(result) if isinstance(result, list) else [])
+            elif isinstance(result, tuple):
+                data, stat = result
+                more += self._seen(path, data, stat.version, now_ms)
+            else:
+                self.gone(path)
+        return more
+
+    def _listed(self, directory: str, names: list[str]) -> list[str]:
         """Handle the names in `directory` (without a trailing slash). Return the paths to read."""
         self._missing.discard(f"{directory}/")
         if directory == self._layout.draining:
@@ -145,7 +171,7 @@ class StandbyMirror:
             return []
         return self._to_read(f"{directory}/{name}" for name in names)
 
-    def seen(self, path: str, data: bytes, version: int, now_ms: int) -> list[str]:
+    def _seen(self, path: str, data: bytes, version: int, now_ms: int) -> list[str]:
         """Handle a znode that was read. Return the paths to read because of it."""
         layout = self._layout
         self._missing.discard(path)

@@ -302,12 +302,15 @@ class MirrorMissesAnEvent(Bug):
     """A standby ignores changes of regions, and keeps their former servers."""
 
     def patches(self) -> list[Patch]:
-        def event(self: StoreWatcher, event_type: int, path: str, zxid: int) -> None:
-            if event_type != EVENT_DATA_CHANGED or not path.startswith(f"{self._layout.regions}/"):
-                real(self, event_type, path, zxid)
+        def of_records(self: StandbyMirror, events: list[Event]) -> list[Event]:
+            return [
+                one
+                for one in real(self, events)
+                if one[0] != EVENT_DATA_CHANGED or not one[1].startswith(f"{self._layout.regions}/")
+            ]
 
-        real = StoreWatcher._record_event
-        return [instead(StoreWatcher, "_record_event", event)]
+        real = StandbyMirror.of_records
+        return [instead(StandbyMirror, "of_records", of_records)]
 
 
 class MirrorKeepsWhatIsGone(Bug):

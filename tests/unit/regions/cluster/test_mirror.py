@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from coord.errors import NoNode
+from coord.wire.values import Stat
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster.mirror import StandbyMirror, Unread
@@ -64,8 +66,14 @@ class Store:
 
     def answer(self, batch: Any) -> None:
         """Read all of a batch from the present state."""
-        results = [self.below(path[:-1]) if path.endswith("/") else self.nodes.get(path) for path in batch.paths]
+        results = [self.below(path[:-1]) if path.endswith("/") else self._node(path) for path in batch.paths]
         self.channel.append(("answer", batch, results))
+
+    def _node(self, path: str) -> object:
+        if path not in self.nodes:
+            return NoNode(path)
+        data, version = self.nodes[path]
+        return data, Stat(version=version)
 
 
 class Standby:
@@ -101,15 +109,12 @@ class Standby:
                 self.unread.put(subject)
         elif kind == "gone":
             self.unread.discard(subject)
-            mirror.gone(subject)
+            if LAYOUT.parse_transition(subject):
+                mirror.ended([subject])
+            else:
+                mirror.gone(subject)
         else:
-            for path, result in zip(subject.paths, rest[0], strict=True):
-                if path.endswith("/"):
-                    self._ask(mirror.listed(path[:-1], result))
-                elif result is None:
-                    mirror.gone(path)
-                else:
-                    self._ask(mirror.seen(path, result[0], result[1], 5))
+            self._ask(mirror.answered(subject.paths, rest[0], 5))
             self.unread.answered(subject)
         mirror.finish_batch()
 
