@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -546,6 +547,11 @@ class ActiveMaster:
         """Wait until `holds()`, if `wait_ms` is positive. Raise RpcError(TIMED_OUT), or Deposed after the tenure."""
         if wait_ms > 0:
             await wait_within(self.when(holds), self._reactor, wait_ms, so_far)
+
+    async def room_for_writes(self) -> None:
+        """Wait for a later reactor turn in which few writes of transitions wait to be sent. Raise Deposed."""
+        await deferLater(self._reactor, 0)
+        await self.when(lambda: self._writer.has_room)
 
     async def accept_moves(self, moves: list[Move], reason: str, plan_id: str = "") -> None:
         """Persist moves in as few writes as possible, then begin them (FW-03).

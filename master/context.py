@@ -149,6 +149,9 @@ class ActiveContext(Protocol):
     async def wait(self, holds: Callable[[], bool], wait_ms: int, so_far: Callable[[], str]) -> None:
         """Wait until `holds()`, if `wait_ms` is positive. Raise RpcError(TIMED_OUT), or Deposed."""
 
+    async def room_for_writes(self) -> None:
+        """Wait for a later reactor turn in which few writes of transitions wait to be sent. Raise Deposed."""
+
     def bar_of(self, server: ServerRecord, reason: str, bar_ms: int) -> BarRecord:
         """Return the bar that keeps regions from `server` for `bar_ms`."""
 

@@ -103,6 +103,11 @@ class TransitionWriter:
         """True if no write is queued, in flight, or of unknown outcome."""
         return not self._waiting and not self._retries and not self._unknown and self._in_flight == 0
 
+    @property
+    def has_room(self) -> bool:
+        """True while less than two full multis wait to be sent."""
+        return len(self._waiting) < 2 * OPS_MAX
+
     def put(self, effect: Write) -> None:
         """Queue a write. Raise InvalidTransition for a step that is not in the table of transitions."""
         self._waiting.put(effect)

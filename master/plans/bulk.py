@@ -31,6 +31,8 @@ log = Logger()
 
 #: Plan records that stay in the store.
 PLANS_KEPT: Final = 20
+#: Placements that the assigner gets in one reactor turn, some 15 ms of work.
+PLACED_AT_ONCE: Final = 1_000
 #: Tables that the record of a bulk assignment names.
 TABLES_NAMED: Final = 5
 
@@ -75,8 +77,21 @@ class BulkPlans:
             return
         bulk.stage = ""
         await self._active_master.retry_write(lambda: self._store(bulk))
+        await self._hand_over(bulk, placements)
+
+    async def _hand_over(self, bulk: BulkPlan, placements: dict[str, str]) -> None:
+        """Give the placements to the assigner: those of tablets together, others part by part as the store takes them.
+
+        So no turn is long, and servers open the first regions while the last ones wait for their znodes.
+        """
         bulk.is_handed_over = True
-        self._active_master.observe(ev.PlanReady(plan_id, request.keys, placements))
+        keys = bulk.keys
+        size = max(1, len(keys)) if bulk.is_of_tablets else PLACED_AT_ONCE
+        for at in range(0, max(1, len(keys)), size):
+            if at:
+                await self._active_master.room_for_writes()
+            bulk.left = max(0, len(keys) - at - size)
+            self._active_master.observe(ev.PlanReady(bulk.record.plan_id, keys[at : at + size], placements))
 
     async def _plan(self, bulk: BulkPlan, request: fx.RequestPlan) -> dict[str, str]:
         """Return the placements, or {} if no engine can compute a plan: the assigner then places regions one by one."""
@@ -171,7 +186,8 @@ class BulkPlans:
         active = self._active_master.assigner.world.active.values()
         if all(one.transition is not None and one.transition.parked for one in active):
             for bulk in list(self._running.values()):
-                if bulk.record.state is PlanState.APPLYING and bulk.is_handed_over and not bulk.is_of_tablets:
+                is_whole = bulk.is_handed_over and not bulk.left
+                if bulk.record.state is PlanState.APPLYING and is_whole and not bulk.is_of_tablets:
                     self._finish(bulk)
 
     def _count_tablets(self, bulk: BulkPlan) -> None:

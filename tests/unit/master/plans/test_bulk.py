@@ -6,11 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from twisted.internet.defer import ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred
 
 from coord.client.ops import Delete, SetData
 from coord.errors import ConnectionLoss
-from master.plans.bulk import PLANS_KEPT, BulkPlans
+from master.phases import BulkPlan
+from master.plans.bulk import PLACED_AT_ONCE, PLANS_KEPT, BulkPlans
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.records.model import (
@@ -88,3 +89,37 @@ def test_a_lost_connection_leaves_no_plan_open(breaks_at: int, is_done: bool) ->
     assert [failure.type for failure in failures] == [ConnectionLoss]
     assert all(records.plans[plan.plan_id] is PlanState.DONE for plan in unfinished)
     assert len(records.plans) == PLANS_KEPT
+
+
+def test_a_large_plan_is_handed_over_part_by_part_as_the_store_takes_it() -> None:
+    """Each part waits for room among the writes. A plan with parts left is not finished as stuck.
+
+    `size = len(keys)` in `_hand_over`: all keys came in one event. Without `and not bulk.left`: the plan was finished.
+    """
+    handed: list[list[str]] = []
+    rooms: list[Deferred[None]] = []
+    finished: list[BulkPlan] = []
+
+    async def room_for_writes() -> None:
+        rooms.append(Deferred())
+        await rooms[-1]
+
+    assigner = SimpleNamespace(unplaced=0, world=SimpleNamespace(active={}))
+    active_master: Any = SimpleNamespace(
+        assigner=assigner, observe=lambda event: handed.append(event.keys), room_for_writes=room_for_writes
+    )
+    plans = BulkPlans(active_master, SimpleNamespace(), lambda: 5000, bytes)  # type: ignore[arg-type]
+    plans._finish = finished.append  # type: ignore[method-assign]
+    keys = [f"t.{number}-0" for number in range(2 * PLACED_AT_ONCE + 1)]
+    bulk = BulkPlan(PlanRecord("p", 1, state=PlanState.APPLYING), keys, lambda: 0.0)
+    plans._running["p"] = bulk
+    ensureDeferred(plans._hand_over(bulk, {}))
+    for parts in (1, 2):
+        assert len(handed) == len(rooms) == parts
+        plans.finish_stuck()
+        assert not finished
+        rooms[-1].callback(None)
+    assert [len(part) for part in handed] == [PLACED_AT_ONCE, PLACED_AT_ONCE, 1]
+    assert [key for part in handed for key in part] == keys
+    plans.finish_stuck()
+    assert finished == [bulk]
