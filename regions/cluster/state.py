@@ -6,8 +6,11 @@ read (OC-05, MF-12). Orders, failed servers and times are not in the store. Losi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
+
+from msgspec.structs import force_setattr
 
 from regions.cluster.entities import Order, PendingWrite, Region, Replica, Server, Table
 from regions.cluster.work import Standing, WriteState, next_write_state
@@ -162,6 +165,7 @@ class ClusterState:
 
     def put_region(self, record: RegionRecord, version: int) -> Region | None:
         """Add a region or apply its new record. Return None if its table is unknown or the region has ended."""
+        _share_texts(record)
         region = self.regions.get(record.region_id)
         if region is not None and record.state is _REPLACED:
             self.drop_region(region)
@@ -229,8 +233,17 @@ class ClusterState:
                     replica.last_uuid = transition.source.uuid
             elif transition.state is _OFFLINE:
                 home = None
+        if home is not None:
+            home = self.shared(home)
+            if replica.last_uuid == home.uuid:
+                replica.last_uuid = home.uuid
         replica.home = home
         self._relink(replica)
+
+    def shared(self, home: Incarnation) -> Incarnation:
+        """Return the live server's own object that equals `home`, else `home`: all regions of a server share one."""
+        server = self.servers.get(home.uuid)
+        return server.incarnation if server is not None and server.incarnation == home else home
 
     def set_order(self, replica: Replica, order: Order | None) -> None:
         """Set or clear (None) a replica's order. A replica with an order cannot get another one."""
@@ -383,3 +396,12 @@ def _names(replica: Replica, servers: Collection[Incarnation]) -> bool:
     if replica.home in servers:
         return True
     return transition is not None and (transition.source in servers or transition.destination in servers)
+
+
+def _share_texts(record: RegionRecord) -> None:
+    """Have the record share the ids of its table and of its servers with other records, each of which was decoded with
+    texts of its own."""
+    force_setattr(record, "table_id", sys.intern(record.table_id))
+    for one in record.replicas:
+        if one.uuid is not None:
+            force_setattr(one, "uuid", sys.intern(one.uuid))

@@ -112,6 +112,7 @@ class CatalogUpdates:
         region = replica.region
         # Must equal, field for field, the location that the server wrote. After a lost reply the server recognizes its
         # own open by comparing locations.
+        home = self._world.shared(home)
         location = ReplicaLocation(replica.number, home.uuid, home.start_code, record.since_ms, record.token)
         if region.record.location(replica.number) == location:
             return
