@@ -22,19 +22,9 @@ from regions.messages import AlterOrder, AlterResult, CloseOrder, HostedReplica,
 from regions.messages.heartbeat import ReplicaReport
 from regions.records.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
 from regions.transitions.states import Cause
+from regionserver.replica import effects as fx
 from regionserver.replica import invariants, orders, step_records
-from regionserver.replica.effects import (
-    CloseRegion,
-    Effect,
-    Key,
-    OpenRegion,
-    OrderFinished,
-    ReadBack,
-    ReadHolder,
-    ReadOwner,
-    SchemaChanged,
-    Stop,
-)
+from regionserver.replica.effects import Key
 from regionserver.replica.finished_orders import FinishedOrder, FinishedOrders
 from regionserver.replica.local_replica import LocalReplica, OrderId, WaitingOrder
 from regionserver.replica.orders import Treatment
@@ -45,10 +35,20 @@ from regionserver.replica.states import ALTERED, MOVES, SERVED, Event, Phase
 REFUSALS_MAX: Final = 5
 #: Attempts to close a replica that belongs to another server, before the process stops.
 DROPS_MAX: Final = 3
-#: Number of latest moves, of all replicas together, that the message of an InvalidTransition shows.
+#: Latest moves, of all replicas together, that the message of an InvalidTransition shows.
 STORY_MAX: Final = 2_000
 #: A long open writes its progress at most this often within its timeout.
 PROGRESS_PER_TIMEOUT: Final = 4
+# Members of enums: a compiled module reads its own constant several times as fast.
+_STATE_OPENING: Final = RegionState.OPENING
+_OFFLINE: Final = RegionState.OFFLINE
+_OPENING: Final = Phase.OPENING
+_ANNOUNCING: Final = Phase.ANNOUNCING
+_OPEN: Final = Phase.OPEN
+_STEP_TAKEN: Final = Event.STEP_TAKEN
+_OPEN_ORDER: Final = Cause.OPEN_ORDER
+_PROGRESS: Final = Cause.PROGRESS
+_SESSION_LOST: Final = Event.SESSION_LOST
 
 
 class Replicas:
@@ -58,7 +58,7 @@ class Replicas:
         self.me = me
         self._replicas: dict[Key, LocalReplica] = {}
         self._finished = FinishedOrders()
-        self._effects: list[Effect] = []
+        self._effects: list[fx.Effect] = []
         self._story: deque[tuple[int, Key, str, str, str]] = deque(maxlen=STORY_MAX)
         self._last_number = 0
         #: Number of replicas in each phase; only `_set_phase` changes it.
@@ -69,7 +69,7 @@ class Replicas:
     def __len__(self) -> int:
         return len(self._replicas)
 
-    def take_effects(self) -> list[Effect]:
+    def take_effects(self) -> list[fx.Effect]:
         """Return the effects since the last call, in order, and clear the list."""
         effects, self._effects = self._effects, []
         return effects
@@ -134,9 +134,9 @@ class Replicas:
         record = order.transition
         key = (record.region_id, record.replica)
         self.alter(AlterOrder(*key, order.schema_version))
-        if record.state is RegionState.OPENING and record.destination == self.me:
+        if record.state is _STATE_OPENING and record.destination == self.me:
             return self._repeated_open(key)
-        if record.state is not RegionState.OFFLINE or record.destination != self.me:
+        if record.state is not _OFFLINE or record.destination != self.me:
             why = f"the order's transition is {record.state} with destination {record.destination}"
             return _result(key, OrderOutcome.REFUSED, error=why)
         order_id = OrderId.of(order)
@@ -184,7 +184,7 @@ class Replicas:
             past = self._finished.closes(key)
             return past or _result(key, OrderOutcome.REFUSED, error="the replica is not open on this server")
         treatment = orders.of_close(replica.phase, is_newer_master=epoch > replica.epoch)
-        if treatment is Treatment.BEGIN and replica.phase is Phase.OPEN:
+        if treatment is Treatment.BEGIN and replica.phase is _OPEN:
             return self._mark_closing(replica, order, epoch, self._number(), now_ms)
         if treatment is Treatment.BEGIN:
             replica.ticket = self._number()
@@ -222,9 +222,9 @@ class Replicas:
         replica = self._replicas.get(key)
         if replica is None:
             return _result(key, OrderOutcome.DONE)
-        if replica.phase is Phase.OPEN and not replica.review_number:
+        if replica.phase is _OPEN and not replica.review_number:
             replica.review_number = self._number()
-            self._effects.append(ReadOwner(key, replica.review_number, replica.region.table_id))
+            self._effects.append(fx.ReadOwner(key, replica.review_number, replica.region.table_id))
         return _result(key, OrderOutcome.STARTED)
 
     # --- results from the store ---
@@ -237,7 +237,7 @@ class Replicas:
         if replica is None or replica.review_number != number:
             return
         replica.review_number = 0
-        if replica.phase is Phase.OPEN and is_disowned(self.me, key[1], found, region):
+        if replica.phase is _OPEN and is_disowned(self.me, key[1], found, region):
             self._advance(replica, Event.DISOWNED, now_ms)
 
     def step_done(self, key: Key, number: int, version: int, region_version: int, now_ms: int, zxid: int = 0) -> None:
@@ -254,10 +254,10 @@ class Replicas:
         replica.record, replica.version = step.record, version
         if step.region is not None:
             replica.region, replica.region_version = step.region, region_version
-        if step.cause is Cause.OPEN_ORDER:
+        if step.cause is _OPEN_ORDER:
             replica.token = zxid
-        if step.cause is not Cause.PROGRESS:
-            self._advance(replica, Event.STEP_TAKEN, now_ms)
+        if step.cause is not _PROGRESS:
+            self._advance(replica, _STEP_TAKEN, now_ms)
         elif replica.is_open:
             # The opener finished before the progress was written; the replica has waited for this write.
             self._advance(replica, Event.OPENED, now_ms)
@@ -271,7 +271,7 @@ class Replicas:
         assert number > 0, f"{replica} expects no result"
         replica.refusals += is_refused
         replica.step_number = self._number()
-        self._effects.append(ReadBack(key, replica.step_number, replica.region.table_id))
+        self._effects.append(fx.ReadBack(key, replica.step_number, replica.region.table_id))
 
     def read_back(
         self,
@@ -310,7 +310,7 @@ class Replicas:
     def holder_seen(self, key: Key, number: int, holder: Incarnation, is_alive: bool, now_ms: int) -> None:
         """Process the result of ReadHolder: open the replica after all if its former owner is dead."""
         replica = self._awaiting_step(key, number)
-        if replica is None or replica.phase is not Phase.OPENING:
+        if replica is None or replica.phase is not _OPENING:
             return
         if is_alive:
             self._open_failed(replica, f"server {holder} holds the replica and is alive", now_ms)
@@ -340,9 +340,9 @@ class Replicas:
         replica = self._awaiting_job(key, number)
         if replica is None:
             return
-        if replica.phase is Phase.OPENING and replica.step is None and holder != self.me:
+        if replica.phase is _OPENING and replica.step is None and holder != self.me:
             replica.step_number = self._number()
-            self._effects.append(ReadHolder(key, replica.step_number, holder))
+            self._effects.append(fx.ReadHolder(key, replica.step_number, holder))
         else:
             self._open_failed(replica, f"server {holder} holds the replica", now_ms)
 
@@ -365,13 +365,13 @@ class Replicas:
     def progressed(self, key: Key, number: int, now_ms: int) -> None:
         """Extend the deadline of an open that makes progress, at most PROGRESS_PER_TIMEOUT times per timeout."""
         replica = self._replicas.get(key)
-        if replica is None or replica.phase is not Phase.OPENING or replica.job_number != number:
+        if replica is None or replica.phase is not _OPENING or replica.job_number != number:
             return
         span_ms = replica.open_timeout_ms // PROGRESS_PER_TIMEOUT
         if replica.step is not None or now_ms - replica.progress_ms < span_ms:
             return
         replica.progress_ms = now_ms
-        self._write(replica, Cause.PROGRESS, RegionState.OPENING, step_records.progress(replica, now_ms))
+        self._write(replica, _PROGRESS, _STATE_OPENING, step_records.progress(replica, now_ms))
 
     # --- the session ---
 
@@ -380,7 +380,7 @@ class Replicas:
         self._finished.clear()
         for replica in list(self._replicas.values()):
             replica.step, replica.step_number = None, 0
-            self._advance(replica, Event.SESSION_LOST, now_ms, "this server has lost its session")
+            self._advance(replica, _SESSION_LOST, now_ms, "this server has lost its session")
         assert all(one.phase is Phase.DROPPING for one in self._replicas.values()), "every replica must be DROPPING"
 
     def rejoined(self, me: Incarnation) -> None:
@@ -426,7 +426,7 @@ class Replicas:
         self._story.append((now_ms, replica.key, replica.phase or "none", event, row.after or "none"))
         self._set_phase(replica, row.after, now_ms)
         result = None if row.outcome is None else self._decide(replica, row.outcome, error)
-        if event is Event.SESSION_LOST:
+        if event is _SESSION_LOST:
             self._supersede(replica, error)
         self._enter(replica, event, result, now_ms)
 
@@ -452,12 +452,12 @@ class Replicas:
         phase = replica.phase
         if phase is None:
             self._gone(replica, event, result, now_ms)
-        elif phase is Phase.OPENING:
+        elif phase is _OPENING:
             replica.progress_ms = now_ms
             self._open(replica)
-        elif phase is Phase.ANNOUNCING:
+        elif phase is _ANNOUNCING:
             self._announce(replica, now_ms)
-        elif phase is Phase.OPEN:
+        elif phase is _OPEN:
             self._next_order(replica, now_ms)
         elif phase is Phase.CLOSING:
             self._close(replica)
@@ -469,8 +469,7 @@ class Replicas:
     def _drop(self, replica: LocalReplica, event: Event) -> None:
         """Close a replica that belongs to another server; stop the process if it cannot be closed."""
         if event is Event.CLOSE_FAILED and replica.drops >= DROPS_MAX:
-            why = f"{replica} belongs to another server and cannot be closed: {replica.error}"
-            self._effects.append(Stop(why))
+            self._effects.append(fx.Stop(f"{replica} belongs to another server and cannot be closed: {replica.error}"))
         elif replica.job_number == 0:
             self._close(replica)
 
@@ -485,7 +484,7 @@ class Replicas:
         replica.open_timeout_ms = order.open_timeout_ms
         self._raise_schema(replica, order.schema_version)
         record = step_records.claim(order, self.me, epoch, now_ms)
-        self._write(replica, Cause.OPEN_ORDER, RegionState.OFFLINE, record)
+        self._write(replica, _OPEN_ORDER, _OFFLINE, record)
         return ticket
 
     def _mark_closing(self, replica: LocalReplica, order: CloseOrder, epoch: int, ticket: int, now_ms: int) -> int:
@@ -502,7 +501,7 @@ class Replicas:
         """Write OPENED, and this server's location into the region's record."""
         token = replica.opened_token
         replica.location = ReplicaLocation(replica.key[1], self.me.uuid, self.me.start_code, now_ms, token)
-        self._write(replica, Cause.OPEN_DONE, RegionState.OPENING, step_records.opened(replica, now_ms))
+        self._write(replica, Cause.OPEN_DONE, _STATE_OPENING, step_records.opened(replica, now_ms))
 
     def _write(self, replica: LocalReplica, cause: Cause, before: RegionState | None, record: TransitionRecord) -> None:
         assert replica.step_number == 0, f"{replica} already expects result {replica.step_number} from the store"
@@ -514,7 +513,7 @@ class Replicas:
         assert replica.job_number == 0, f"the opener already works on {replica}"
         replica.job_number = self._number()
         replica.opened_token = replica.token
-        job = OpenRegion(replica.key, replica.job_number, replica.region, replica.epoch, evict)
+        job = fx.OpenRegion(replica.key, replica.job_number, replica.region, replica.epoch, evict)
         job.token, job.schema_version, job.cause_id = replica.token, replica.schema_version, replica.cause_id
         self._effects.append(job)
         replica.schema_passed = replica.schema_version
@@ -526,12 +525,12 @@ class Replicas:
             self._changed[replica.key] = None
         if replica.is_open and replica.schema_version > replica.schema_passed:
             replica.schema_passed = replica.schema_version
-            self._effects.append(SchemaChanged(replica.key, replica.region, replica.schema_version))
+            self._effects.append(fx.SchemaChanged(replica.key, replica.region, replica.schema_version))
 
     def _close(self, replica: LocalReplica) -> None:
         assert replica.job_number == 0, f"the opener already works on {replica}"
         replica.job_number = self._number()
-        self._effects.append(CloseRegion(replica.key, replica.job_number, replica.region, replica.cause_id))
+        self._effects.append(fx.CloseRegion(replica.key, replica.job_number, replica.region, replica.cause_id))
 
     def _open_failed(self, replica: LocalReplica, error: str, now_ms: int) -> None:
         replica.error = error
@@ -542,7 +541,7 @@ class Replicas:
     ) -> None:
         """End a step that can no longer succeed, because the transition belongs to another server or order."""
         there = "gone" if found is None else f"{found.state} of epoch {found.epoch} at version {version}"
-        if cause is Cause.OPEN_ORDER:
+        if cause is _OPEN_ORDER:
             # The order was not executed, so a repetition of it must not be answered with DONE.
             replica.order_id = None
         self._advance(replica, Event.STEP_LOST, now_ms, f"the transition is {there} ({replica.error})")
@@ -551,7 +550,7 @@ class Replicas:
         assert outcome is not OrderOutcome.STARTED, f"the order for {replica} is finished"
         result = _result(replica.key, outcome, replica.version, error)
         if replica.ticket:
-            self._effects.append(OrderFinished(replica.ticket, result))
+            self._effects.append(fx.OrderFinished(replica.ticket, result))
         replica.ticket = 0
         return result
 
@@ -567,28 +566,29 @@ class Replicas:
     def _supersede(self, replica: LocalReplica, why: str) -> None:
         waiting, replica.waiting = replica.waiting, None
         if waiting is not None:
-            self._effects.append(OrderFinished(waiting.ticket, _result(replica.key, OrderOutcome.REFUSED, error=why)))
+            result = _result(replica.key, OrderOutcome.REFUSED, error=why)
+            self._effects.append(fx.OrderFinished(waiting.ticket, result))
 
     def _next_order(self, replica: LocalReplica, now_ms: int) -> None:
         """Begin the waiting order when the replica is open or gone."""
-        assert replica.phase in (None, Phase.OPEN), f"{replica} is {replica.phase}, so its next order must wait"
+        assert replica.phase in (None, _OPEN), f"{replica} is {replica.phase}, so its next order must wait"
         waiting, replica.waiting = replica.waiting, None
         if waiting is None:
             return
         if isinstance(waiting.order, OpenOrder):
             self._claim(replica, waiting.order, waiting.epoch, waiting.ticket, now_ms)
-        elif replica.phase is Phase.OPEN:
+        elif replica.phase is _OPEN:
             self._mark_closing(replica, waiting.order, waiting.epoch, waiting.ticket, now_ms)
         else:
             result = _result(replica.key, OrderOutcome.REFUSED, error="the replica is not open on this server")
-            self._effects.append(OrderFinished(waiting.ticket, result))
+            self._effects.append(fx.OrderFinished(waiting.ticket, result))
 
     def _gone(self, replica: LocalReplica, event: Event, result: OrderResult | None, now_ms: int) -> None:
         """Keep the order's result for a master that repeats the order, and begin the waiting order."""
         if result is not None and event is Event.OPEN_FAILED:
             shown = replica.failed_open(now_ms)
             self._finished.keep(replica.key, FinishedOrder(replica.order_id, result, shown))
-        elif result is not None and event is Event.STEP_TAKEN:
+        elif result is not None and event is _STEP_TAKEN:
             self._finished.keep(replica.key, FinishedOrder(None, result, None))
         if replica.waiting is not None:
             fresh = LocalReplica(replica.key, replica.region, now_ms)

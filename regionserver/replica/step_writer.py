@@ -31,7 +31,7 @@ from regions.records import znodes
 from regions.records.znodes import Layout
 from regionserver.replica.effects import WriteStep
 
-log = Logger()
+log = Logger(__name__)
 
 #: Regions per multi. A rejected multi costs as many single multis, and the store serves no one else while it applies
 #: one.
@@ -48,7 +48,7 @@ class Store(Protocol):
     def multi(self, operations: list[WriteOp]) -> Deferred[list[WriteResult]]: ...
     def multi_read(self, operations: list[ReadOp]) -> Deferred[list[ReadResult]]: ...
     def get(self, path: str) -> Deferred[tuple[bytes, Stat]]: ...
-    def sync(self, path: str = ...) -> Deferred[None]: ...
+    def sync(self, path: str = "/") -> Deferred[None]: ...
 
 
 class TimerReactor(Protocol):

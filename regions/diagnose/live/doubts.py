@@ -71,8 +71,10 @@ class OwnerDoubts:
 
         A replica in doubt stays so since its first event, or since a look that has found it on another server.
         """
+        doubts = self._doubts
         for key in keys:
-            self._doubts.setdefault(key, _Doubt(now_ms))
+            if key not in doubts:
+                doubts[key] = _Doubt(now_ms)
 
     def look(
         self,

@@ -7,8 +7,9 @@ silently.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, cast
 
 from regions.messages import CloseOrder, OpenOrder, OrderResult
 from regions.records.model import Incarnation, Intent, RegionRecord, RegionState, TransitionRecord
@@ -67,34 +68,40 @@ class Store:
         return True
 
 
-class CheckedReplicas(Replicas):
-    """Replicas whose invariants are checked after every event."""
+#: Methods of `Replicas` that handle an event.
+EVENTS: Final = frozenset(
+    (
+        *("order_open", "order_close", "alter", "damaged", "order_review", "reviewed", "step_done", "step_failed"),
+        *("read_back", "holder_seen", "opened", "open_failed", "owner_held", "closed", "close_failed", "progressed"),
+        *("session_lost", "rejoined", "forget_failures", "take_effects", "take_changed"),
+    )
+)
 
 
-def _checked(name: str) -> Callable[..., Any]:
-    event = getattr(Replicas, name)
+class CheckedReplicas:
+    """Replicas whose invariants are checked after every event. No subclass, because `Replicas` may be compiled."""
 
-    def call(self: CheckedReplicas, *given: Any) -> Any:
-        answer = event(self, *given)
-        self.validate()
+    def __init__(self, me: Incarnation) -> None:
+        self._checked = Replicas(me)
+
+    def __len__(self) -> int:
+        return len(self._checked)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._checked, name)
+        return functools.partial(self._handle, found) if name in EVENTS else found
+
+    def _handle(self, event: Callable[..., Any], *given: Any) -> Any:
+        answer = event(*given)
+        self._checked.validate()
         return answer
-
-    return call
-
-
-for _name in (
-    *("order_open", "order_close", "alter", "damaged", "order_review", "reviewed", "step_done", "step_failed"),
-    *("read_back", "holder_seen", "opened", "open_failed", "owner_held", "closed", "close_failed", "progressed"),
-    *("session_lost", "rejoined", "forget_failures", "take_effects", "take_changed"),
-):
-    setattr(CheckedReplicas, _name, _checked(_name))
 
 
 class Run:
     """A Replicas with its store and opener; effects are answered when the test says so."""
 
     def __init__(self, record: TransitionRecord | None = None, version: int = 2) -> None:
-        self.replicas = CheckedReplicas(ME)
+        self.replicas = cast(Replicas, CheckedReplicas(ME))
         self.store = Store(offline() if record is None else record, version)
         self.now = 1000
         self.effects: list[Effect] = []

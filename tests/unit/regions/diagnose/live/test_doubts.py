@@ -6,9 +6,17 @@ import pytest
 
 from regions.cluster.state import ClusterState
 from regions.diagnose.invariants import Rule
-from regions.diagnose.live import cache_check, doubts
+from regions.diagnose.live import cache_check
 from regions.diagnose.live.cache_check import CONFIRM_MS, CacheCheck, CacheDifference
-from regions.diagnose.live.doubts import DOUBT_MAX_MS, HEARD_MS, PATIENCE_MS, OwnerDoubts, SettledList, doubtful
+from regions.diagnose.live.doubts import (
+    DOUBT_MAX_MS,
+    HEARD_MS,
+    LOOKS_MAX,
+    PATIENCE_MS,
+    OwnerDoubts,
+    SettledList,
+    doubtful,
+)
 from regions.messages.heartbeat import ReplicaReport, Report
 from regions.records.model import Incarnation, RegionRecord, TableRecord
 from regions.records.znodes import Layout
@@ -77,10 +85,9 @@ def test_a_replica_that_has_moved_is_in_doubt_since_its_move() -> None:
     assert waiting.look(lambda _: B, {B: SettledList([], 6_500)}, 6_500) != []
 
 
-def test_a_look_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doubts, "LOOKS_MAX", 2)
+def test_a_look_is_bounded() -> None:
     waiting = OwnerDoubts()
-    waiting.put(["a", "b", "c"], 0)
+    waiting.put([f"r{number}-0" for number in range(LOOKS_MAX + 1)], 0)
     waiting.look(lambda _: None, {}, 1)
     assert len(waiting) == 1
 
