@@ -62,7 +62,7 @@ def test_a_copy_without_a_proof_ends_when_the_proof_is_due(machine: Machine, pro
                 end.send(1, b"more")
                 assert bytes(other.receive()[1]) == b"more"
             else:
-                with pytest.raises(ChannelLost):
+                with pytest.raises(ChannelLost, match="has closed the connection"):
                     other.receive()
         finally:
             dialed.close()
