@@ -349,9 +349,9 @@ class Node:
             return False
         core = self.core
         now_ms = self.clients.now_ms = self._clock.monotonic_ms()
-        self.pipeline.postponed = 0
+        has_more = self.pipeline.turn_end()
         try:
-            has_more = self._transfers.step(now_ms)
+            has_more = self._transfers.step(now_ms) or has_more
         except UnsupportedLevel as error:
             self.on_failed(error)
             return False

@@ -1,6 +1,6 @@
 """Watches: which sessions get an event when a znode changes. Local to one server, not replicated.
 
-A watcher is identified by its session id. A watch is set on a path, whether or not the znode exists:
+A watch belongs to a connection of a session, and is set on a path, whether or not the znode exists:
 
     data        one-shot; set by getData and by exists, by exists also for a missing znode
     child       one-shot; set by getChildren
@@ -27,14 +27,26 @@ from coord.wire.opcodes import (
 )
 
 _NO_SESSIONS: Final[list[int]] = []
+#: Watches of closed connections that are removed in one turn. A session may have a million: a second's work.
+REMOVED_PER_TURN: Final = 2_000
+#: The same before each new watch: so those that wait become fewer, however fast a client sets watches and goes.
+_REMOVED_PER_WATCH: Final = 2
 
+#: Path -> numbers of the watchers.
 Table = dict[bytes, dict[int, None]]
 
 
 class Watcher:
-    """The paths that one session watches, by kind. They are removed from the tables when its connection closes."""
+    """The paths that one connection of a session watches, by kind.
 
-    def __init__(self) -> None:
+    After the connection has closed, its watches fire no more. They are removed from the tables a part at a time. The
+    session's next connection has another number, so both can be in the tables at the same time.
+    """
+
+    def __init__(self, number: int, session_id: int) -> None:
+        self.number = number
+        self.session_id = session_id
+        self.is_gone = False
         self.data: dict[bytes, None] = {}
         self.child: dict[bytes, None] = {}
         self.persistent: dict[bytes, None] = {}
@@ -52,7 +64,7 @@ class Watcher:
 class WatchTable:
     """All watches of the sessions connected to one server.
 
-    Invariant: the tables by path and the Watchers by session have the same watches; no path has an empty entry.
+    Invariant: the tables by path and the Watchers by number have the same watches; no path has an empty entry.
     """
 
     def __init__(self, per_session_max: int = 0) -> None:
@@ -63,43 +75,56 @@ class WatchTable:
         self._child: Table = {}
         self._persistent: Table = {}
         self._recursive: Table = {}
+        #: Session id -> its watcher.
         self._watchers: dict[int, Watcher] = {}
+        #: Number -> watcher, those of closed connections included.
+        self._numbered: dict[int, Watcher] = {}
+        #: Watchers of closed connections that still have watches in the tables.
+        self._leaving: list[Watcher] = []
+        self._count = 0
 
     # --- setting watches ---------------------------------------------------------------------------------------------
 
-    def watch_data(self, path: bytes, watcher_id: int) -> None:
+    def watch_data(self, path: bytes, session_id: int) -> None:
         """Set a one-shot watch for the znode's data, creation and deletion."""
-        _enter(self._data, path, watcher_id)
-        self._watcher(watcher_id).data[path] = None
+        watcher = self._watcher(session_id)
+        _enter(self._data, path, watcher.number)
+        watcher.data[path] = None
 
-    def watch_children(self, path: bytes, watcher_id: int) -> None:
+    def watch_children(self, path: bytes, session_id: int) -> None:
         """Set a one-shot watch for the list of children, and for the znode's deletion."""
-        _enter(self._child, path, watcher_id)
-        self._watcher(watcher_id).child[path] = None
+        watcher = self._watcher(session_id)
+        _enter(self._child, path, watcher.number)
+        watcher.child[path] = None
 
-    def watch_persistent(self, path: bytes, watcher_id: int) -> None:
+    def watch_persistent(self, path: bytes, session_id: int) -> None:
         """Set a persistent watch."""
-        _enter(self._persistent, path, watcher_id)
-        self._watcher(watcher_id).persistent[path] = None
+        watcher = self._watcher(session_id)
+        _enter(self._persistent, path, watcher.number)
+        watcher.persistent[path] = None
 
-    def watch_recursive(self, path: bytes, watcher_id: int) -> None:
+    def watch_recursive(self, path: bytes, session_id: int) -> None:
         """Set a persistent watch for `path` and everything below it."""
-        _enter(self._recursive, path, watcher_id)
-        self._watcher(watcher_id).recursive[path] = None
+        watcher = self._watcher(session_id)
+        _enter(self._recursive, path, watcher.number)
+        watcher.recursive[path] = None
 
-    def _watcher(self, watcher_id: int) -> Watcher:
-        watcher = self._watchers.get(watcher_id)
+    def _watcher(self, session_id: int) -> Watcher:
+        if self._leaving:
+            self.sweep(_REMOVED_PER_WATCH)
+        watcher = self._watchers.get(session_id)
         if watcher is None:
-            watcher = self._watchers[watcher_id] = Watcher()
+            self._count += 1
+            watcher = self._watchers[session_id] = self._numbered[self._count] = Watcher(self._count, session_id)
         return watcher
 
-    def has_room(self, watcher_id: int, more: int = 1) -> bool:
+    def has_room(self, session_id: int, more: int = 1) -> bool:
         """Return True if a session may set this many more watches."""
         assert more >= 0, more
         most = self._per_session_max
         if not most:
             return True
-        watcher = self._watchers.get(watcher_id)
+        watcher = self._watchers.get(session_id)
         return (watcher.count() if watcher is not None else 0) + more <= most
 
     def is_empty(self) -> bool:
@@ -127,21 +152,24 @@ class WatchTable:
             notified = _merge(notified, staying)
         if self._recursive and event_type != EVENT_CHILDREN_CHANGED:
             notified = self._recursive_above(path, notified)
-        return list(notified) if notified else _NO_SESSIONS
+        if not notified:
+            return _NO_SESSIONS
+        watchers = [self._numbered[number] for number in notified]
+        return [watcher.session_id for watcher in watchers if not watcher.is_gone]
 
     def _fire_data(self, path: bytes) -> dict[int, None] | None:
         fired = self._data.pop(path, None)
         if fired is not None:
-            for watcher_id in fired:
-                del self._watchers[watcher_id].data[path]
+            for number in fired:
+                del self._numbered[number].data[path]
         return fired
 
     def _fire_child(self, path: bytes, notified: dict[int, None] | None) -> dict[int, None] | None:
         fired = self._child.pop(path, None)
         if fired is None:
             return notified
-        for watcher_id in fired:
-            del self._watchers[watcher_id].child[path]
+        for number in fired:
+            del self._numbered[number].child[path]
         return fired if notified is None else _merge(notified, fired)
 
     def _recursive_above(self, path: bytes, notified: dict[int, None] | None) -> dict[int, None] | None:
@@ -156,9 +184,9 @@ class WatchTable:
 
     # --- checking and removing ---------------------------------------------------------------------------------------
 
-    def has(self, path: bytes, watcher_id: int, watcher_type: int) -> bool:
+    def has(self, path: bytes, session_id: int, watcher_type: int) -> bool:
         """Return True if the session has a watch of this type (WATCHER_...) on `path`."""
-        watcher = self._watchers.get(watcher_id)
+        watcher = self._watchers.get(session_id)
         if watcher is None:
             return False
         if watcher_type == WATCHER_CHILDREN:
@@ -171,46 +199,70 @@ class WatchTable:
             return path in watcher.recursive
         return path in watcher.child or path in watcher.data or path in watcher.persistent or path in watcher.recursive
 
-    def remove(self, path: bytes, watcher_id: int, watcher_type: int) -> bool:
+    def remove(self, path: bytes, session_id: int, watcher_type: int) -> bool:
         """Remove the session's watches of this type from `path`. Return False if there was none."""
-        if not self.has(path, watcher_id, watcher_type):
+        if not self.has(path, session_id, watcher_type):
             return False
-        watcher = self._watchers[watcher_id]
+        watcher = self._watchers[session_id]
+        number = watcher.number
         if watcher_type in (WATCHER_CHILDREN, WATCHER_ANY):
-            _remove(self._child, watcher.child, path, watcher_id)
+            _remove(self._child, watcher.child, path, number)
         if watcher_type in (WATCHER_DATA, WATCHER_ANY):
-            _remove(self._data, watcher.data, path, watcher_id)
+            _remove(self._data, watcher.data, path, number)
         if watcher_type in (WATCHER_PERSISTENT, WATCHER_ANY):
-            _remove(self._persistent, watcher.persistent, path, watcher_id)
+            _remove(self._persistent, watcher.persistent, path, number)
         if watcher_type in (WATCHER_PERSISTENT_RECURSIVE, WATCHER_ANY):
-            _remove(self._recursive, watcher.recursive, path, watcher_id)
+            _remove(self._recursive, watcher.recursive, path, number)
         return True
 
-    def drop(self, watcher_id: int) -> None:
-        """Remove all watches of a session whose connection has closed."""
-        watcher = self._watchers.pop(watcher_id, None)
-        if watcher is None:
-            return
-        for path in watcher.data:
-            _leave(self._data, path, watcher_id)
-        for path in watcher.child:
-            _leave(self._child, path, watcher_id)
-        for path in watcher.persistent:
-            _leave(self._persistent, path, watcher_id)
-        for path in watcher.recursive:
-            _leave(self._recursive, path, watcher_id)
+    def drop(self, session_id: int) -> None:
+        """End all watches of a session whose connection has closed. `sweep` removes what is too much for one call."""
+        watcher = self._watchers.pop(session_id, None)
+        if watcher is not None:
+            watcher.is_gone = True
+            self._leaving.append(watcher)
+            if len(self._leaving) == 1:
+                self.sweep(REMOVED_PER_TURN)
+
+    def sweep(self, most: int) -> bool:
+        """Remove at most this many watches of closed connections. Return True if some are left."""
+        while self._leaving and most > 0:
+            watcher = self._leaving[-1]
+            most -= 1
+            if not self._remove_one(watcher):
+                del self._leaving[-1]
+                del self._numbered[watcher.number]
+        return len(self._leaving) > 0
+
+    def _remove_one(self, watcher: Watcher) -> bool:
+        """Remove one watch of a closed connection. Return False if it has none."""
+        if watcher.data:
+            _leave(self._data, watcher.data.popitem()[0], watcher.number)
+        elif watcher.child:
+            _leave(self._child, watcher.child.popitem()[0], watcher.number)
+        elif watcher.persistent:
+            _leave(self._persistent, watcher.persistent.popitem()[0], watcher.number)
+        elif watcher.recursive:
+            _leave(self._recursive, watcher.recursive.popitem()[0], watcher.number)
+        else:
+            return False
+        return True
 
     # --- invariants --------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Raise AssertionError if the tables by path and by watcher differ. For tests."""
+        for session_id, watcher in self._watchers.items():
+            is_known = self._numbered.get(watcher.number) is watcher
+            assert is_known, f"session {session_id:#x} has a watcher without a number"
+            assert not watcher.is_gone, f"session {session_id:#x} watches by a closed connection"
         for kind, table in enumerate((self._data, self._child, self._persistent, self._recursive)):
             for path, watchers in table.items():
                 assert watchers, f"{path!r} is watched by no session"
-                for watcher_id in watchers:
-                    own = self._watchers[watcher_id].kinds()[kind] if watcher_id in self._watchers else {}
-                    assert path in own, f"session {watcher_id:#x} lacks its watch of kind {kind} on {path!r}"
-            count = sum([len(watcher.kinds()[kind]) for watcher in self._watchers.values()])
+                for number in watchers:
+                    own = self._numbered[number].kinds()[kind] if number in self._numbered else {}
+                    assert path in own, f"watcher {number} lacks its watch of kind {kind} on {path!r}"
+            count = sum([len(watcher.kinds()[kind]) for watcher in self._numbered.values()])
             by_path = sum([len(watchers) for watchers in table.values()])
             assert by_path == count, f"{by_path} watches of kind {kind} by path, {count} by session"
 
@@ -225,52 +277,55 @@ class WatchTable:
         return sum([watcher.count() for watcher in self._watchers.values()])
 
     def path_count(self) -> int:
-        """Return the number of watched paths."""
-        return len(self.by_path())
+        """Return the number of watched paths, including those whose watches wait to be removed."""
+        return len({*self._data, *self._child, *self._persistent, *self._recursive})
 
     def by_path(self) -> dict[bytes, list[int]]:
         """Return watched path -> session ids of its watchers, both sorted. For the four-letter words."""
         found: dict[bytes, dict[int, None]] = {}
         for table in (self._data, self._child, self._persistent, self._recursive):
             for path, watchers in table.items():
-                found.setdefault(path, {}).update(watchers)
+                for number in watchers:
+                    watcher = self._numbered[number]
+                    if not watcher.is_gone:
+                        found.setdefault(path, {})[watcher.session_id] = None
         return {path: sorted(found[path]) for path in sorted(found)}
 
     def by_watcher(self) -> dict[int, list[bytes]]:
         """Return session id -> the paths that it watches, both sorted. For the four-letter words."""
         found: dict[int, list[bytes]] = {}
-        for watcher_id in sorted(self._watchers):
-            watcher = self._watchers[watcher_id]
+        for session_id in sorted(self._watchers):
+            watcher = self._watchers[session_id]
             if watcher.count():
                 paths = {**watcher.data, **watcher.child, **watcher.persistent, **watcher.recursive}
-                found[watcher_id] = sorted(paths)
+                found[session_id] = sorted(paths)
         return found
 
 
-def _enter(table: Table, path: bytes, watcher_id: int) -> None:
+def _enter(table: Table, path: bytes, number: int) -> None:
     watchers = table.get(path)
     if watchers is None:
-        table[path] = {watcher_id: None}
+        table[path] = {number: None}
     else:
-        watchers[watcher_id] = None
+        watchers[number] = None
 
 
-def _leave(table: Table, path: bytes, watcher_id: int) -> None:
+def _leave(table: Table, path: bytes, number: int) -> None:
     watchers = table[path]
-    assert watcher_id in watchers, f"session {watcher_id:#x} does not watch {path!r}"
-    del watchers[watcher_id]
+    assert number in watchers, f"watcher {number} does not watch {path!r}"
+    del watchers[number]
     if not watchers:
         del table[path]
 
 
-def _remove(table: Table, paths: dict[bytes, None], path: bytes, watcher_id: int) -> None:
+def _remove(table: Table, paths: dict[bytes, None], path: bytes, number: int) -> None:
     if path in paths:
         del paths[path]
-        _leave(table, path, watcher_id)
+        _leave(table, path, number)
 
 
 def _merge(notified: dict[int, None] | None, more: dict[int, None]) -> dict[int, None]:
-    """Return the sessions of both, each once. `notified` belongs to the caller and is changed, unless it is None."""
+    """Return the watchers of both, each once. `notified` belongs to the caller and is changed, unless it is None."""
     if notified is None:
         return dict(more)
     notified.update(more)

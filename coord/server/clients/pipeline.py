@@ -39,7 +39,7 @@ from coord.server.clients.table import ClientTable
 from coord.tree.acl import Identity
 from coord.tree.command import encode_command, encode_identities
 from coord.tree.machine import CommandOutcome, StateMachine
-from coord.tree.watches import WatchTable
+from coord.tree.watches import REMOVED_PER_TURN, WatchTable
 from coord.wire import opcodes as op
 from coord.wire.codec import (
     decode_auth,
@@ -118,7 +118,7 @@ class Pipeline:
         self.on_membership_request: Callable[[Connection, Pending], None] = _ignore_membership_request
         #: The clock, for the time that reads may take in one turn. Without one they may take any time.
         self.monotonic_ms: Callable[[], int] = _no_clock
-        #: Connections that have used their time in this turn. The node sets the number to 0 after each turn.
+        #: Connections that have used their time in this turn.
         self.postponed = 0
         #: Whether reads wait for a read index, as after a sync.
         self.is_linearizable = False
@@ -215,6 +215,12 @@ class Pipeline:
         connection.parked.insert(0, (block, frames))
         connection.transport.set_reading(False)
         connection.transport.resume_later()
+
+    def turn_end(self) -> bool:
+        """Let connections use their time anew, and remove some watches of closed connections. Return True if more
+        of these watches are left."""
+        self.postponed = 0
+        return self.watches.sweep(REMOVED_PER_TURN)
 
     def resume(self, connection: Connection) -> None:
         """Go on with the requests of a connection that were postponed to this turn."""

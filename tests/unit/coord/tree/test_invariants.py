@@ -112,7 +112,7 @@ MACHINE: Final[list[tuple[Break, str]]] = [
 ]
 WATCHES: Final[list[tuple[Break, str]]] = [
     (lambda s: s.watches._data[b"/a"].clear(), "watched by no session"),
-    (lambda s: s.watches._watchers.clear(), "lacks its watch of kind 0"),
+    (lambda s: s.watches._numbered.clear(), "has a watcher without a number"),
     (lambda s: s.watches._watchers[7].child.update({b"/a": None}), "0 watches of kind 1 by path, 1 by session"),
 ]
 

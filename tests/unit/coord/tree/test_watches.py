@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord import errors as e
-from coord.tree.watches import WatchTable
+from coord.tree.watches import REMOVED_PER_TURN, WatchTable
 from coord.wire import records as r
 from coord.wire.values import WatchSets
 from tests.unit.coord.tree.tree_store import Client, Store, create_op, delete_op, set_op
@@ -194,6 +194,36 @@ def test_dropped_session_leaves_nothing_behind(c: Client, w: Client, store: Stor
     assert store.watches.watcher_count() == 0
     c.set(b"/w", b"")
     assert store.events() == []
+
+
+def test_many_watches_of_a_closed_connection_leave_in_parts() -> None:
+    """They fire no more at once. The session's next connection may watch the same paths; each of its watches removes
+    some old ones.
+
+    Fails if `drop` removes everything, if `triggered` returns sessions of closed connections, and if a session's
+    connections share a number.
+    """
+    table = WatchTable()
+    paths = [b"/%d" % number for number in range(REMOVED_PER_TURN * 2)]
+    for path in paths:
+        table.watch_data(path, 1)
+        table.watch_recursive(path, 1)
+    table.watch_data(paths[0], 2)
+    table.drop(1)
+    assert (table.watch_count(), table.by_path()) == (1, {paths[0]: [2]})
+    assert table.path_count() > REMOVED_PER_TURN
+    table.validate()
+    assert table.triggered(CREATED, paths[0]) == [2]
+    assert table.triggered(CREATED, paths[1]) == []
+    for path in paths[:10]:
+        before = table.path_count()
+        table.watch_children(path, 1)
+        assert table.path_count() <= before
+        table.validate()
+    while table.sweep(REMOVED_PER_TURN):
+        table.validate()
+    assert table.by_path() == {path: [1] for path in sorted(paths[:10])}
+    assert table.path_count() == table.watch_count() == 10
 
 
 def test_trigger_without_watchers_is_empty() -> None:
