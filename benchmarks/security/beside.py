@@ -2,7 +2,7 @@
 
 Three clients send at a fixed pace; a latency counts from the moment at which the request was due, so a daemon that
 stands still is charged for everything that waited. The verdict is a ratio of one run: p99 beside the attack to p99 of
-the quiet times before it and after it.
+the quiet time before it or after it, whichever is less: what an attack leaves behind is not quiet.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _beside(number: int, target: Target, clients: dict[str, Paced], seconds: flo
     after, _ = _span(clients, seconds)
     return Beside(
         number,
-        {name: quantile(quiet[name] + after[name], 0.99) * 1000 for name in CLIENTS},
+        {name: min(quantile(found[name], 0.99) for found in (quiet, after)) * 1000 for name in CLIENTS},
         {name: quantile(attacked[name], 0.99) * 1000 for name in CLIENTS},
         failed,
         lapses(target) - before,
