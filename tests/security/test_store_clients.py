@@ -12,9 +12,10 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import make_digest_acl
 
 from coord.digests import digest_of
-from coord.errors import OK, THROTTLED_OP
+from coord.errors import AUTH_FAILED, OK, THROTTLED_OP
 from coord.server.clients.audit import LINES_PER_SESSION
 from coord.tree.reads import MULTI_READ_BYTES_MAX
+from coord.tree.sessions import IDENTITIES_MAX
 from coord.wire import opcodes as op
 from coord.wire import records as r
 from tests.security.store_node import Honest, Store, create, honest_client, running_store
@@ -117,6 +118,25 @@ def test_one_address_cannot_take_all_sessions(store: Store, honest: Honest) -> N
     with contextlib.closing(RawClient(store.address, source="127.0.0.67")) as other:
         assert store.opens(other)
     assert "127.0.0.66 has" in store.log()
+    honest.is_served()
+
+
+def test_a_session_proves_no_more_than_a_bounded_number_of_passwords(store: Store, honest: Honest) -> None:
+    """Finding 28: each guess is an identity of its session. The one that is too many ends the connection; the audit log
+    sums the guesses up.
+
+    Fails if `add_identities` knows no bound.
+    """
+    with contextlib.closing(store.stranger()) as stranger:
+        guesses = [
+            r.encode_request_frame(op.XID_AUTH, op.OP_AUTH, r.encode_auth(b"digest", b"victim:%d" % number))
+            for number in range(IDENTITIES_MAX)
+        ]
+        stranger.sock.sendall(b"".join(guesses))
+        answers = [stranger.answer() for _ in guesses]
+        assert answers == [(OK, b"")] * (IDENTITIES_MAX - 1) + [(AUTH_FAILED, b"")], "the address is an identity, too"
+        assert stranger.is_closed()
+    eventually(lambda: f"lines={IDENTITIES_MAX - LINES_PER_SESSION}" in store.log(), what="the sum")
     honest.is_served()
 
 
