@@ -173,6 +173,28 @@ def test_clients_without_a_certificate_of_ours_are_refused(ours: Authority, has_
     assert server.peer_subject() == ""
 
 
+def test_a_session_is_resumed_by_the_next_connection(ours: Authority) -> None:
+    """As by a browser at an admin port: neither end signs again, and the server still knows the certificate."""
+    accepting = server_context(files(ours, "server", "want"))
+    dialing = client_context(files(ours, "client"))
+
+    def connected(session: ssl.SSLSession | None) -> ssl.SSLObject:
+        server, arrived, left = Engine(accepting, is_server=True), ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = dialing.wrap_bio(arrived, left, server_hostname="127.0.0.1", session=session)
+        for _ in range(4):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+                client.read(1)  # the session comes after the handshake
+            server.unseal(left.read())
+            arrived.write(server.take())
+        assert server.peer_subject() == "CN=bob,O=Example\\, Inc.,C=DE"
+        return client
+
+    first = connected(None)
+    assert not first.session_reused
+    assert connected(first.session).session_reused
+
+
 def test_servers_of_a_foreign_authority_are_refused(ours: Authority, tmp_path: Path) -> None:
     """Dialing peers, for example, reject them."""
     foreign = Authority(tmp_path, "foreign")
