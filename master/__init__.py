@@ -8,7 +8,14 @@ assignment/  input and output of the assigner: transition writes, orders, regist
 plans/       bulk plans: computed, recorded, applied
 standby/     watcher of the store for the mirror, and the auditor
 api/         RPC requests: which role answers which request, and how stale an answer may be
-heartbeats.py, metrics.py, settings.py, client.py (the blocking client of the masters)
+tablets/     the keeper of tablets, joined to store and servers
+resharding/  splits and merges of regions
+access/      the check of callers, and requests about grants
+page/        the live page
+beginning/   the beginning of a tenure: contents of the store, first heartbeats
+process.py, context.py    interfaces of a master process in every role, and of the active master to its parts
+causes.py, phases.py, runs.py    what a request or timer caused; how long phases took, now and in the store
+heartbeats.py, health.py, metrics.py, settings.py, client.py (the blocking client of the masters)
 """
 
 # First of all: it chooses the form of the modules that may be compiled (coord/compiled.py).

@@ -18,7 +18,8 @@ Modules of the server itself:
     tablets/              replicated regions on the servers' own disks
     server.py             one server: one session after the other, checks of orders, admin page
     shared_directory.py   the identity of the directory that servers share
-    health.py, metrics.py, config.py, errors.py, workers.py
+    order_routes.py       orders for tablets to the tablets, other orders to the shared regions
+    figures.py, health.py, metrics.py, config.py, errors.py, workers.py
 
 When data become durable:
 

@@ -1,1 +1,1 @@
-"""Shared by all commands: options, connections, names, output, errors."""
+"""Shared by all commands: options, connections, names, output, errors; asking/ sends requests, views/ shows lists."""

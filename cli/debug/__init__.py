@@ -1,1 +1,1 @@
-"""`rk debug`: the files of stopped daemons, in words."""
+"""`rk debug`: the files of stopped daemons, in words; bundle/: `rk debug bundle`."""

@@ -1,1 +1,1 @@
-"""Commands that inspect a cluster: status, watch, why, history, fsck, audit."""
+"""Commands that inspect a cluster: status, watch (live/), why (why/), health, fsck, audit, and the past (past/)."""

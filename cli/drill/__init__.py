@@ -8,7 +8,13 @@ histories.py     clients that read, write, and compare and set rows of tablets, 
 tablets.py       leaders, gaps and whole tablets
 writers.py       writers of znodes, checked on every node
 probes.py        requests that name the location of an earlier open
-store_nodes.py   the store's nodes: finding the leader, cutting a node off
+store_nodes.py   the store's nodes: which one leads, which ones serve
 invariants.py    checks at rest, and checks of the history
 report.py        the result of a drill, as a screen or as JSON
+target/          the cluster that a drill breaks or observes
+freezing/        what a pause of one process will do, and what it did
+replacing/       how lost members of tablets must be replaced
+restoring/       a backup restored into an empty cluster
+records/         records of drills in the cluster
+cleanup.py       the end of a drill's cleanup
 """

@@ -1,1 +1,1 @@
-"""`rk up`: a whole cluster on this machine, its supervisor and its control port."""
+"""`rk up`: a whole cluster on this machine, its supervisor and its control port; growing/: `rk up add`."""

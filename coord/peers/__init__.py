@@ -7,4 +7,5 @@ dialing.py     the outgoing side of a link: connect, authenticate, hello, back-o
 accepting.py   the incoming side: connections that must identify themselves first
 guard.py       authentication of peers: shared secret, certificates
 partition.py   cuts links on request, for drills
+turn_loop.py   the hot part of the reactor: one poll, one call for each descriptor
 """

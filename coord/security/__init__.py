@@ -10,4 +10,7 @@ certificate_facts.py  what a certificate says, and when it expires (pure)
 revocation.py   credentials that are worth nothing before their time (pure)
 printable.py    texts of strangers for terminals and logs
 process.py      the credentials of this process, for every client that is given none
+admin.py        who may read an admin port
+making.py       makes and changes the files of --certs-dir
+tls_channel.py  principals proved by certificates, over TLS
 """

@@ -21,6 +21,7 @@ Which module guarantees what:
 - `recovery.startup`         what snapshot and log mean together after a crash
 - `snapshots.transfers`      a state from another node is whole and durable before it is used
 - `sessions`, `membership`   act on the node through `context.NodeContext`
+- `config`, `admin`          settings, and the interfaces for operators and monitoring
 - `coord.peers.reactor`      a turn: read all ready sockets, then act once
 
 `node` and its imports take time, randomness, disk and links as arguments; `tests/support/store_nodes.py` runs whole

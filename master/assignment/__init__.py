@@ -9,4 +9,7 @@ server_events.py   events of servers that register or expire; waits of a startup
 history_writer.py  writes every step to the history
 balancer.py        when to balance
 waiters.py         requests that wait for a condition
+effects.py         carries out the effects of the assigner
+fencing.py         fencing at an operator's request
+transition_times.py times of transitions, for the metrics
 """

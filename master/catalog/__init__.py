@@ -10,4 +10,6 @@ undelete.py  restores deleted tables
 formats.py   raises the cluster's format
 tablet_progress.py  when a request about tablets is carried out
 lookup.py    tables, regions and replicas by name or id
+forgetting.py removes the records of deleted tables after a time
+servers_for.py what the live servers mean for a table to be created
 """

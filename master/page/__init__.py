@@ -9,6 +9,8 @@
     transitions.py what is in transition, in the order and by the pages that a browser asks for
     store_nodes.py what the store's nodes say of themselves
     assets/        HTML, CSS and JavaScript modules, served as they are
+    contacts.py    asks the other masters whose heartbeats they receive
+    assembly.py    puts the page of one master together
 
 The pure part is `regions/page`.
 """

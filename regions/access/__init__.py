@@ -4,6 +4,7 @@
     grants.py       changes of the grants, and their rules
     permissions.py  the check of one process, against grants that are recent enough
     refusals.py     refused requests, summed up for log and history
+    guard.py        one process: checks requests, sums up what it refuses
 
 The grants are one znode (`regions/records/acts/grants.py`). A caller of an open cluster has no identity, and is not
 checked.

@@ -13,4 +13,5 @@ transition_writes.py  the two writes below /unassigned
 orders.py             OPEN and CLOSE orders: queued per server, sent in batches, throttled
 moves.py              accepted moves that have not begun
 replacement.py        replaces regions that cannot be created
+resharding/           splits and merges of regions
 """

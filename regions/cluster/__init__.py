@@ -9,7 +9,8 @@ limits.py     time limits, attempts, orders per server
 deadlines.py  overdue opens and closes
 causes.py     cause ids: which request, event or timer began the work
 history.py    format and limits of the history of steps
-past.py        the cluster at an earlier point, and who has held a region: folds over the history
+past.py       the cluster at an earlier point, and who has held a region: folds over the history
 mirror.py     a standby's copy of the store
 validation.py recomputes the invariants of the state
+reads/        which znodes must be read, and what the replies say
 """

@@ -6,5 +6,13 @@ schema.py        columns of a table and how they may change
 rows/            rows that follow a schema: keys and values of typed columns as text and bytes
 partitioning.py  ranges and hash buckets
 replica_key.py   the key of a replica, printed and parsed
+kinds.py         kinds of service that an opener provides and a table requires
+intents.py       what operators, planners and the balancer want of the members of a tablet
+resharding/      which regions a region came from
+acts/            what operators have done or asked for: drills, grants, checks, splits, merges
+alarms.py        alarms of the auditors
+forgotten.py     ids of deleted tables, and which records are removed after a time
+formats.py       which fields and requests the processes of a cluster may rely on
+znode_table.py   every znode: path, kind, record, writer
 znodes.py        paths and encodings of every znode below the root
 """

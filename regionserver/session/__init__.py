@@ -6,4 +6,5 @@ lease.py         until when this server may serve (pure)
 epochs.py        verification of fencing epochs with the store
 master_link.py   what must be sent to each master (pure); heartbeats.py sends it
 drain.py         a graceful stop: regions are moved away one by one
+checking.py      the check of every request's caller
 """

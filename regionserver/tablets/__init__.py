@@ -10,6 +10,11 @@ host/                      all groups of one server: events in, effects out, one
 process/                   the shell around host/: log thread, threads for rows, files, ticks, reports
 links/                     connections with the other members' servers
 offline/                   the tablets of a stopped server, for operators
+members/                   changes of members
+copying/                   copies of replicas from one server to another
+digests/                   finds replicas that differ
+rescue/                    a tablet that has lost its majority for ever
+upkeep/                    room on the disk, and the quarantine of former replicas
 hosting.py, server_tablets.py                the interface of all this to the region server's process
 order_plans.py, orders.py, store_steps.py    orders of masters: stages of an order, its files, its transition's steps
 neighbors.py, peer_port.py, metrics.py       addresses of other servers, the port for members, gauges

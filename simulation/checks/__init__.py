@@ -5,4 +5,6 @@ history.py     the recorded history equals the store's log
 standbys.py    what standby masters claim about the age of their data
 raft_group.py  one Raft group: elections, log matching, commits; the simulations in tests/sim use it as well
 crowding.py    new regions are spread over the servers (DD-10)
+alarms.py      alarms of the auditors, counted and checked
+linearizable.py linearizability of one key's history (pure)
 """

@@ -12,4 +12,5 @@ faults.py    the faults of the servers, and the final check that they recover
 rest.py      the end of a history: tablets without work are quiet, and replace a lost leader
 flaws.py     faults of the shell that planted bugs switch on (tests/sim/tablets)
 rare.py      situations that the seeds must reach
+run.py       runs from seeds to verdicts
 """

@@ -31,6 +31,8 @@ FILE_LINES_MAX: Final = 600
 #: A module below this size needs a reason to exist.
 MODULE_LINES_MIN: Final = 40
 FOLDER_MODULES_MAX: Final = 12
+#: Rooms whose modules are alike: their signs name only examples.
+ALIKE: Final = ("cli.drill.scenarios", "cli.drill.scenarios.tablets")
 #: A longer line of a docstring has no room for the next word.
 _FULL_LINE: Final = 90
 
@@ -157,6 +159,26 @@ def _child(name: str, room: str) -> str | None:
     if not name.startswith(room + "."):
         return None
     return name[len(room) + 1 :].partition(".")[0]
+
+
+def unnamed(modules: dict[str, Module]) -> dict[str, list[str]]:
+    """Return package -> rooms and modules that its sign (the docstring of `__init__`) does not name.
+
+    A sign must name every room. It need not list modules, but a list must be complete: two named modules make a list,
+    and rooms whose modules are all of one kind list only examples.
+    """
+    found: dict[str, list[str]] = {}
+    for package in (one for one in modules.values() if one.path.name == "__init__.py"):
+        sign = ast.get_docstring(package.tree) or ""
+        children = {_child(name, package.name) for name in modules} - {None}
+        rooms = [one for one in children if one and modules[f"{package.name}.{one}"].path.name == "__init__.py"]
+        files = [f"{one}.py" for one in children if one and one not in rooms and one != "__main__"]
+        missing = [one for one in rooms if not re.search(rf"\b{one}\b", sign)]
+        if sum(one in sign for one in files) > 1 and package.name not in ALIKE:
+            missing += [one for one in files if one not in sign]
+        if missing:
+            found[package.name] = sorted(missing)
+    return found
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from tests.support.tidy import (
     retired_words,
     room_figures,
     table_faults,
+    unnamed,
     unused_definitions,
 )
 
@@ -95,6 +96,11 @@ def test_every_package_has_a_sign_on_its_door(modules: dict[str, Module]) -> Non
     """Each package has a docstring that describes its contents."""
     bare = [m.name for m in modules.values() if m.path.name == "__init__.py" and not ast.get_docstring(m.tree)]
     assert not bare
+
+
+def test_signs_name_what_is_behind_the_door(modules: dict[str, Module]) -> None:
+    """Fails if a room or a module is added without a line in the sign of its package (tried: coord.metrics.turns)."""
+    assert not unnamed(modules)
 
 
 def test_circles_and_chains_are_found() -> None:

@@ -1,4 +1,4 @@
 """The drills, one module each: inject a fault, wait, measure, check.
 
-server_crash.py is the shortest; tablets/ has those of tablets; ddl_stress.py has its own clients in ddl_clients.py.
+server_crash.py is the shortest. tablets/ has the drills of tablets. ddl_stress.py has its clients in ddl_clients.py.
 """

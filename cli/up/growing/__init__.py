@@ -3,4 +3,5 @@
 growth.py    in `rk up`: chooses name and ports, and records the daemon before it starts
 leaving.py   in `rk up`: stops starting store nodes that were removed (`rk coord remove`)
 command.py   the command: asks `rk up`, then waits until the daemon takes part
+securing.py  gives credentials to the daemons of an open cluster
 """

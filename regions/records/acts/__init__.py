@@ -1,1 +1,8 @@
-"""Records of what operators have done to a cluster: drills (`drills.py`), steps of `rk unstick` (`undo.py`)."""
+"""What operators have done to a cluster, or have asked for.
+
+drills.py      drills
+grants.py      roles of users
+undo.py        steps of `rk unstick`
+checks.py      the last `rk fsck`
+resharding.py  splits and merges under way
+"""

@@ -7,4 +7,6 @@ hints.py       leaders, addresses and times that calls have learned
 exchange.py    the requests of one call over pooled connections, several at once
 stale.py       reads that any member may answer
 calls.py       carries out what the pursuit decides
+region_call.py one call to one tablet, in the caller's thread
+context.py     what all calls share
 """

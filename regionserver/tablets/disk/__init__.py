@@ -11,6 +11,7 @@ instance.py         whether a data directory may be used at all
 exported_log.py     the log of a former replica in a file of its own
 files.py            the shell: reads the files, carries the effects out
 joined.py           the shared log as files.py needs it during a start
+syncing.py          syncs of many small files at once, and of a long file
 
 All but the last three are pure.
 """

@@ -9,4 +9,7 @@ group.py      one tablet: a Raft core and the requests that wait for it
 recovery.py   a group restored from the shared log and the rows
 output.py     what a turn hands out
 turn.py       all groups of a server: one list of log items, one frame per peer, one apply round per tablet
+members.py    servers of the members, and changes of the members
+quiet.py      tablets without work: no ticks, no messages
+wanted_copies.py members that need a copy of the rows
 """

@@ -3,4 +3,5 @@
 directory.py   superblocks, consensus metadata and the log; what a start would do
 rows.py        the rows of one tablet
 steady_points.py    state of rows according to their steady points, without opening them
+identity.py    gives the directory a new identity
 """

@@ -10,4 +10,6 @@ rows_work.py    rounds, reads, steady points, on threads
 files_work.py   files of replicas made, rested, deleted, on a thread
 life_work.py    replicas from start to removal
 host.py         TabletHost: the turn, requests, time, trouble, start and stop
+first_elections.py who stands first for election in a new tablet
+in_place.py     rounds and reads on the reactor's thread (pure)
 """

@@ -10,4 +10,6 @@ received.py      a file that arrives from another server: written, synced, read 
 leaf_sums.py     the rows of a file that arrives in chunks, page by page: checksums and digests (pure)
 round.py         the entries of one commit: changed rows and outcomes (pure)
 self_test.py     checks at start that this LMDB keeps the pages of a pinned state
+digest.py        the digest of all rows (pure)
+marks.py         digests at chosen entries, to compare replicas
 """

@@ -1,5 +1,5 @@
 """The drills of tablets.
 
-leader_kill.py has what all share: choosing a server that leads, waiting for new leaders; healing.py what those share
-that go on until tablets are whole again on other servers.
+leader_kill.py has what all drills use: it chooses a server that leads, and waits for new leaders. healing.py has the
+parts of drills that continue until tablets are whole again on other servers.
 """
