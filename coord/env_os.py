@@ -67,6 +67,11 @@ def os_system() -> System:
     return System(OsClock(), OsRng(), OsEntropy())
 
 
+def boot_time_s() -> float:
+    """Return a monotonic clock for leases. Unlike CLOCK_MONOTONIC it also runs while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def waited_s() -> float:
     """Return the seconds that this thread has spent neither on a processor nor in the queue for one, plus a constant.
 

@@ -59,7 +59,7 @@ from regions.diagnose.health import judge_figures
 from regions.diagnose.live.doubts import QUIET_MS, SettledList
 from regions.liveness.reports import Suspect
 from regions.messages import ListContacts, MasterRequest
-from regions.messages.cluster_check import check_cluster
+from regions.messages.codes import check_cluster
 from regions.messages.heartbeat import Heartbeat
 from regions.records.model import Incarnation, MasterRecord
 from regions.records.znodes import CorruptZnode, Layout, decode_master

@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from coord.client.session import SessionState, ZkClient
 from coord.daemon import listen
 from coord.env import System
-from coord.env_os import os_system
+from coord.env_os import boot_time_s, os_system
 from coord.errors import ConfigError, ConnectionLoss, OperationError
 from coord.http import AdminHttp
 from coord.rpc.server import RpcError, RpcServer
@@ -52,7 +52,7 @@ from regions.messages import (
     ShowReplicas,
     TransferLeadership,
 )
-from regions.messages.cluster_check import check_cluster
+from regions.messages.codes import check_cluster
 from regions.messages.heartbeat import ReplicaReport, TabletReport
 from regions.records.formats import KNOWN
 from regions.records.model import Incarnation, ServerRecord
@@ -66,7 +66,6 @@ from regionserver.order_routes import Command, OrderRoutes, objection
 from regionserver.replica.effects import Key
 from regionserver.replica.host import Host
 from regionserver.request_gate import Serving
-from regionserver.session.boot_time import boot_time_s
 from regionserver.session.checking import ServerChecks
 from regionserver.session.drain import drain
 from regionserver.session.epochs import Epochs

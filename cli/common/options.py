@@ -139,8 +139,10 @@ class Globals:
         return parse_hosts(given) if given else None
 
     def master_addresses(self) -> list[str]:
-        """Return the masters of --masters, RK_MASTERS, context or file; []: the store knows them. Raise
-        UsageFaultError."""
+        """Return the masters from --masters, RK_MASTERS, the context or the configuration file.
+
+        Return [] if none of them names masters: then the store has the addresses. Raise UsageFaultError.
+        """
         given = self._place("masters")
         return [] if not given else parse_addresses(given, "master", "--masters 127.0.0.1:21831,127.0.0.1:21832")
 
@@ -417,6 +419,14 @@ def json_option(command: _Command) -> _Command:
                             allow_from_autoenv=False,
                             help="Print JSON instead of tables.")  # fmt: skip
     return decorate(command)
+
+
+html_option = click.option(
+    "--html",
+    "html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the report as a page into this file.",
+)
 
 
 def own_masters_options(command: _Command) -> _Command:

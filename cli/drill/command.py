@@ -11,11 +11,10 @@ import click
 
 from cli.common import output
 from cli.common.errors import ExitStatus, UsageFaultError
-from cli.common.options import DEFAULT_DATA_DIR, Globals, apply_options, global_options
+from cli.common.options import DEFAULT_DATA_DIR, Globals, apply_options, global_options, html_option
 from cli.common.views.help import CommandGroup
 from cli.common.waiting import say_nothing
 from cli.drill.records.history import list_drills, show_drill
-from cli.html.options import html_option
 from cli.shell import complete
 
 if TYPE_CHECKING:

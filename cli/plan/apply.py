@@ -33,7 +33,7 @@ from regions import messages
 from regions.balance.cluster_snapshot import census, pool_of
 from regions.plan import PlanRows, Snapshot, verify
 from regions.plan.artifact.compare import Difference, changes, compare, former_places, places_of
-from regions.plan.artifact.fingerprint import fingerprint
+from regions.plan.artifact.digest import fingerprint
 from regions.plan.rebase import rebased
 from regions.records.model import PlanRecord, PlanState
 from regions.records.znodes import decode_cluster, decode_plan

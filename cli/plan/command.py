@@ -15,9 +15,8 @@ import numpy as np
 
 from cli.common import output
 from cli.common.errors import CliError, ExitStatus, NotFoundError, UsageFaultError
-from cli.common.options import Globals, global_options, spark_options
+from cli.common.options import Globals, global_options, html_option, spark_options
 from cli.common.views.help import CommandGroup
-from cli.html.options import html_option
 from cli.html.pages import write
 from cli.plan.apply import Now, abort, apply, census_now, list_command, list_plans, resume, show_plan
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors

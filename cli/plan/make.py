@@ -24,6 +24,7 @@ import msgspec
 from cli.common import output
 from cli.common.views.display import Display, LiveDisplay, PlainDisplay
 from regions.plan import Params, Plan, PlanError, PlanVerdict, Snapshot, plan, verify
+from regions.plan.artifact.digest import fingerprint
 from regions.plan.artifact.files import COLUMNS as TABLES
 from regions.plan.artifact.files import (
     INPUT,
@@ -37,7 +38,6 @@ from regions.plan.artifact.files import (
     usual_id,
     write_plan,
 )
-from regions.plan.artifact.fingerprint import fingerprint
 from regions.plan.choice import choose_engine, fallbacks, job_command
 from regions.plan.problem.model import Blocks
 from regions.plan.problem.numbered import clean_replicas

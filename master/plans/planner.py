@@ -30,8 +30,8 @@ from regions.balance.sizes import NOT_MEASURED, RegionSizes
 from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.plan import LastRow, Params, PlanError, RegionRow, ServerRow, Snapshot, plan, verify
+from regions.plan.artifact.digest import fingerprint
 from regions.plan.artifact.files import COLUMNS, find_table, read_file, read_plan, write_snapshot
-from regions.plan.artifact.fingerprint import fingerprint
 from regions.plan.choice import AT_ONCE_MAX, choose_engine, expected_s, fallbacks, job_command
 from regions.plan.problem.model import BadInput, Blocks, ints, texts
 from regions.plan.problem.numbered import clean_replicas

@@ -53,7 +53,6 @@ from regions.messages.codes import ALREADY_EXISTS as ALREADY_EXISTS
 from regions.messages.codes import BAD_REQUEST as BAD_REQUEST
 from regions.messages.codes import BUSY as BUSY
 from regions.messages.codes import FORBIDDEN as FORBIDDEN
-from regions.messages.codes import NO_BOUND as NO_BOUND
 from regions.messages.codes import NO_LEASE as NO_LEASE
 from regions.messages.codes import NOT_FOUND as NOT_FOUND
 from regions.messages.codes import NOT_LEADER as NOT_LEADER
@@ -135,6 +134,7 @@ from regions.messages.server import ServerStatus as ServerStatus
 from regions.messages.server import SplitKey as SplitKey
 from regions.messages.server import TabletClosing as TabletClosing
 from regions.messages.server import TabletOpening as TabletOpening
+from regions.messages.staleness import NO_BOUND as NO_BOUND
 from regions.messages.tables import CloseHole as CloseHole
 from regions.messages.tables import DescribeRegion as DescribeRegion
 from regions.messages.tables import DescribeTable as DescribeTable

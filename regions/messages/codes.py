@@ -1,58 +1,36 @@
-"""Codes of `RpcError` in replies of masters and region servers."""
+"""Codes of `RpcError` in replies of masters and region servers, and the check of the cluster id (FN-08)."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from regions.messages.ddl import AlterTable as AlterTable
-from regions.messages.ddl import CreateTable as CreateTable
-from regions.messages.ddl import DeleteTable as DeleteTable
-from regions.messages.ddl import SetTableIntent as SetTableIntent
-from regions.messages.ddl import UndeleteTable as UndeleteTable
-from regions.messages.staleness import Bound
+from coord.rpc.wire import RpcError
 
-#: The bound of a caller that allows no staleness: only the active master may answer.
-NO_BOUND: Final = Bound()
-
-
-# Codes of RpcError.
 NOT_LEADER: Final = "not_leader"
-
-
 STALE_EPOCH: Final = "stale_epoch"
-
-
 UNKNOWN_EPOCH: Final = "unknown_epoch"  #: the sender's epoch is above the store's: retry
-
-
 WRONG_SERVER: Final = "wrong_server"
-
-
 WRONG_MASTER: Final = "wrong_master"
-
-
 WRONG_CLUSTER: Final = "wrong_cluster"  #: the sender belongs to another cluster; nothing was done (FN-04)
-
-
 NO_LEASE: Final = "no_lease"  #: the server has lost its session and serves nothing until it has registered again
-
-
 BAD_REQUEST: Final = "bad_request"
-
-
 NOT_FOUND: Final = "not_found"
-
-
 ALREADY_EXISTS: Final = "already_exists"
-
-
 BUSY: Final = "busy"  #: in transition, or the master is still loading: retry
-
-
 TOO_STALE: Final = "too_stale"  #: the standby cannot prove that its state is within the caller's bound
-
-
 FORBIDDEN: Final = "forbidden"  #: the caller's identity has no grant for the request; nothing was done
-
-
 TIMED_OUT: Final = "timed_out"  #: accepted, but not finished in time; the operation continues
+
+
+def check_cluster(meant: str, mine: str, who: str) -> None:
+    """Reject a request whose envelope names another cluster than `mine`. `who` is the receiver, "master" or "server".
+
+    People mistype addresses, and machines reuse them. So the envelope of every request (`coord.rpc.wire.Request`)
+    carries the id of the cluster that the sender means, and the receiver checks the id before it decodes the rest. Both
+    ids may be "": a caller may not know the cluster, and a receiver may not have connected to its store yet.
+
+    Raises:
+        RpcError: WRONG_CLUSTER, naming both clusters.
+    """
+    if meant and mine and meant != mine:
+        raise RpcError(WRONG_CLUSTER, f"this {who} belongs to cluster {mine}, the request is meant for cluster {meant}")

@@ -6,13 +6,12 @@ import enum
 
 import msgspec
 
-from regions.messages.codes import NO_BOUND
 from regions.messages.ddl import AlterTable as AlterTable
 from regions.messages.ddl import CreateTable as CreateTable
 from regions.messages.ddl import DeleteTable as DeleteTable
 from regions.messages.ddl import SetTableIntent as SetTableIntent
 from regions.messages.ddl import UndeleteTable as UndeleteTable
-from regions.messages.staleness import AsOf, Bound
+from regions.messages.staleness import NO_BOUND, AsOf, Bound
 from regions.records.acts.undo import Remedy
 from regions.records.model import (
     Incarnation,

@@ -37,7 +37,7 @@ HEARTBEAT_PERIOD_S: Final = 1.0
 
 #: State of a replica in a report that means: the server serves it. The others are OPENING and CLOSING.
 OPEN: Final = "OPEN"
-#: A server serves the replica on until the store has its transition.
+#: A server that is asked to close a replica still serves it until the store has the transition CLOSING.
 CLOSING: Final = "CLOSING"
 
 

@@ -10,6 +10,8 @@ its own monotonic clock. The state includes all changes up to the zxid of the re
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 
@@ -45,3 +47,7 @@ class AsOf(msgspec.Struct, frozen=True):
     role: str = "active"
     #: "host:port" of the master that answered.
     master: str = ""
+
+
+#: The bound of a caller that allows no staleness: only the active master may answer.
+NO_BOUND: Final = Bound()

@@ -19,7 +19,7 @@ from twisted.internet.threads import blockingCallFromThread
 
 from coord.rpc.server import RpcServer
 from coord.rpc.wire import RpcError
-from regions.messages.cluster_check import check_cluster
+from regions.messages.codes import check_cluster
 from regionserver.kv.messages import NO_SCHEMA, KvRow, check_schema
 from regionserver.tablets.commands import CONDITION_FAILED, DONE, CompareAndSet, DeleteRow, WriteOutcome
 from regionserver.tablets.messages import (

@@ -14,9 +14,8 @@ from rich.text import Text
 from cli.common import output
 from cli.common.connect import open_cluster
 from cli.common.names import Names
-from cli.common.options import Globals, global_options
+from cli.common.options import Globals, global_options, html_option
 from cli.common.views.lists import Listing, listed
-from cli.html.options import html_option
 from cli.html.pages import render, write
 from regions.records.model import RunRecord
 from regions.records.znodes import decode_run

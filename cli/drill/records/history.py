@@ -13,10 +13,9 @@ from rich.text import Text
 from cli.common import output
 from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, ExitStatus, NotFoundError
-from cli.common.options import Globals, global_options
+from cli.common.options import Globals, global_options, html_option
 from cli.common.views.lists import Key, Listing, listed
 from cli.drill.report import DrillReport, show
-from cli.html.options import html_option
 from regions.records.acts.drills import DrillRecord, DrillVerdict
 from regions.records.znodes import decode_drill
 

@@ -54,7 +54,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     knows_blocks: bool
     servers: list[PlannedServer]
     racks: list[RackMoves]
-    #: Numbers of replicas that are not on their best server, by the rule that bound (`binding.PlanRule`).
+    #: Number of replicas that are not on their best server, by the rule that prevents it (`binding.PlanRule`).
     bound: dict[str, int]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from regions.balance.cluster_snapshot import census, pool_of
 from regions.messages import Regions, RegionStatus, ReplicaStatus, ServerLoad
-from regions.plan.artifact.fingerprint import fingerprint
+from regions.plan.artifact.digest import fingerprint
 from regions.records.members import Member, MemberRole, Storage
 from regions.records.model import (
     Incarnation,

@@ -21,9 +21,9 @@ from regions.plan import (
 )
 from regions.plan.artifact.binding import Occupancy, PlanRule, explain_region
 from regions.plan.artifact.compare import Shift, changes, compare, former_places, places_of
+from regions.plan.artifact.digest import fingerprint
 from regions.plan.artifact.figures import figures
 from regions.plan.artifact.files import INPUT, Origin, keep_input, read_input, read_manifest, write_plan
-from regions.plan.artifact.fingerprint import fingerprint
 from regions.plan.problem.model import ServerColumns
 from regions.plan.problem.numbered import encode
 from regions.plan.problem.scenarios import scenario
