@@ -36,7 +36,7 @@ from regionserver.client import (
 T = TypeVar("T")
 
 _SCAN_DEFAULT: Final = 100
-#: Before a value that is no text in UTF-8.
+#: Prefix of a printed value that is not UTF-8 text.
 _BASE64: Final = "base64:"
 
 

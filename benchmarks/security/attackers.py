@@ -1,7 +1,7 @@
-"""Attacks on time, memory and connections of an open cluster, each repeated until it is told to end.
+"""Attacks on time, memory and connections of an open cluster. Each is repeated until its `Event` is set.
 
-Every attack runs in a process of its own, so that it takes nothing from the honest clients but what the daemons and the
-machine give it. The numbers are those of the findings that `docs/attacks.md` lists.
+Every attack runs in its own process, so it slows the honest clients only through the daemons and the machine. The
+numbers are those of the findings in `docs/attacks.md`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from coord.wire import opcodes as op
 from coord.wire import records as r
 from tests.support.rawclient import RawClient
 
-#: Children of a znode whose number is asked for.
+#: Children of the znode that the attack lists.
 ZNODES: Final = 100_000
 BIG: Final = 900_000
-#: The attacker's own address, where a share for each address is the defence.
+#: The attacker's source address in attacks against limits for each address.
 ELSEWHERE: Final = "127.0.0.66"
 _PIPELINED: Final = 900
 _HALVES: Final = 60

@@ -85,7 +85,7 @@ class Daemon(msgspec.Struct):
 
     @property
     def number(self) -> str:
-        """Return the number in its name."""
+        """Return the number at the end of the daemon's name."""
         return self.name.rpartition("-")[2]
 
     @property

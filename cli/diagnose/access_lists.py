@@ -55,7 +55,8 @@ def wanted_of(cluster: Cluster) -> list[AccessLine]:
 def walk(cluster: Cluster, show: Callable[[str], None]) -> Iterator[ZnodeAccess]:
     """Yield every znode of the cluster with its access list, parents before children; call `show` with progress.
 
-    A parent that the caller closes before it asks for the next znode keeps strangers from adding children meanwhile.
+    The caller may restrict each znode before it asks for the next one. Then nobody else can add children to a znode
+    that the walk has passed.
     """
     ahead = [cluster.layout.root or "/"]
     seen = 0

@@ -18,7 +18,7 @@ from typing import Final
 from cli.common.errors import CliError, ExitStatus, UnreachableError
 from cli.up.control import ControlRequest, ask
 
-#: Pause between two questions to `rk up` whether it still runs.
+#: Interval between two checks whether `rk up` still runs.
 _PAUSE_S: Final = 0.5
 
 

@@ -94,7 +94,10 @@ def init(given: Globals, user: str, tls: bool) -> None:
 @global_options
 @click.pass_obj
 def issue(given: Globals, user: str | None, daemon: str | None, hosts: tuple[str, ...], to: Path) -> None:
-    """Write a key, and with an authority a certificate, into a directory: all that is needed as --certs-dir."""
+    """Write the key of one user or daemon into a directory that serves as its --certs-dir.
+
+    If the source directory has a certificate authority, a certificate is issued, too.
+    """
     directory = _directory(given)
     if (user is None) == (daemon is None):
         raise UsageFaultError("name either a user or a daemon", "Give --user NAME, or --daemon KIND:NAME.")

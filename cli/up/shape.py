@@ -145,7 +145,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_secured(before: LocalCluster | None, secure: bool | None) -> bool:
-    """Return whether the cluster demands proofs: as requested, or as before."""
+    """Return True if callers must prove who they are: as `secure` says, or as at the last start. A new cluster is
+    secured."""
     if secure is not None:
         return secure
     return before.has_credentials if before is not None else True

@@ -18,7 +18,7 @@ from coord.security.principal import Principal
 #: Limit of the list: the store takes 1 MB for one value.
 REVOKED_MAX: Final = 2_000
 _PREFIX: Final = "/regionkeeper-revoked-"
-#: A certificate is valid this long before its making (`coord.security.certificates.authority`).
+#: A certificate's validity begins this long before the certificate is made (`coord.security.certificates.authority`).
 _BEFORE_S: Final = 300
 
 

@@ -391,7 +391,7 @@ class MasterApi:
 
     @staticmethod
     def _retry_member(active_master: ActiveMaster, request: ms.RetryRegion) -> ms.Accepted:
-        """Have the servers of parked members asked again. The replica of the request is a member's number; 0: all."""
+        """Send the orders of parked members again. `request.replica` is the number of a member; 0 means all members."""
         record = active_master.assigner.world.regions[request.region_id].record
         numbers = [one.number for one in record.members if request.replica in (0, one.number)]
         if request.replica and not numbers:

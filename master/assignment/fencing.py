@@ -61,7 +61,7 @@ async def fence(active_master: ActiveContext, request: ms.FenceServer) -> ms.Acc
 
 
 async def unfence(active_master: ActiveContext, request: ms.UnfenceServer) -> ms.Accepted:
-    """Remove a server's bar, and reply when this master has noticed: a balance requested next counts the server.
+    """Remove a server's bar. Reply when this master has seen the removal: the next balance then uses the server.
 
     Raise RpcError if there is no bar.
     """
@@ -97,7 +97,7 @@ def _left(replicas: Iterable[Replica], former: Server) -> int:
 
 
 def _places(replicas: Iterable[Replica], former: Server) -> dict[str, int]:
-    """Return the number of replicas that are open on each other server."""
+    """Return server uuid -> number of `replicas` that are open there, without the server `former`."""
     found = Counter(one.open_on.uuid for one in replicas if one.open_on is not None and one.open_on is not former)
     return dict(sorted(found.items()))
 

@@ -400,9 +400,9 @@ class Auditor:
                 self._raise(alarm)
 
     async def _report_if_open(self, alarm: Alarm) -> None:
-        """Raise the alarm unless the region was unassigned, replaced or deleted, which also ends its transition.
+        """Raise the alarm unless the region was unassigned, replaced or deleted: these end a transition, too.
 
-        The same holds for a number that is not in a tablet's configuration.
+        Raise no alarm either for a number that is not in the tablet's configuration.
         """
         region_id, number = parse_replica_key(alarm.key)
         path = self._layout.region(region_id.rpartition(".")[0], region_id)

@@ -220,7 +220,7 @@ def _blocks_of(
 
 @contextlib.contextmanager
 def hadoop(options: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
-    """A Java machine with Hadoop's classes for this alone, and their configuration. Raise NoSpark."""
+    """Start a Java virtual machine with Hadoop's classes; yield it and a Hadoop configuration. Raise NoSpark."""
     if lack := missing(parse_target(DEFAULT)) or _unfit_java():
         raise NoSpark(f"locating blocks needs Java {JAVA_MIN} or later on this machine: {lack}")
     from pyspark import SparkConf

@@ -59,7 +59,8 @@ from regions.replication.tablet import MemberWork, Tablet, TabletTable
 from regions.transitions.next_action import Action, NextStep
 from regions.transitions.states import Cause
 
-#: Interval of the checks of tablets that wait, and its least part for each of them: a tenth of a processor at most.
+#: Interval between two checks of the tablets that wait. With many of them the interval is LOOK_PART_MS for each one, so
+#: that the checks take at most a tenth of a processor.
 LOOK_EVERY_MS: Final = 1_000
 LOOK_PART_MS: Final = 2
 #: Tablets that are looked at in one call: some tens of milliseconds of work for a table of 1,000 that is being made.

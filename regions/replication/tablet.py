@@ -79,7 +79,8 @@ class MemberOrder:
         self.server = server
         #: When to send (again).
         self.next_ms = next_ms
-        #: How often it was sent; and the batch in which it awaits an answer, 0: in none.
+        #: How often the order was sent.
+        #: Number of the batch in which the order waits for its reply; 0: it waits for none.
         self.asks = 0
         self.batch = 0
         #: The content of a CLOSE; None for an OPEN.

@@ -146,9 +146,9 @@ class History:
         return bool(_ways(_USUAL, before, after, steps))
 
     def ends_unread(self, key: str, version: int) -> bool:
-        """Return True if nobody has read a transition that was deleted at `version`, and its steps are usual ones.
+        """Count the steps of a transition that was deleted at `version` before it was read. Return True if that is all.
 
-        Then its steps are counted, and `see` need not be called.
+        Return False if the transition is known, or if usual steps cannot explain the version: then call `see`.
         """
         if key in self._known or not _ways(_USUAL, NONE, NONE, version + 2):
             return False

@@ -139,7 +139,7 @@ class TabletService:
         self._rates: dict[Key, float] = {}
         self._since_s = seconds()
         self._metrics = RequestMetrics(registry)
-        #: Looked up once: each request counts.
+        #: Counters by type of request, looked up once because every request increments one.
         self._counts = {kind: self._metrics.requests.labels(kind.__name__) for kind in self.requests}
 
     def answer(self, request: TabletRequest) -> Deferred[msgspec.Struct] | msgspec.Struct:

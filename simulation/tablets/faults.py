@@ -29,8 +29,9 @@ from simulation.tablets.world import TICK_US, World
 RECOVERY_S: Final = 60
 #: Clients finish what they have begun within this many seconds of peace.
 FINISH_S: Final = 10
-#: A quick restart is seen: in the tablets that the server led somebody stands for election within so many ticks. Two go
-#: by until the new process's first BEAT, and four at most after it. An election after silence takes at least ten.
+#: Limit for an election after a quick restart: in each tablet that the server led, a member stands for election within
+#: this many ticks. The new process sends its first BEAT after two ticks, and the election begins at most four ticks
+#: later. An election that begins because the leader is silent takes at least ten.
 QUICK_TICKS: Final = 8
 #: Simulated seconds of faults in one history.
 TROUBLE_S: Final = 4
@@ -425,7 +426,7 @@ class Story:
         self._back(server)
 
     def _damage_file(self) -> None:
-        """A superblock or consensus metadata are damaged or lost while the server is down: the number is burned."""
+        """Damage or lose a superblock or consensus metadata while the server is down. The replica number is burned."""
         world = self.world
         found = self._pick_replica() if world.chance.happens(0.7) else self._pick_former()
         if found is None:
@@ -520,7 +521,10 @@ class Story:
         return [server.turn_now().groups[tablet].core.term for server in sound]
 
     def _stands(self, tablet: str, term: int) -> bool:
-        """Return True if some member stands for election, or has since `term`. Two may split the vote."""
+        """Return True if a member stands for election now, or has done so since `term`.
+
+        Two members may have split the vote, so that nobody was elected.
+        """
         sound = self.world.sound_members(tablet)
         roles = [server.turn_now().groups[tablet].core.role for server in sound]
         return max(self._terms(tablet)) > term or any(role != FOLLOWER for role in roles)

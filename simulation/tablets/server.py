@@ -57,7 +57,7 @@ class SimServer:
     def __init__(self, name: str, log: SimLog, chance: SeededRandom, now: Callable[[], int]) -> None:
         self.name = name
         self.log = log
-        #: The small files, and the names of the files of rows.
+        #: Contents of the small files. Of the files of rows only their names; their contents are in `_images`.
         self.disk = SimDisk(name, chance, now)
         self._images: dict[SimFile, SimRows] = {}
         self.files = TabletFiles(self.disk, _SlotsNow(self))

@@ -163,7 +163,7 @@ def test_a_region_is_split_and_merged_under_writers(cluster: Cluster, client: Re
 
 
 def test_refusals_say_what_is_in_the_way(cluster: Cluster) -> None:
-    """A region that is unassigned, of a disabled table, or without such a key is not split, with a sentence."""
+    """A split is refused with its reason: the region is unassigned, its table is disabled, or it lacks the key."""
     merge_all(cluster)
     [region] = regions_of(cluster)
     itself = said(cluster, "region", "merge", region.region_id, region.region_id, status=1)

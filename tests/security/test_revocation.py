@@ -1,4 +1,4 @@
-"""Connections that were proved before a revocation are closed by it, and whoever comes again is refused."""
+"""A revocation closes the open connections of the revoked principal, and its later connections are refused."""
 
 from __future__ import annotations
 

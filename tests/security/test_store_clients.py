@@ -109,7 +109,8 @@ def test_watches_of_one_session_have_a_bound(store: Store, honest: Honest) -> No
 
 
 def test_one_address_cannot_take_all_sessions(store: Store, honest: Honest) -> None:
-    """Finding 17: another address gets sessions while one holds all it can get, also without its connections."""
+    """Finding 17: one address opens all the sessions that it can get and closes its connections; another address still
+    gets sessions."""
     taken = 0
     for _ in range(SESSIONS_MAX):
         with contextlib.closing(RawClient(store.address, source="127.0.0.66")) as client:

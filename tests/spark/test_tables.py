@@ -142,7 +142,8 @@ def test_rows_are_there_once_after_killed_workers(
 def read_during(
     workers: Standalone, table: str, tmp_path: Path, here: list[str], disturb: Callable[[Callable[[], None]], None]
 ) -> dict[str, Any]:
-    """Write and read a table by a job; call `disturb` when tasks have begun to read, with what lets them go on.
+    """Write and read a table by a job; when tasks have begun to read, call `disturb`
+    with a function that lets the tasks continue.
 
     The tasks of the other regions begin later: their executors know the places that the driver found before.
     """

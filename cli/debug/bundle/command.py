@@ -31,7 +31,7 @@ from coord.rpc.wire import RpcError
 from coord.security import process
 from coord.security.admin import headers
 
-#: Default of --timeout: everything is asked at once, after two seconds for the health.
+#: Default of --timeout. The command collects health first (_HEALTH_S), then everything else concurrently.
 TIMEOUT_S: Final = 10.0
 _HEALTH_S: Final = 2.0
 #: Further time for the admin addresses in the store.

@@ -50,7 +50,7 @@ class Hider:
         self.hides_keys = keys
 
     def text(self, text: str) -> str:
-        """Return the text without them."""
+        """Return the text with each secret replaced by HIDDEN."""
         if self._known is not None:
             text = self._known.sub(HIDDEN, text)
         text = _PRIVATE_KEY.sub(HIDDEN, text)

@@ -52,7 +52,8 @@ class RegionThen(msgspec.Struct):
 class ClusterThen(msgspec.Struct):
     """Content of `rk state`. Times are in milliseconds since 1970; 0: unknown, or before the history begins."""
 
-    #: The time asked for, -1 for a zxid; then time and zxid of the latest entry up to there.
+    #: The requested time, -1 if a zxid was requested.
+    #: `latest_ms`, `latest_zxid`: the latest entry of the history up to the requested time or zxid.
     at_ms: int
     latest_ms: int
     latest_zxid: int

@@ -109,7 +109,7 @@ def _all_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_m
 
 
 def left_before(changes: Iterable[Change], victim: ServerRecord, since_ms: int) -> set[str]:
-    """Return the replicas whose last step before the fault opened them elsewhere: the balancer may work until then."""
+    """Return the replicas that had left `victim` before the fault, for example because the balancer moved them."""
     last = {change.key: change for change in changes if change.at_ms < since_ms}
     return {
         key

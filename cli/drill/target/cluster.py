@@ -44,8 +44,8 @@ def open_cluster_under_test(
 ) -> Iterator[ClusterUnderTest]:
     """Yield everything that drills need, checked before anything is killed. Raise CliError.
 
-    With hooks the cluster need not be of `rk up`. `may_be_outside`: nor need it be without them, because this drill
-    breaks nothing.
+    The cluster must be one of `rk up`, with two exceptions: the operator gave hooks, or the drill breaks nothing
+    (`may_be_outside`).
     """
     if not hooks and not may_be_outside:
         _require_up(given)

@@ -5,7 +5,6 @@ Read in the order of a request:
     listener.py        the client port: accepts sockets, reads frames, sends the output of a turn
     connection.py      one client's connection: identities, pending requests, output, bounds
     table.py           all connections of the node, by connection and by session, and their figures
-    handshake.py       connect requests: a session from the log
     handshake.py       connect requests: sessions are opened and moved through the log
     authentication.py  checks credentials, returns identities
     audit.py           the audit log, bounded

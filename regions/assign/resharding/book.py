@@ -1,7 +1,7 @@
 """The splits and merges under way, and what each needs next (X11). Pure.
 
-A split or merge is one znode (`regions/records/acts/resharding.py`), written before it is acknowledged. What follows
-depends only on the znode and on the state of its parents, so whichever master is active continues:
+A split or merge is one znode (`regions/records/acts/resharding.py`), written before the request is acknowledged.
+The next step depends only on the znode and on the state of the parents, so any master that becomes active continues:
 
     PREPARING  The parents are open. The two parents of a merge are brought to one server by a move. That server is
                ordered to copy their rows into the daughters' files, and goes on serving them.

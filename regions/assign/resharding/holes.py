@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 from regions.records.model import RegionRecord, TableRecord, TabletState
 
-#: After the left neighbor's id: small letters are never counted up by splits (`regions/assign/resharding`).
+#: Appended to the left neighbor's id. A split counts up the last letter of an id, but never a small letter, so no split
+#: makes this id (`daughters.py`).
 _MARK: Final = "z"
 
 

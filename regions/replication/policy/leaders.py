@@ -90,7 +90,7 @@ class _Spread:
         self._movable: dict[str, dict[str, dict[str, LedTablet]]] = {}
 
     def add(self, led: Iterable[LedTablet]) -> None:
-        """Take in the tablets whose leaders may change."""
+        """Add tablets whose leaders may change."""
         for one in sorted(led):
             self._of_table[one.leader, one.table_id] += 1
             for heir in one.heirs:

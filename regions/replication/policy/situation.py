@@ -51,7 +51,7 @@ class TabletFacts(NamedTuple):
     table: TableRecord
     #: Whether its replicas are to take part and clients use it.
     is_running: bool
-    #: The latest report of the leader, if a leader has reported to this master; and the size of its rows.
+    #: The leader's latest report to this master, None before the first; `size_bytes` is the size of its rows.
     leader: LeaderView | None
     size_bytes: int = 0
     newcomers: tuple[Newcomer, ...] = ()

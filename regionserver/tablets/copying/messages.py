@@ -17,7 +17,7 @@ from regions.records.members import MemberRole
 
 class SeenReplica(msgspec.Struct, frozen=True, array_like=True):
     """The replica on the server that receives a StartTabletCopy, as the sender saw it last: number, state, and the end
-    of its log. State None: the sender knows that a replica of this number is there, and not how it fares."""
+    of its log. State None: the sender knows that the server has a replica of this number, but not its state."""
 
     number: int
     state: ReplicaState | None

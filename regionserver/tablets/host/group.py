@@ -66,8 +66,8 @@ from regionserver.tablets.host.requests import (
 #: apply thread meanwhile.
 ROUND_ENTRIES_MAX: Final = 1000
 ROUND_BYTES_MAX: Final = 4 << 20
-#: Ticks between two rounds of a follower: 100 ms, as many as between two BEATs. Tablets have different ticks, by their
-#: slots, so that their rounds are spread.
+#: Ticks between two rounds of a follower: 100 ms, the interval of BEATs. A tablet's slot decides in which tick its
+#: rounds fall, so that the rounds of all tablets are spread over the ticks.
 APPLY_TICKS: Final = 2
 #: Payload of committed entries that a follower applies without waiting for its tick. The round is still a small one
 #: (`regionserver/tablets/process/in_place.py`), and a follower that begins to lead has few entries to apply.
@@ -500,7 +500,7 @@ class Group:
         return found if self._config_index < found.index <= self.core.log.stable else None
 
     def _adopt_servers(self) -> None:
-        """Follow the configuration in force, which names the servers of its members."""
+        """Take the servers of the members from the configuration in force."""
         servers = servers_of(self.core.configs.current)
         if servers:
             self.servers = servers

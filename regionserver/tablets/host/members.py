@@ -84,7 +84,7 @@ def with_members(
 
 # --- changes ---------------------------------------------------------------------------------------------------------
 
-#: The core's reasons in the words of the answer. The table has checked all of them before.
+#: Raft's reason for refusing a change -> the answer to the caller.
 _REFUSALS: Final = {
     ChangeRefusal.ALREADY_SO: ChangeAnswer.DONE,
     ChangeRefusal.PENDING: ChangeAnswer.PENDING,

@@ -251,7 +251,7 @@ class SharedSteps:
             taken, self._waiting = self._waiting, []
         error = self._error_of([effect for step in taken for effect in step.effects])
         for step in taken:
-            # Whose step has failed? To repeat the others does nothing, or does what was not begun.
+            # Find out which step has failed: carry each one out by itself. Effects that succeeded may be repeated.
             step.error = error if error is None or len(taken) == 1 else self._error_of(step.effects)
             step.ended.set()
 

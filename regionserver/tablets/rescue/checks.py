@@ -69,7 +69,7 @@ CHECKS: Final[tuple[RescueCheck, ...]] = (
 
 
 def objection(facts: RescueFacts) -> str:
-    """Return why the order is refused, "" if it is carried out. Nothing was changed before."""
+    """Return why the order is refused, "" if it may be carried out. The checks change nothing."""
     for row in CHECKS:
         if row.applies(facts):
             shown = facts._asdict()

@@ -54,7 +54,7 @@ _TEXTS: Final = {
 
 
 class _Nodes(NamedTuple):
-    """Nodes of leaf pages of a chunk, in the order of the pages: arrays of the same length."""
+    """The nodes of all leaf pages of a chunk, ordered by page. Each field is an array with one value per node."""
 
     #: Place of the page in the chunk, offset of the node in the chunk, bytes of key and stored value.
     page: Any

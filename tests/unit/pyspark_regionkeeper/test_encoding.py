@@ -123,7 +123,7 @@ def test_values_of_tables_without_columns_are_rows_as_json() -> None:
 
 
 def test_rows_know_their_region_and_problems_have_none() -> None:
-    """Placed keys are those of the table's buckets."""
+    """A valid row has the index of its region; a row with a problem has -1."""
     layout = RegionLayout(["", "m"], 0)
     frame = pa.RecordBatch.from_pylist(
         [{"key": "z", "value": b"1"}, {"key": "a", "value": b"2"}, {"key": "", "value": b""}]

@@ -40,7 +40,7 @@ class Rack(NamedTuple):
 
     @property
     def uuids(self) -> frozenset[str]:
-        """Return the uuids of its servers."""
+        """Return the uuids of the rack's servers."""
         return frozenset(one.uuid for one in self.servers)
 
 

@@ -63,7 +63,10 @@ def test_keys_are_taken_out_if_wanted() -> None:
 
 
 def test_every_secret_of_a_directory_of_credentials_is_known(tmp_path: Path) -> None:
-    """What daemons and users prove, in every file that `rk certs init` makes. Tried: without `_values` none is."""
+    """The secrets of daemons and users are found in every file that `rk certs init` makes.
+
+    Fails if `secrets_in` reads no values of files (`_values`).
+    """
     tmp_path.chmod(0o700)
     making.init(tmp_path, Principal(USER, "admin"))
     found = secrets_in([tmp_path], [])

@@ -44,7 +44,7 @@ def test_outages_are_runs_of_disturbed_operations() -> None:
 
 
 class Rows:
-    """Stands for the client: a dict with the faults of the test."""
+    """A fake client: a dictionary of rows, with faults that the test switches on."""
 
     def __init__(self) -> None:
         self.rows: dict[str, bytes] = {}

@@ -73,7 +73,7 @@ def test_a_grant_has_effect_at_once_on_the_master_that_makes_it(tmp_path: Path) 
 
 
 def test_the_record_says_who_granted_it(tmp_path: Path) -> None:
-    """By the table's id, so that a rename keeps it, and with the proved identity."""
+    """A grant names the table by its id, so it survives a rename, and the identity that the grantor has proved."""
     master = Checked(tmp_path)
     master.send(ADMIN, TO_ALICE)
     grant = master.grants.grants[-1]

@@ -68,7 +68,7 @@ def test_the_planner_gets_tablets_and_the_servers_that_take_them(assigner: Assig
 
 
 def test_a_plan_of_tablets_is_done_when_each_has_a_leader(assigner: Assigner) -> None:
-    """Whatever the assigner does; a tablet that is not to be open any more needs nothing of the plan."""
+    """A plan is done when each of its tablets has a leader or is no longer to be open. The assigner plays no part."""
     world = assigner.world
     written: list[Any] = []
     phases = SimpleNamespace(begin=lambda _: None, end=lambda: None, report=list)

@@ -167,7 +167,7 @@ def test_a_gap_during_a_handover_cancels_it(bench: Bench) -> None:
 
 
 def test_a_gap_makes_the_standby_read_everything_again(bench: Bench) -> None:
-    """Until then it is not warm and proves no age."""
+    """Until it has read everything, the standby is not warm and cannot prove the age of its mirror."""
     bench.go_on(2.0)
     assert bench.watcher.as_of(0) is not None
     del bench.store.nodes[REGION]

@@ -106,7 +106,7 @@ class Bench:
     ("request_", "allowed"), ROWS, ids=[f"{number}-{type(one).__name__}" for number, (one, _) in enumerate(ROWS)]
 )
 def test_who_may_send_what(request_: Any, allowed: str) -> None:
-    """Twice: the second check uses what the first has found."""
+    """Each request is checked twice, because the second check uses the result of the first."""
     bench = Bench()
     for _ in range(2):
         found = {user for user in USERS if bench.code(Principal(USER, user), request_) == ""}

@@ -80,7 +80,7 @@ def test_a_member_that_catches_up() -> None:
 
 
 def test_replicas_that_contradict_each_other() -> None:
-    """It has precedence over RECOVERING and UNDER_REPLICATED, because it is a bug or a copied data directory."""
+    """CONSENSUS_MISMATCH has precedence over RECOVERING and UNDER_REPLICATED: it shows a bug or a copied directory."""
     past = follower(2, ConfigId(1, 1), applied=7)
     found = judge(view_of(leader(healthy=(3,)), past), 3)
     assert found == (TabletHealth.CONSENSUS_MISMATCH, "2 has configuration 1.1, the leader 2.7")

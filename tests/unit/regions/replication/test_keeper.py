@@ -64,7 +64,7 @@ def begun(keeper: Keeper) -> BeginTablet:
 
 
 def test_all_members_begin_in_one_multi(keeper: Keeper) -> None:
-    """With the table's version, and CREATING; the orders follow when it has committed."""
+    """The multi checks the table's version and writes the record as CREATING. Orders follow after its commit."""
     effect = begun(keeper)
     assert (effect.record.state, effect.record.next_number, effect.table_check) == (TabletState.CREATING, 4, ("t", 7))
     assert [(one.replica, one.state, one.begun) for one in effect.transitions] == [

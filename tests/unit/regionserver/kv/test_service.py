@@ -116,7 +116,7 @@ class KvTests(SynchronousTestCase):
         assert self.serving.rates() == {}
 
     def test_the_server_learns_the_sizes(self) -> None:
-        """From the opening on; after the close it forgets them."""
+        """A region has a size from its opening until its close."""
         assert self.serving.sizes.of(("r1", 0)) == Measure(0, 0)
         self.ask(self.write(1, c="1", d="2"))
         found = self.serving.sizes.of(("r1", 0))

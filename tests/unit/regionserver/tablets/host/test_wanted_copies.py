@@ -20,8 +20,8 @@ VOTER, PRE_VOTER, LEARNER = MemberRole
 @pytest.mark.parametrize("word", list(Word))
 @pytest.mark.parametrize("role", list(MemberRole))
 def test_which_refusals_ask_for_a_copy(word: Word, role: MemberRole) -> None:
-    """Nothing but a PRE_VOTER or a learner is made from nothing; a FAILED member and a tombstone may have a voter's
-    memory."""
+    """A server without the replica gets a copy only as a PRE_VOTER or learner. A server with a FAILED replica or a
+    tombstone gets a copy in any role, because it may still remember the votes of a voter."""
     is_copied = word in (Word.FAILED, Word.DELETED) or (
         word in (Word.DOES_NOT_EXIST, Word.OLDER) and role in (PRE_VOTER, LEARNER)
     )
