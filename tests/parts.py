@@ -34,7 +34,10 @@ NICENESS: Final = "10"
 _TOGETHER: Final = ("-n", "2", "--dist", "worksteal")
 #: Files whose tests start processes of their own stay whole, four at a time, the longest first.
 _BY_FILE: Final = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "40")
-_CLUSTERS: Final = ("test_planted_bugs.py", "test_ddl_stress.py", "test_hazards.py")
+_CLUSTERS: Final = (
+    *("test_planted_bugs.py", "test_ddl_stress.py", "test_hazards.py"),
+    *("test_history.py", "test_replica_invariants.py"),
+)
 #: Tests of what setup.py compiles, for the part in which nothing is.
 COMPILED_TESTS: Final = (
     *(f"tests/sim/{name}" for name in ("store", "raft", "tablets")),
@@ -42,7 +45,6 @@ COMPILED_TESTS: Final = (
     *(f"tests/sim/cluster/{name}" for name in _CLUSTERS),
     *(f"tests/unit/regions/{name}" for name in ("assign", "cluster", "diagnose/live", "transitions")),
     "tests/unit/regionserver/replica",
-    "tests/sim/cluster/test_replica_invariants.py",
     *(f"tests/unit/coord/{name}" for name in ("raft", "server", "tree", "wire")),
     *(f"tests/unit/regionserver/tablets/{name}" for name in ("host", "test_commands.py", "test_writers.py")),
     "tests/unit/regionserver/tablets/rows/test_tablet_rows.py",

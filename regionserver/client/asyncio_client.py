@@ -76,14 +76,25 @@ class AsyncRegionClient:
         return await self._run(self.blocking.write, table, changes, timeout_s=timeout_s)
 
     def scan(
-        self, table: str, start: str = "", end: str = "", *, rows_max: int | None = None, timeout_s: float | None = None
+        self,
+        table: str,
+        start: str = "",
+        end: str = "",
+        *,
+        rows_max: int | None = None,
+        timeout_s: float | None = None,
+        staleness: Staleness | None = None,
     ) -> AsyncIterator[tuple[str, bytes]]:
         """Yield rows of `[start, end)` by key, at most `rows_max`."""
-        return self._each(self.blocking.scan(table, start, end, rows_max=rows_max, timeout_s=timeout_s))
+        return self._each(
+            self.blocking.scan(table, start, end, rows_max=rows_max, timeout_s=timeout_s, staleness=staleness)
+        )
 
-    async def get_row(self, table: str, key: Key, *, timeout_s: float | None = None) -> dict[str, Value] | None:
+    async def get_row(
+        self, table: str, key: Key, *, timeout_s: float | None = None, staleness: Staleness | None = None
+    ) -> dict[str, Value] | None:
         """Return the row of columns with this key, or None."""
-        return await self._run(self.blocking.get_row, table, key, timeout_s=timeout_s)
+        return await self._run(self.blocking.get_row, table, key, timeout_s=timeout_s, staleness=staleness)
 
     async def put_row(self, table: str, row: Row, *, timeout_s: float | None = None) -> None:
         """Put a row of columns; durable on return."""

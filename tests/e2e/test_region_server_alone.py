@@ -33,7 +33,7 @@ from regions.messages import (
 from regions.records import znodes
 from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
 from tests.e2e.masters import SESSION_MS, UpToDate
-from tests.support.helpers import Process, daemon, eventually, finished, free_ports, rk
+from tests.support.helpers import Process, ask_server, daemon, eventually, finished, free_ports, rk
 from tests.support.stores import Store, open_store, our_store, store_kinds
 from tests.support.zookeeper import zookeeper
 
@@ -102,7 +102,7 @@ class Server:
     def order(self, kind: Any, orders: list[Any], *, epoch: int = EPOCH, wait_ms: int = 60_000) -> list[Any]:
         record = self.record
         command = kind(epoch, record.uuid, record.start_code, orders, wait_ms)
-        reply: OrderResults = self.call(command)
+        reply: OrderResults = ask_server((record.host, record.port), command, 90.0, messages.ServerReply)
         return reply.results
 
     def ready(self) -> bool:
@@ -320,7 +320,7 @@ def test_a_frozen_servers_hold_is_broken_only_after_its_session(server: Server, 
             data, region_stat = server.master.get(PATHS.region("t", "r0000"))
             order = OpenOrder(record, stat.version, znodes.decode_region(data), region_stat.version)
             command = OpenRegions(EPOCH, second.uuid, second.start_code, [order], 60_000)
-            reply = call_blocking((second.host, second.port), command, 90.0, expect=OrderResults)
+            reply: OrderResults = ask_server((second.host, second.port), command, 90.0, OrderResults)
             return reply.results[0]
 
         result = open_at_second(2, 1)

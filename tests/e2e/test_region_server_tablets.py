@@ -66,7 +66,7 @@ from regionserver.tablets.messages import (
     TabletWritten,
 )
 from tests.e2e.masters import SESSION_MS, UpToDate
-from tests.support.helpers import Process, daemon, eventually, rk
+from tests.support.helpers import Process, ask_server, daemon, eventually, rk
 from tests.support.stores import OurStore, our_store
 
 pytestmark = pytest.mark.e2e
@@ -181,7 +181,7 @@ class Cluster:
     def order(self, machine: Machine, kind: Any, order: Any, wait_ms: int = 20_000) -> OrderResult:
         record = machine.registered()
         command = kind(EPOCH, record.uuid, record.start_code, [order], wait_ms, CLUSTER)
-        reply: OrderResults = machine.ask(command)
+        reply: OrderResults = ask_server(machine.address, command, 30.0, messages.ServerReply | TabletReply)
         return reply.results[0]
 
     def create(self, region_id: str = "r1") -> None:

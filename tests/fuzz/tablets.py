@@ -63,6 +63,9 @@ class _Socket:
     def send(self, data: bytes) -> int:
         return len(data)
 
+    def recv(self, _: int) -> bytes:
+        raise BlockingIOError
+
     def close(self) -> None:
         pass
 

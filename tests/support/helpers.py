@@ -17,12 +17,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from coord.errors import CoordError
+from coord.rpc.blocking import call_blocking
+from coord.rpc.wire import RpcError
+from regions.messages import NO_LEASE
 from tests.support import forked
 
 T = TypeVar("T")
@@ -60,6 +63,26 @@ def eventually(check: Callable[[], T], timeout_s: float = PATIENCE_S, what: str 
             last = error
         pause.wait(POLL_S)
     raise AssertionError(f"{what} not met within {timeout_s} s; last: {last!r}")
+
+
+def ask_server(address: tuple[str, int], message: Any, timeout_s: float, replies: Any) -> Any:
+    """Return the reply of a region server. Ask again while the server holds no lease.
+
+    A server that has just registered may not know it yet, and on a busy machine a lease may lapse for a moment. Masters
+    ask again, too. Raise RpcError if the server refuses for another reason.
+    """
+
+    def asked() -> list[Any] | RpcError | None:
+        try:
+            return [call_blocking(address, message, timeout_s, replies=replies)]
+        except RpcError as error:
+            return None if error.code == NO_LEASE else error
+
+    answer = eventually(asked, what="a lease of the server")
+    if isinstance(answer, RpcError):
+        raise answer
+    assert answer is not None
+    return answer[0]
 
 
 def claim_ports(first: int) -> bool:

@@ -16,8 +16,8 @@ def is_interpreted() -> bool:
     return str(core.__file__).endswith(".py")
 
 
-#: Mark of a test that patches or subclasses compiled modules. `make test` runs
-#: such tests in its interpreted round (Makefile, COMPILED_TESTS).
+#: Mark of a test that patches or subclasses compiled modules. `make test` runs such tests in its interpreted part
+#: (tests/parts.py, COMPILED_TESTS).
 needs_interpreted = pytest.mark.skipif(
     not is_interpreted(), reason="a compiled module takes no patches; RK_PURE=1 runs it"
 )

@@ -6,6 +6,7 @@ import pytest
 
 from tests.sim.cluster.planted import Bug
 from tests.sim.cluster.planted_history import HISTORY_BUGS, Sound
+from tests.support.interpreted import needs_interpreted
 
 
 def test_the_history_is_the_log_over_lost_answers_and_merges() -> None:
@@ -14,6 +15,7 @@ def test_the_history_is_the_log_over_lost_answers_and_merges() -> None:
     assert found is None, found
 
 
+@needs_interpreted
 @pytest.mark.parametrize("bug", HISTORY_BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_of_the_history_is_found(bug: type[Bug]) -> None:
     """Every bug of the list is found by the simulation."""

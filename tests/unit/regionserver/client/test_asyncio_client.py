@@ -13,6 +13,7 @@ import pytest
 
 from regionserver.client import RegionClient, Unavailable, connect_asyncio
 from regionserver.client.asyncio_client import _SCANNED_AT_ONCE, CALLS_MAX, AsyncRegionClient
+from regionserver.client.tablets.stale import Staleness
 from tests.support.helpers import free_ports
 
 
@@ -23,8 +24,9 @@ class Blocking:
         self.released = threading.Event()
         self.running = threading.Semaphore(0)
 
-    def get(self, table: str, key: str, *, timeout_s: float | None = None) -> bytes | None:
+    def get(self, table: str, key: str, *, timeout_s: float | None = None, staleness: Staleness | None = None) -> bytes:
         """Wait for the release."""
+        assert staleness is None
         self.running.release()
         assert self.released.wait(60)
         return f"{table} {key} {timeout_s}".encode()
@@ -51,7 +53,7 @@ def test_the_loop_goes_on_while_calls_wait() -> None:
     async def main() -> list[bytes | None]:
         client = client_of(blocking)
         calls = [asyncio.ensure_future(client.get("t", str(n), timeout_s=5)) for n in range(CALLS_MAX + 1)]
-        await asyncio.to_thread(lambda: [blocking.running.acquire(timeout=60) for _ in range(CALLS_MAX)])
+        assert await asyncio.to_thread(lambda: all(blocking.running.acquire(timeout=60) for _ in range(CALLS_MAX)))
         assert not blocking.running.acquire(blocking=False)
         blocking.released.set()
         return await asyncio.gather(*calls)
