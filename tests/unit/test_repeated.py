@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import COMPUTING, PROCESSES
+from tests.parts import COMPILED_TESTS, COMPUTING, PROCESSES
 from tests.repeated import closing_line
 from tests.support.helpers import eventually
 
@@ -149,6 +149,16 @@ def test_what_is_no_test_is_not_run_once_more(tmp_path: Path, text: str, workers
     (tmp_path / "test_other.py").write_text(text)
     status, found = run_pytest(tmp_path, "--continue-on-collection-errors", *workers)
     assert (status, found) == (1, [])
+
+
+def test_what_is_skipped_in_compiled_form_runs_interpreted() -> None:
+    """Tried: without `tests/sim/cluster/test_history.py` in COMPILED_TESTS the test names that file."""
+    marks = ("not is_interpreted()", "@needs_interpreted")
+    others = set((ROOT / "tests").rglob("test_*.py")) - {Path(__file__).resolve()}
+    patching = [one for one in others if any(mark in one.read_text() for mark in marks)]
+    interpreted = [ROOT / one for one in COMPILED_TESTS]
+    assert patching
+    assert not [one for one in patching if not any(one.is_relative_to(path) for path in interpreted)]
 
 
 def test_no_program_takes_the_line_for_one_of_pytests() -> None:
