@@ -2,7 +2,9 @@
 
 The tests of real processes mostly wait, for elections, sessions and timeouts. Meanwhile the tests that only compute use
 the processors, with a low priority: the processes go first. The output of the computing row is shown when it is
-complete.
+complete; until then it is in computing.log of .venv.
+
+Ctrl-C and SIGTERM interrupt both rows, and wait for them.
 
 What failed is run once more by itself, when nothing else runs, and both runs are shown: a machine that stands still for
 seconds is no fault of ours, and a fault of ours seldom spares a test that has the machine to itself. A test that fails
@@ -13,6 +15,7 @@ What is no test, for instance a module that cannot be imported, is not run once 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
@@ -31,6 +34,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 FAILED: Final = 1
 #: Lower than that of everything else on the machine.
 NICENESS: Final = "10"
+#: How long interrupted tests may take to stop their clusters.
+_END_S: Final = 30.0
 _TOGETHER: Final = ("-n", "2", "--dist", "worksteal")
 #: Files whose tests start processes of their own stay whole, four at a time, the longest first.
 _BY_FILE: Final = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "40")
@@ -75,8 +80,10 @@ class Runs:
     def __init__(self, python: str, folder: Path) -> None:
         self._python = python
         self._folder = folder
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._started: list[subprocess.Popen[bytes]] = []
         self._is_ended = False
+        #: Held while a run is started, so that none starts after the end.
+        self._starting = threading.Lock()
         self.status: dict[Part, int] = {}
         #: Where the second runs note tests that pass.
         self.repeated = folder / "repeated"
@@ -86,8 +93,6 @@ class Runs:
     def row(self, parts: Sequence[Part], out: IO[Any] | None = None, niceness: str = "0") -> None:
         """Run parts one after the other. Each runs, whatever became of those before it."""
         for part in parts:
-            if self._is_ended:
-                return
             words = ("nice", "-n", niceness, *self._pytest(*part.words))
             self.status[part] = self._run(words, part, {FILE: str(self._noted(part))}, out)
 
@@ -101,10 +106,22 @@ class Runs:
         self.status[part] = self._run(words, part, {FILE: str(self.repeated), AGAIN: "1"}, None)
 
     def end(self) -> None:
-        """Terminate what still runs, and begin nothing more."""
-        self._is_ended = True
-        for one in self._running:
-            one.terminate()
+        """Interrupt what still runs, wait for it, and begin nothing more.
+
+        Interrupted tests stop their clusters; a run killed by SIGTERM would leave them behind.
+        """
+        with self._starting:
+            self._is_ended = True
+        left = [one for one in self._started if one.poll() is None]
+        try:
+            for one in left:
+                _signal(one, signal.SIGINT)
+            for one in left:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    one.wait(_END_S)
+        finally:
+            for one in left:
+                _signal(one, signal.SIGKILL)
 
     def _pytest(self, *words: str) -> tuple[str, ...]:
         return (self._python, "-m", "pytest", "-p", "tests.repeated", *words)
@@ -117,31 +134,52 @@ class Runs:
 
     def _run(self, words: Sequence[str], part: Part, more: dict[str, str], out: IO[Any] | None) -> int:
         title = f"== {part.name}: {' '.join(words[words.index('pytest') :])}\n"
-        (out or sys.stdout).write(title)
-        (out or sys.stdout).flush()
         environment = {**os.environ, **more, **({PURE_VARIABLE: "1"} if part.is_interpreted else {})}
-        one = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=out, stderr=out and subprocess.STDOUT)
-        self._running.append(one)
+        with self._starting:
+            if self._is_ended:
+                return -signal.SIGINT
+            (out or sys.stdout).write(title)
+            (out or sys.stdout).flush()
+            # In a group of its own, so that Ctrl-C reaches it once: `end` passes it on.
+            one = subprocess.Popen(
+                words, cwd=ROOT, env=environment, stdout=out, stderr=out and subprocess.STDOUT, process_group=0
+            )
+            self._started.append(one)
         return one.wait()
+
+
+def _signal(one: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal to a run of pytest and its workers."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(one.pid, number)
+
+
+def _ended_by(number: int, _frame: object) -> None:
+    sys.exit(f"ended by {signal.Signals(number).name}")
 
 
 def main(python: str, folder: Path) -> int:
     """Run everything. Return the exit status."""
     runs = Runs(python, folder)
     log = folder / "computing.log"
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
-    with log.open("w", encoding="utf-8") as out:
-        beside = threading.Thread(target=runs.row, args=(COMPUTING, out, NICENESS), daemon=True)
-        beside.start()
-        try:
+    # A shell lets background jobs ignore SIGINT, and they would hand that on to pytest.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _ended_by)
+    try:
+        with log.open("w", encoding="utf-8") as out:
+            beside = threading.Thread(target=runs.row, args=(COMPUTING, out, NICENESS), daemon=True)
+            beside.start()
             runs.row(PROCESSES)
             beside.join()
-        finally:
-            runs.end()
-    with log.open(encoding="utf-8") as lines:
-        shutil.copyfileobj(lines, sys.stdout)
-    for part in (*COMPUTING, *PROCESSES):
-        runs.again(part)
+        with log.open(encoding="utf-8") as lines:
+            shutil.copyfileobj(lines, sys.stdout)
+        for part in (*COMPUTING, *PROCESSES):
+            runs.again(part)
+    except KeyboardInterrupt:
+        _ended_by(signal.SIGINT, None)
+    finally:
+        runs.end()
     names = runs.repeated.read_text(encoding="utf-8").splitlines() if runs.repeated.exists() else []
     sys.stdout.write(closing_line(names) + "\n")
     return 0 if not any(runs.status.values()) else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -84,18 +85,28 @@ def test_all_parts_count(tmp_path: Path, statuses: dict[str, int], status: int, 
     }
 
 
-def test_what_runs_ends_with_the_whole(tmp_path: Path) -> None:
-    """Fails if SIGTERM ends `tests.parts` without its runs of pytest."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_runs_ends_with_the_whole(tmp_path: Path, number: signal.Signals) -> None:
+    """The runs of pytest are interrupted, so that tests stop their clusters, and have ended before the whole does.
+
+    Tried: SIGTERM in `Runs.end`; no wait in `Runs.end`.
+    """
     (tmp_path / "pids").mkdir()
+    (tmp_path / "stopped").mkdir()
     stub = tmp_path / "python"
-    stub.write_text(f"#!/bin/sh\ntouch {tmp_path}/pids/$$\nexec sleep 100\n")
+    stub.write_text(
+        f"#!/bin/sh\ntrap 'sleep 0.5; touch {tmp_path}/stopped/$$; exit 2' INT\ntouch {tmp_path}/pids/$$\n"
+        "while :; do sleep 0.1; done\n"
+    )
     stub.chmod(0o755)
     words = [sys.executable, "-m", "tests.parts", "--python", str(stub), str(tmp_path)]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as one:
         eventually(lambda: len(list((tmp_path / "pids").iterdir())) == 2, 30, "both rows run")
-        one.terminate()
-    pids = [path.name for path in (tmp_path / "pids").iterdir()]
-    eventually(lambda: not any(Path("/proc", pid).exists() for pid in pids), 30, "they have ended")
+        one.send_signal(number)
+    pids = {path.name for path in (tmp_path / "pids").iterdir()}
+    assert {path.name for path in (tmp_path / "stopped").iterdir()} == pids
+    assert one.returncode == 1
+    assert not any(Path("/proc", pid).exists() for pid in pids)
 
 
 def test_every_path_exists() -> None:
