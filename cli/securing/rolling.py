@@ -36,10 +36,9 @@ def outdated(states: list[DaemonState]) -> list[DaemonState]:
 
 def restart_all(data_dir: Path, local: LocalCluster, say: Callable[[str], None]) -> list[str]:
     """Restart each daemon that is outdated; `say` shows progress. Return their names. Raise CliError."""
-    states = ask(data_dir, ControlRequest("list"))
-    _await_former(states, local)
+    _await_former(ask(data_dir, ControlRequest("list")), local)
     active = _active(local)
-    left = sorted(outdated(states), key=lambda one: _place(one, active))
+    left = sorted(outdated(ask(data_dir, ControlRequest("list"))), key=lambda one: _place(one, active))
     for number, one in enumerate(left, 1):
         say(f"{one.name}: restarting with credentials ({number} of {len(left)})")
         _restart(data_dir, one)

@@ -328,7 +328,7 @@ class Supervisor:
         child = self._children.get(daemon.name)
         if child is None:
             self._start_or_retry(daemon, by_itself=False)
-        else:
+        elif not child.is_replaced:
             child.is_replaced = True
             self._signal(daemon.name, signal.SIGTERM)
 
@@ -345,7 +345,7 @@ class Supervisor:
         child = self._children.get(daemon.name)
         pid = child.process.pid if child is not None else 0
         status = "running" if child is not None else self._last_end.get(daemon.name, "not started")
-        is_current = child is not None and child.command == self._commands[daemon.name]
+        is_current = child is not None and not child.is_replaced and child.command == self._commands[daemon.name]
         return DaemonState(daemon.name, daemon.role, daemon.address, daemon.admin, daemon.log, pid, status, is_current)
 
     # --- control socket ---
