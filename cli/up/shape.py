@@ -214,12 +214,16 @@ def base_port_of(topology: Topology, before: LocalCluster | None, is_free: Calla
     known = topology.base_port or (before.base_port if before is not None else 0)
     if known:
         return known
-    first = zlib.crc32(topology.name.encode()) % BASES
-    for number in range(BASES):
-        base = DEFAULT_BASE_PORT + (first + number) % BASES * _STEP
-        if all(is_free(port) for port in range(base, base + _STEP)):
-            return base
-    raise CliError("no range of 100 ports is free", "Give [cluster] base-port in the topology file.")
+    base = free_base(zlib.crc32(topology.name.encode()) % BASES, is_free)
+    if not base:
+        raise CliError("no range of 100 ports is free", "Give [cluster] base-port in the topology file.")
+    return base
+
+
+def free_base(first: int, is_free: Callable[[int], bool]) -> int:
+    """Return a base port whose ports are free, 0 if there is none. The search begins at place `first` of BASES."""
+    bases = (DEFAULT_BASE_PORT + (first + number) % BASES * _STEP for number in range(BASES))
+    return next((base for base in bases if all(is_free(port) for port in range(base, base + _STEP))), 0)
 
 
 def arrange(

@@ -21,11 +21,13 @@ from cli.backup.files import read_manifest
 from cli.common import output
 from cli.common.access import as_variables
 from cli.common.errors import CliError
-from cli.common.local import environment
+from cli.common.local import HOST, environment
 from cli.drill.report import DrillReport, Figure, check
 from cli.drill.restoring.write_log import WriteLog, violations
 from cli.drill.run import Drill
+from cli.up.ports import is_free
 from cli.up.progress import open_words
+from cli.up.shape import free_base
 from cli.up.supervisor import die_with
 from regionserver.client import RegionClient
 
@@ -105,7 +107,7 @@ def _new_cluster(drill: Drill, data_dir: Path, servers: int) -> Iterator[Path]:
     drill.phase("new cluster")
     began_ms = drill.now_ms()
     words = ["up", "--json", "--data-dir", str(data_dir), "--no-table", "--servers", str(servers)]
-    words += ["--store-nodes", "1", "--masters", "1"]
+    words += ["--store-nodes", "1", "--masters", "1", "--base-port", str(_base_port())]
     said = data_dir.with_name("up.log")
     with said.open("w") as out:
         process = subprocess.Popen(
@@ -129,6 +131,14 @@ def _new_cluster(drill: Drill, data_dir: Path, servers: int) -> Iterator[Path]:
         except subprocess.TimeoutExpired:
             process.kill()  # its daemons end with it
             process.wait()
+
+
+def _base_port() -> int:
+    """Return the base port of the new cluster: nobody listens on any of its ports. Raise CliError."""
+    base = free_base(1, lambda port: is_free(HOST, port))
+    if not base:
+        raise CliError("no range of 100 ports is free for the new cluster", "End other clusters on this machine.")
+    return base
 
 
 def _is_up(process: subprocess.Popen[bytes], said: Path) -> bool:
