@@ -100,6 +100,7 @@ class _ServerConnection(Frames):
         self._server.connections.add(self)
         self._budgets.connected(self)
         self.transport.registerProducer(self, True)
+        log.debug("{peer} has connected", peer=peer_name(self.transport))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: ARG002
         """Unregister the connection. Requests in progress continue; their replies are dropped."""
@@ -107,10 +108,13 @@ class _ServerConnection(Frames):
         self._end_limit()
         self._server.connections.discard(self)
         self._budgets.lost(self)
+        log.debug("the connection with {peer} has ended", peer=peer_name(self.transport))
 
     def proved(self) -> None:
         """Handle the end of the handshake."""
         self._end_limit()
+        who = "nobody, while the cluster is being secured" if self.is_unproven else str(self.peer)
+        log.debug("{peer} is {who}", peer=peer_name(self.transport), who=who)
 
     def _end_limit(self) -> None:
         if self._limit is not None and self._limit.active():

@@ -15,6 +15,7 @@ import pytest
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 
 from coord.rpc.blocking import call_blocking
 from coord.rpc.client import RpcClient
@@ -172,6 +173,25 @@ def test_a_handler_knows_its_caller(own: tuple[Credentials, Credentials]) -> Non
     world = Secured(server)
     assert world.call(alice, 1, 2) == [Answer(1), Answer(2)]
     assert world.seen == [(ALICE, 1), (ALICE, 2)]
+
+
+def test_at_level_debug_the_log_names_each_caller(own: tuple[Credentials, Credentials]) -> None:
+    """`rk log-level` shows who connects, and as whom."""
+    alice, server = own
+    said: list[tuple[LogLevel, str]] = []
+
+    def keep(event: LogEvent) -> None:
+        said.append((event["log_level"], formatEvent(event)))
+
+    globalLogPublisher.addObserver(keep)
+    try:
+        world = Secured(server)
+        world.call(alice, 1)
+        world.connection.connectionLost()
+    finally:
+        globalLogPublisher.removeObserver(keep)
+    texts = ["127.0.0.1:6 has connected", "127.0.0.1:6 is user:alice", "the connection with 127.0.0.1:6 has ended"]
+    assert said == [(LogLevel.debug, text) for text in texts]
 
 
 def test_what_is_not_allowed_is_not_dispatched(own: tuple[Credentials, Credentials]) -> None:
