@@ -248,6 +248,7 @@ class StoreWatcher:
             self._read_soon("transitions")
         if gone and self.mirror is not None:
             self.mirror.ended(gone)
+            self.mirror.finish_batch()
             self._progress()
 
     def _record_events(self, events: list[Event]) -> None:
@@ -309,13 +310,14 @@ class StoreWatcher:
             for path, result in zip(batch.paths, results, strict=True):
                 if not isinstance(result, NoNode):
                     self._listener.transition_read(path, *result)
-        unread.answered(batch)
         if self.mirror is not None:
             self._put(self.mirror.answered(batch.paths, results, self._now_ms()))
             self.mirror.finish_batch()
             for trouble in self.mirror.troubles:
                 log.error("the mirror ignores a damaged znode: {error}", error=trouble)
             self.mirror.troubles.clear()
+        # Only now, so that `_put` leaves the time of the next read to the pause.
+        unread.answered(batch)
         if not self._is_due(name):
             pause_s = self._pause_s(name, unread)
             self._later(name, pause_s if unread.waiting else max(READ_PAUSE_S, pause_s), lambda: self._read(name))

@@ -166,6 +166,44 @@ def test_a_gap_during_a_handover_cancels_it(bench: Bench) -> None:
     assert isinstance(results[0].value, ConnectionLoss)
 
 
+def test_a_mirror_is_complete_when_its_last_unread_transition_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left to read then, and without changes no other event or reply follows.
+
+    Edit that makes this fail: `_transition_events` does not call `finish_batch`.
+    """
+    monkeypatch.setattr(module, "READS_MAX", 1)
+    monkeypatch.setattr(module, "READ_PAUSE_S", 100.0)
+    bench = Bench()
+    paths = [LAYOUT.transition("t.0", number) for number in (0, 1)]
+    bench.store.put(paths[0].rpartition("/")[0])
+    for number, path in enumerate(paths):
+        bench.store.put(path, encode(TransitionRecord("t.0", "t", number, RegionState.OFFLINE)))
+    bench.go_on(1.0)
+    mirror = bench.watcher.mirror
+    assert mirror is not None
+    assert mirror._missing == {paths[1]}
+    bench.store.drop(paths[1])
+    assert mirror.is_complete
+
+
+def test_a_pause_follows_each_reply_of_a_mirror_that_loads() -> None:
+    """The lists of directories add paths to read. These wait for the pause as well: a busy store is spared.
+
+    Edit that makes this fail: `_answered` removes the batch before `_put`.
+    """
+    bench = Bench()
+    bench.clock.advance(0)
+    bench.store.answer()
+    bench.clock.advance(0)
+    reads = bench.store.asked["multi_read"]
+    assert reads == 1
+    bench.store.answer()
+    bench.clock.advance(0)
+    assert bench.store.asked["multi_read"] == reads
+    bench.clock.advance(module.LOADING_PAUSE_S)
+    assert bench.store.asked["multi_read"] == reads + 1
+
+
 def test_a_gap_makes_the_standby_read_everything_again(bench: Bench) -> None:
     """Until it has read everything, the standby is not warm and cannot prove the age of its mirror."""
     bench.go_on(2.0)
