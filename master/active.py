@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, fail
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -539,6 +539,8 @@ class ActiveMaster:
 
     def when(self, holds: Callable[[], bool]) -> Deferred[None]:
         """Return a Deferred that fires at the first step after which `holds()`, and fails with Deposed."""
+        if self.is_over:
+            return fail(Deposed("this master is not active any more"))
         waiter = self._waiters.when(holds)
         self.schedule()
         return waiter

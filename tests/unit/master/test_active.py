@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
 from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
 from master.causes import acting
+from master.leadership.fence import Deposed
 from regions import messages as ms
 from regions.records.model import (
     Incarnation,
@@ -89,6 +90,22 @@ def test_a_master_whose_session_may_have_ended_does_not_answer_as_active(bench: 
     bench.go_on()
     assert (active_master.store_session.may_be_over, bench.ended) == (False, [])
     assert isinstance(bench.ask(ms.ListTables()), ms.Tables)
+
+
+def test_a_wait_that_begins_after_the_tenure_fails_at_once(bench: Bench) -> None:
+    """Nothing would wake it. So the parts of a bulk plan end that waited for a reactor turn while the tenure ended.
+
+    Edit that makes this fail: `when` does not ask for `is_over`.
+    """
+    active_master = bench.active_master
+    assert active_master is not None
+    ended: list[object] = []
+    ensureDeferred(active_master.room_for_writes()).addBoth(ended.append)
+    active_master.end("for this test")
+    bench.go_on()
+    [failure] = ended
+    assert isinstance(failure, Failure)
+    assert failure.check(Deposed)
 
 
 def test_a_tenure_ends_when_the_epoch_has_risen(bench: Bench) -> None:
