@@ -75,8 +75,6 @@ class BulkPlan:
         self.stage = ""
         #: True once the assigner has the first placements.
         self.is_handed_over = False
-        #: Placements that the assigner has not got yet.
-        self.left = 0
         #: True if the plan is of tablets' first members.
         self.is_of_tablets = False
         #: Durations of this plan's phases; those of the master also have the activation before it.

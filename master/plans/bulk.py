@@ -82,15 +82,15 @@ class BulkPlans:
     async def _hand_over(self, bulk: BulkPlan, placements: dict[str, str]) -> None:
         """Give the placements to the assigner: those of tablets together, others part by part as the store takes them.
 
-        So no turn is long, and servers open the first regions while the last ones wait for their znodes.
+        So no turn is long, and servers open the first regions while the last ones wait for their znodes. The assigner
+        counts replicas as unplaced until their part has come.
         """
         bulk.is_handed_over = True
         keys = bulk.keys
-        size = max(1, len(keys)) if bulk.is_of_tablets else PLACED_AT_ONCE
-        for at in range(0, max(1, len(keys)), size):
+        size = len(keys) if bulk.is_of_tablets else PLACED_AT_ONCE
+        for at in range(0, len(keys), size):
             if at:
                 await self._active_master.room_for_writes()
-            bulk.left = max(0, len(keys) - at - size)
             self._active_master.observe(ev.PlanReady(bulk.record.plan_id, keys[at : at + size], placements))
 
     async def _plan(self, bulk: BulkPlan, request: fx.RequestPlan) -> dict[str, str]:
@@ -186,8 +186,7 @@ class BulkPlans:
         active = self._active_master.assigner.world.active.values()
         if all(one.transition is not None and one.transition.parked for one in active):
             for bulk in list(self._running.values()):
-                is_whole = bulk.is_handed_over and not bulk.left
-                if bulk.record.state is PlanState.APPLYING and is_whole and not bulk.is_of_tablets:
+                if bulk.record.state is PlanState.APPLYING and bulk.is_handed_over and not bulk.is_of_tablets:
                     self._finish(bulk)
 
     def _count_tablets(self, bulk: BulkPlan) -> None:

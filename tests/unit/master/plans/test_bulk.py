@@ -14,12 +14,16 @@ from master.phases import BulkPlan
 from master.plans.bulk import PLACED_AT_ONCE, PLANS_KEPT, BulkPlans
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.limits import AssignerConfig
 from regions.records.model import (
     Incarnation,
     PlanRecord,
     PlanState,
     RegionRecord,
     RegionState,
+    ServerRecord,
+    TableIntent,
     TableRecord,
     TransitionRecord,
 )
@@ -92,34 +96,53 @@ def test_a_lost_connection_leaves_no_plan_open(breaks_at: int, is_done: bool) ->
 
 
 def test_a_large_plan_is_handed_over_part_by_part_as_the_store_takes_it() -> None:
-    """Each part waits for room among the writes. A plan with parts left is not finished as stuck.
+    """Each part waits for room among the writes.
 
-    `size = len(keys)` in `_hand_over`: all keys came in one event. Without `and not bulk.left`: the plan was finished.
+    Edit that makes this fail: `size = len(keys)` in `_hand_over`.
     """
     handed: list[list[str]] = []
     rooms: list[Deferred[None]] = []
-    finished: list[BulkPlan] = []
 
     async def room_for_writes() -> None:
         rooms.append(Deferred())
         await rooms[-1]
 
-    assigner = SimpleNamespace(unplaced=0, world=SimpleNamespace(active={}))
     active_master: Any = SimpleNamespace(
-        assigner=assigner, observe=lambda event: handed.append(event.keys), room_for_writes=room_for_writes
+        observe=lambda event: handed.append(event.keys), room_for_writes=room_for_writes
     )
     plans = BulkPlans(active_master, SimpleNamespace(), lambda: 5000, bytes)  # type: ignore[arg-type]
-    plans._finish = finished.append  # type: ignore[method-assign]
     keys = [f"t.{number}-0" for number in range(2 * PLACED_AT_ONCE + 1)]
     bulk = BulkPlan(PlanRecord("p", 1, state=PlanState.APPLYING), keys, lambda: 0.0)
-    plans._running["p"] = bulk
     ensureDeferred(plans._hand_over(bulk, {}))
     for parts in (1, 2):
         assert len(handed) == len(rooms) == parts
-        plans.finish_stuck()
-        assert not finished
         rooms[-1].callback(None)
     assert [len(part) for part in handed] == [PLACED_AT_ONCE, PLACED_AT_ONCE, 1]
     assert [key for part in handed for key in part] == keys
+
+
+def test_a_plan_of_which_parts_are_missing_is_not_stuck() -> None:
+    """The regions of the missing parts count as unplaced. The regions of the first part may all be parked meanwhile.
+
+    Edit that makes this fail: `finish_stuck` does not ask for `unplaced`.
+    """
+    assigner = Assigner(2, AssignerConfig(bulk_min=2))
+    regions = [(RegionRecord("t", f"t.{number}"), 0) for number in range(3)]
+    assigner.load([(TableRecord("t", "t"), 0)], regions, [ServerRecord("s", "h", 1, 1)], [], [], 0)
+    assigner.begin(0)
+    [request] = [one for one in assigner.take(0) if isinstance(one, fx.RequestPlan)]
+    finished: list[BulkPlan] = []
+    active_master: Any = SimpleNamespace(assigner=assigner)
+    plans = BulkPlans(active_master, SimpleNamespace(), lambda: 5000, bytes)  # type: ignore[arg-type]
+    plans._finish = finished.append  # type: ignore[method-assign]
+    bulk = plans._running["p"] = BulkPlan(PlanRecord("p", 1, state=PlanState.APPLYING), request.keys, lambda: 0.0)
+    bulk.is_handed_over = True
+    plans.finish_stuck()
+    assert not finished
+    assigner.handle(ev.TableSeen(TableRecord("t", "t", intent=TableIntent.DISABLED), 1), 0)
+    assigner.handle(ev.PlanReady("p", request.keys[:2], {}), 0)
+    plans.finish_stuck()
+    assert not finished
+    assigner.handle(ev.PlanReady("p", request.keys[2:], {}), 0)
     plans.finish_stuck()
     assert finished == [bulk]
