@@ -3,8 +3,8 @@
 A job's result is delivered on the reactor's thread. Results that are ready together are delivered in one turn, followed
 by one call of `delivered`. So a thousand regions opened in one turn need a few multis, not a thousand.
 
-A thread that is awake takes one job after the other. Jobs submitted in one turn wake each thread at most once: to wake
-a thread takes longer than most jobs.
+A thread that is awake takes one job after the other. To wake a thread takes longer than most jobs, so a submission
+queues a wake only while fewer wakes than threads are queued.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Workers:
         self._delivered = delivered
         self._fatal = fatal
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
-        #: Wakes threads: True to look for jobs, False to end after the last job.
+        #: Wakes threads: True to look for jobs, False to end. A True follows each job, so no job is left at a False.
         self._wakes: SimpleQueue[bool] = SimpleQueue()
         self._results: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._is_delivery_due = threading.Lock()
@@ -89,9 +89,7 @@ class Workers:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
-        is_wanted = True
-        while is_wanted:
-            is_wanted = self._wakes.get()
+        while self._wakes.get():
             while self._jobs:
                 try:
                     work, done = self._jobs.popleft()
