@@ -174,8 +174,9 @@ def unnamed(modules: dict[str, Module]) -> dict[str, list[str]]:
         rooms = [one for one in children if one and modules[f"{package.name}.{one}"].path.name == "__init__.py"]
         files = [f"{one}.py" for one in children if one and one not in rooms and one != "__main__"]
         missing = [one for one in rooms if not re.search(rf"\b{one}\b", sign)]
-        if sum(one in sign for one in files) > 1 and package.name not in ALIKE:
-            missing += [one for one in files if one not in sign]
+        named = set(re.findall(r"\w+\.py\b", sign))
+        if len(named.intersection(files)) > 1 and package.name not in ALIKE:
+            missing += [one for one in files if one not in named]
         if missing:
             found[package.name] = sorted(missing)
     return found
