@@ -29,7 +29,7 @@ from coord.wire.opcodes import (
 _NO_SESSIONS: Final[list[int]] = []
 #: Watches of closed connections that are removed in one turn. A session may have a million: a second's work.
 REMOVED_PER_TURN: Final = 2_000
-#: The same before each new watch: so those that wait become fewer, however fast a client sets watches and goes.
+#: Each new watch removes this many, so those that wait become fewer, however fast clients set watches and disconnect.
 _REMOVED_PER_WATCH: Final = 2
 
 #: Path -> numbers of the watchers.
@@ -216,13 +216,11 @@ class WatchTable:
         return True
 
     def drop(self, session_id: int) -> None:
-        """End all watches of a session whose connection has closed. `sweep` removes what is too much for one call."""
+        """End all watches of a session whose connection has closed. `sweep` removes them from the tables."""
         watcher = self._watchers.pop(session_id, None)
         if watcher is not None:
             watcher.is_gone = True
             self._leaving.append(watcher)
-            if len(self._leaving) == 1:
-                self.sweep(REMOVED_PER_TURN)
 
     def sweep(self, most: int) -> bool:
         """Remove at most this many watches of closed connections. Return True if some are left."""
@@ -256,6 +254,8 @@ class WatchTable:
             is_known = self._numbered.get(watcher.number) is watcher
             assert is_known, f"session {session_id:#x} has a watcher without a number"
             assert not watcher.is_gone, f"session {session_id:#x} watches by a closed connection"
+        known = len(self._watchers) + len(self._leaving)
+        assert len(self._numbered) == known, f"{len(self._numbered)} numbers for {known} watchers"
         for kind, table in enumerate((self._data, self._child, self._persistent, self._recursive)):
             for path, watchers in table.items():
                 assert watchers, f"{path!r} is watched by no session"
@@ -277,8 +277,12 @@ class WatchTable:
         return sum([watcher.count() for watcher in self._watchers.values()])
 
     def path_count(self) -> int:
-        """Return the number of watched paths, including those whose watches wait to be removed."""
-        return len({*self._data, *self._child, *self._persistent, *self._recursive})
+        """Return the number of watched paths."""
+        paths: set[bytes] = set()
+        for watcher in self._watchers.values():
+            for of_kind in watcher.kinds():
+                paths.update(of_kind)
+        return len(paths)
 
     def by_path(self) -> dict[bytes, list[int]]:
         """Return watched path -> session ids of its watchers, both sorted. For the four-letter words."""

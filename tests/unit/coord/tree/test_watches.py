@@ -194,11 +194,12 @@ def test_dropped_session_leaves_nothing_behind(c: Client, w: Client, store: Stor
     assert store.watches.watcher_count() == 0
     c.set(b"/w", b"")
     assert store.events() == []
+    assert not store.watches.sweep(REMOVED_PER_TURN)
+    assert store.watches.is_empty()
 
 
 def test_many_watches_of_a_closed_connection_leave_in_parts() -> None:
-    """They fire no more at once. The session's next connection may watch the same paths; each of its watches removes
-    some old ones.
+    """They fire no more at once. The session's next connection may watch the same paths.
 
     Fails if `drop` removes everything, if `triggered` returns sessions of closed connections, and if a session's
     connections share a number.
@@ -210,20 +211,54 @@ def test_many_watches_of_a_closed_connection_leave_in_parts() -> None:
         table.watch_recursive(path, 1)
     table.watch_data(paths[0], 2)
     table.drop(1)
-    assert (table.watch_count(), table.by_path()) == (1, {paths[0]: [2]})
-    assert table.path_count() > REMOVED_PER_TURN
+    assert (table.watch_count(), table.path_count(), table.by_path()) == (1, 1, {paths[0]: [2]})
     table.validate()
     assert table.triggered(CREATED, paths[0]) == [2]
     assert table.triggered(CREATED, paths[1]) == []
     for path in paths[:10]:
-        before = table.path_count()
         table.watch_children(path, 1)
-        assert table.path_count() <= before
         table.validate()
+    turns = 1
     while table.sweep(REMOVED_PER_TURN):
+        turns += 1
         table.validate()
+    assert turns == 4
     assert table.by_path() == {path: [1] for path in sorted(paths[:10])}
     assert table.path_count() == table.watch_count() == 10
+
+
+def test_many_connections_that_close_in_one_turn_leave_in_parts() -> None:
+    """The bound is one for all of them together.
+
+    Fails if `drop` removes the watches of a connection that has few.
+    """
+    table = WatchTable()
+    for session_id in range(1, 11):
+        for number in range(REMOVED_PER_TURN // 2):
+            table.watch_data(b"/%d" % number, session_id)
+    for session_id in range(1, 11):
+        table.drop(session_id)
+    table.validate()
+    for _ in range(5):
+        assert table.sweep(REMOVED_PER_TURN)
+        table.validate()
+    assert not table.sweep(REMOVED_PER_TURN)
+    table.validate()
+
+
+def test_new_watches_remove_those_of_closed_connections() -> None:
+    """So the table does not grow, however fast a client sets watches and disconnects.
+
+    Fails if `_watcher` does not sweep.
+    """
+    table = WatchTable()
+    for turn in range(5):
+        for number in range(100):
+            table.watch_data(b"/%d/%d" % (turn, number), 1)
+        table.drop(1)
+        table.validate()
+    assert not table.sweep(101)
+    assert table.is_empty()
 
 
 def test_trigger_without_watchers_is_empty() -> None:
@@ -241,6 +276,7 @@ def test_table_is_empty_before_the_first_watch_and_after_the_last() -> None:
         watch(b"/a", 1)
         assert not table.is_empty()
         table.drop(1)
+        assert not table.sweep(2)
         assert table.is_empty()
     table.watch_data(b"/a", 1)
     table.watch_children(b"/a", 2)
