@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from coord.peers.reactor import READABLE
+from coord.peers.reactor import READABLE, WRITABLE
 from coord.peers.stream import listening_socket
 from coord.server.clients.listener import ClientLimits, ClientListener, ClientStream
 from coord.tree.sessions import Session
+from coord.wire import records as r
 from tests.support.store_nodes import StoreNodes
 
 
@@ -144,6 +146,36 @@ def test_connection_that_ends_while_it_waits_gets_what_it_is_owed(clients: Clien
         pass
     assert clients.ends[5].recv(1000) == b"event"
     assert clients.ends[5].recv(1000) == b""
+
+
+def test_client_that_reads_nothing_is_disconnected(clients: Clients) -> None:
+    """Its connection ends if the kernel has accepted none of its output for the whole time.
+
+    Over TCP, the kernel itself ends such a connection at about the same time (TCP_USER_TIMEOUT).
+
+    Fails if `ClientStream.sweep` ends no stalled client.
+    """
+    stream = clients.streams[0]
+    request = r.encode_connect_request(r.ConnectRequest(timeout_ms=10_000))
+    clients.ends[0].sendall(struct.pack("!i", len(request)) + request)
+    stream.on_events(READABLE)
+    clients.say(0, bytes(1 << 20))
+    clients.listener.send_all()
+    assert stream.backlog() > 0
+    stall_ms, now_ms = clients.listener.limits.stall_ms, stream.since_ms + 1
+    stream.sweep(now_ms)
+    stream.sweep(now_ms + stall_ms)
+    assert not stream.is_closed
+    clients.ends[0].recv(1 << 20)
+    stream.on_events(WRITABLE)
+    assert stream.backlog() > 0
+    now_ms += stall_ms + 1
+    stream.sweep(now_ms)
+    stream.sweep(now_ms + stall_ms)
+    assert not stream.is_closed
+    stream.sweep(now_ms + stall_ms + 1)
+    assert stream.is_closed
+    assert stream.connection.is_closed
 
 
 def test_stop_leaves_nobody_out(clients: Clients) -> None:
