@@ -72,7 +72,8 @@ class Leadership:
         #: The voter to which leadership is being transferred, 0 for none, and the tick at which the transfer began.
         self.transferee: int = 0
         self.transfer_began: int = 0
-        #: Members of which the shell knows that they have lost entries which they acknowledged. They never come back.
+        #: Members that have lost entries which they acknowledged, as far as the shell knows. The shell removes a member
+        #: from the set when that member sends a Raft message again.
         self.lost: set[int] = set()
         #: PRE_VOTER -> how far it has caught up. One for each PRE_VOTER of `config`.
         self.catching_up: dict[int, CatchUp] = {}

@@ -1,8 +1,9 @@
 """Planning: from a request to the changes that it makes, or to the error code that rejects it. Changes nothing.
 
 The order of the checks is ZooKeeper's, because a client sees which of several errors it gets. Planning reads a
-TreeView. The parts of a multi are planned one after the other over an Overlay, which shows the tree after the earlier
-parts. So a multi that fails has nothing to undo: its overlay is dropped.
+TreeView. The parts of a multi are planned one after the other: on the tree itself if no part reads what another one
+changes, otherwise over an Overlay, which shows the tree after the earlier parts. So a multi that fails has nothing to
+undo: its overlay is dropped.
 """
 
 from __future__ import annotations
@@ -356,9 +357,10 @@ def plan_multi(tree: DataTree, session: Session, ops: list[MultiOp]) -> PlannedM
 
 
 def _are_apart(ops: list[MultiOp]) -> bool:
-    """Return True if no part reads what another one changes: setData and check alone, each of another znode.
+    """Return True if every part is a setData or a check, and no two parts name the same znode.
 
-    Such parts are planned on the tree itself. Hard quotas are the exception: they count the growth by earlier parts.
+    Then no part reads what another one changes, unless hard quotas are enforced: each counts the growth by the parts
+    before.
     """
     paths: set[bytes] = set()
     for op in ops:
