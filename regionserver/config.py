@@ -8,6 +8,7 @@ from typing import Final
 
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
+from coord.security.admin import is_loopback
 from coord.server.config.addresses import EVERY_ADDRESS
 from coord.tls.context import TlsFiles
 from regions.messages.heartbeat import HEARTBEAT_PERIOD_S
@@ -137,11 +138,6 @@ class ServerSettings:
             )
         if address[1] and address[1] == self.port:
             raise ConfigError(f"requests and members cannot both use port {self.port}: give two ports")
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if only processes on this machine can connect to `host`."""
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def default_peer_address(host: str, opener: str) -> tuple[str, int] | None:

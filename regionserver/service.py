@@ -13,8 +13,9 @@ from coord.env_os import share_processors
 from coord.errors import ConfigError
 from coord.peers.reactor import install
 from coord.security import process
+from coord.security.admin import is_loopback
 from coord.security.principal import SERVER, Principal
-from regionserver.config import ServerSettings, is_loopback
+from regionserver.config import ServerSettings
 from regionserver.kv.service import KvRegions
 from regionserver.opener import NothingOpener, RegionOpener, TabletsAloneOpener
 from regionserver.server import RegionServer

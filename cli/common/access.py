@@ -35,7 +35,7 @@ from cli.common.waiting import limit_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess, parse_readers
 from coord.errors import ConfigError
 from coord.security import process
-from coord.security.admin import headers, is_loopback_address
+from coord.security.admin import headers, is_loopback
 from coord.security.credentials import Credentials, read_user
 from coord.security.process import USER_VARIABLE
 from master.client import split_address
@@ -87,7 +87,7 @@ def read_access(given: Mapping[str, str], environment: Mapping[str, str] | None 
 
 def check_exposed(host: str, certs_dir: Path | None, *, insecure: bool) -> None:
     """Raise UsageFaultError for a daemon that other machines reach and that would serve everybody."""
-    if insecure or certs_dir is not None or host == "localhost" or is_loopback_address(host):
+    if insecure or certs_dir is not None or is_loopback(host):
         return
     raise UsageFaultError(
         f"--address {host} can be reached from other machines, and without credentials this daemon serves everybody",

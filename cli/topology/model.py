@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from cli.topology.checks import HOST, NAME, PATH, RACK, DaemonOption, FileTable, TopologyError, option_words
-from coord.security.admin import is_loopback_address
+from coord.security.admin import is_loopback
 
 #: Longest file.
 FILE_BYTES_MAX: Final = 1 << 20
@@ -217,7 +217,7 @@ def _address(cluster: FileTable, credentials: str, is_local: bool) -> str:
     found = cluster.text("address", HOST, "a host name or an address, without a port")
     if found and not is_local:
         cluster.refuse("address", "is for a cluster on one machine", 'Give each node its own: host = "db1".')
-    if found and found != "localhost" and not is_loopback_address(found) and credentials == KEYS:
+    if found and not is_loopback(found) and credentials == KEYS:
         cluster.refuse(
             "address", f"is {found}, which other machines reach, with keys", 'Give credentials = "certificates".'
         )

@@ -13,7 +13,7 @@ from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import CERTS_DIR, HOST, MASTER, SERVER, STORE, Daemon, LocalCluster, Shape, usual_daemon
 from cli.common.options import Globals, parse_hosts
 from cli.topology.model import CERTIFICATES, INSECURE, PlacedDaemon, Topology
-from coord.security.admin import is_loopback_address
+from coord.security.admin import is_loopback
 from coord.security.credentials import EVERY_PORT_FILE
 
 DEFAULT_BASE_PORT: Final = 21800
@@ -137,11 +137,6 @@ def with_security(
 def is_for_every_port(directory: Path) -> bool:
     """Return True if a directory of credentials says that every port speaks TLS."""
     return (directory / EVERY_PORT_FILE).exists()
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches a host."""
-    return host == "localhost" or is_loopback_address(host)
 
 
 def is_secured(before: LocalCluster | None, secure: bool | None) -> bool:

@@ -53,8 +53,11 @@ def headers(credentials: Credentials | None) -> dict[str, str]:
     return {} if credentials is None else {"Authorization": _BEARER + credentials.token()}
 
 
-def is_loopback_address(host: str) -> bool:
-    """Return True if only this machine reaches this address of a socket."""
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine reaches a socket on this host. A name other than `localhost` may be any
+    machine's."""
+    if host == "localhost":
+        return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

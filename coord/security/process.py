@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from coord.security.admin import is_loopback_address
+from coord.security.admin import is_loopback
 from coord.security.credentials import FOR_STORE, Credentials, read_daemon, read_user
 from coord.security.principal import OpenDoor, Principal
 from coord.security.revocation import ShownCredential
@@ -78,8 +78,7 @@ def open_door(host: str) -> OpenDoor:
     """Return which callers without a proof this process serves at its address `host`."""
     if is_securing():
         return OpenDoor.SECURING
-    is_local = host == "localhost" or is_loopback_address(host)
-    return OpenDoor.EXPOSED if own() is None and not is_local else OpenDoor.CLOSED
+    return OpenDoor.EXPOSED if own() is None and not is_loopback(host) else OpenDoor.CLOSED
 
 
 def secret_part_of_store_token(who: str) -> tuple[ShownCredential, str] | None:

@@ -13,12 +13,13 @@ from twisted.logger import Logger
 from coord.env_os import OsEntropy, os_system
 from coord.peers.guard import PeerGuard
 from coord.security import process
+from coord.security.admin import is_loopback
 from regions.messages import ChangeConfig, ConfigChanged, OpenOrder, OwnReplica, TabletReport
 from regions.messages.heartbeat import ReplicaState
 from regions.messages.server import ClosePurpose, TabletFigures
 from regions.records.members import ConfigId
 from regions.replication.guards import ReplicaOnDisk
-from regionserver.config import ServerSettings, is_loopback
+from regionserver.config import ServerSettings
 from regionserver.kv.snapshot import RowSnapshot
 from regionserver.session.instance import Instance
 from regionserver.tablets.commands import KvCommand

@@ -19,9 +19,9 @@ from cli.topology.load import parsed, read
 from cli.topology.model import INSECURE
 from cli.up.cluster_file import ClusterFile
 from cli.up.control import ControlRequest
-from cli.up.shape import is_loopback
 from coord.errors import ConfigError
 from coord.security import making
+from coord.security.admin import is_loopback
 from coord.security.credentials import OPEN_TOO_FILE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from coord.errors import ConfigError
-from coord.security.admin import is_loopback_address
+from coord.security.admin import is_loopback
 from coord.server.config.addresses import Address, shown
 from coord.server.config.settings import StoreSettings
 from coord.tls.context import NEED
@@ -51,7 +51,7 @@ def check_exposed(settings: StoreSettings, *, has_certs: bool) -> None:
 
 def is_exposed(address: Address | None) -> bool:
     """Return True if other machines may reach an address to listen on."""
-    return address is not None and address[0] != "localhost" and not is_loopback_address(address[0])
+    return address is not None and not is_loopback(address[0])
 
 
 def _named(address: Address | None) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coord.security.admin import headers, is_loopback_address, objection
+from coord.security.admin import headers, is_loopback, objection
 from coord.security.credentials import CLUSTER_FILE, read_daemon, read_user
 from coord.security.keys import ClusterSecrets, encode_file
 from tests.unit.coord.security.test_credentials import SERVER, directory, write
@@ -58,7 +58,12 @@ def test_a_token_is_of_one_principal_and_one_secret(directory: Path) -> None:
     assert status(directory, "/metrics", token) == 401
 
 
-@pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", True), ("::1", True), ("10.0.0.1", False), ("", False)])
-def test_loopback(host: str, expected: bool) -> None:
-    """Of a socket's own address."""
-    assert is_loopback_address(host) is expected
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
+def test_only_this_machine_reaches_a_loopback_host(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "::", "", "127.example.com"])
+def test_other_machines_may_reach_other_hosts(host: str) -> None:
+    """A name that begins as a loopback address is a name."""
+    assert not is_loopback(host)
