@@ -96,7 +96,7 @@ class ByHand:
 def test_daemons_started_by_hand_are_secured_by_the_steps_that_the_command_prints(tmp_path: Path) -> None:
     """No credential has to be invented: `--begin` makes all that the options of the steps name.
 
-    Tried: no `make_super` in `_begin`: the masters do not start.
+    Tried: no `make_super` in `_begin`: the file that the steps name is missing.
     """
     certs = tmp_path / "certs"
     with contextlib.ExitStack() as stack:
