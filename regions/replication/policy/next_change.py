@@ -152,7 +152,8 @@ def _outage(facts: Situation) -> Decision | None:
 
 
 def _failed_voter(facts: Situation) -> Decision | None:
-    """Before the leader promotes the newcomer: beside the FAILED voter the group could not do without the newcomer."""
+    """Remove the FAILED voter before the leader promotes the newcomer. With both of them as voters, the group might not
+    be able to do without the newcomer."""
     ready = [one for one in facts.joining if facts.is_ready(one)]
     if not ready or not facts.failed:
         return None
