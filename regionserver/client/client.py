@@ -179,7 +179,11 @@ class RegionClient:
         def ask(place: Place, region: RegionRecord, _attempt: int) -> KvRead:
             return KvRead(place, [partitioning.place(key, region.hash_buckets)])
 
-        return self.call(table, key, ask, KvValues, timeout_s=timeout_s).values[0]
+        asked_s = time.monotonic()
+        reply = self.call(table, key, ask, KvValues, timeout_s=timeout_s)
+        if staleness is not None:
+            staleness.answered(asked_s)
+        return reply.values[0]
 
     def put(self, table: str, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
         """Put `value` at `key`; durable on return. Raise WrongRow for a table with columns."""
@@ -345,9 +349,12 @@ class RegionClient:
         if self._tablet_table(table, timeout_s) is not None:
             page, following = self._tablets.page(table, at, end, rows_max, wait_s, staleness)
             return page.rows, page.next_key or following
+        asked_s = time.monotonic()
         found = self._shared.call(
             table, at, lambda until_s: self.locator.region_at(table, at, until_s=until_s), ask, KvRows, wait_s
         )
+        if staleness is not None:
+            staleness.answered(asked_s)
         return found.rows, found.next_key or following
 
     def _write(

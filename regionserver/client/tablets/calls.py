@@ -89,7 +89,8 @@ class TabletCalls:
             )
 
         key = operations[0].key
-        outcome = self._call(table, key, ask, TabletWritten, wait_s)[0].outcome
+        purpose = CallPurpose(table, key, ask, TabletWritten, wait_s, time.monotonic() + wait_s)
+        outcome = self._call(purpose)[0].outcome
         if outcome.code == TABLET_FULL:
             raise Refused(
                 REGION_FULL, f"{table}: {key!r}: the tablet has reached its largest size; nothing was written"
@@ -111,37 +112,29 @@ class TabletCalls:
 
         `ask` makes the request for a tablet and a bound, 0: the latest rows.
         """
-        if staleness is not None:
-            began_s = time.monotonic()
-            bound_ms = staleness.bound_ms
-            stale = CallPurpose(
-                table, placed, lambda tablet, _: ask(tablet, bound_ms), expect, wait_s, began_s + wait_s
-            )
-            self._context.used(table)
-            region = self._region(stale)
-            asked_s = time.monotonic()
-            found = StaleCall(self._context, region, stale).run()
-            if found is not None:
-                # The reply is as old as it says, and has been on its way for a part of this call.
-                staleness.note((found.age_ms or 0) + _ms_since(asked_s))
-                return found, region
-            wait_s = max(0.0, wait_s - (time.monotonic() - began_s))
+        deadline_s = time.monotonic() + wait_s
+
+        def purpose(bound_ms: int) -> CallPurpose[P]:
+            return CallPurpose(table, placed, lambda tablet, _: ask(tablet, bound_ms), expect, wait_s, deadline_s)
+
+        if staleness is None:
+            return self._call(purpose(0))
+        stale = purpose(staleness.bound_ms)
+        self._context.used(table)
+        region = self._region(stale)
         asked_s = time.monotonic()
-        reply = self._call(table, placed, lambda tablet, _: ask(tablet, 0), expect, wait_s)
-        if staleness is not None:
-            staleness.note(_ms_since(asked_s))
+        found = StaleCall(self._context, region, stale).run()
+        if found is not None:
+            staleness.answered(asked_s, found.age_ms or 0)
+            return found, region
+        asked_s = time.monotonic()
+        reply = self._call(purpose(0))
+        staleness.answered(asked_s)
         return reply
 
-    def _call(
-        self,
-        table: str,
-        placed: str,
-        ask: Callable[[str, WriteName | None], TabletRead | TabletScan | TabletWrite],
-        expect: type[R],
-        wait_s: float,
-    ) -> tuple[R, RegionRecord]:
+    def _call(self, purpose: CallPurpose[R]) -> tuple[R, RegionRecord]:
         """Return the reply of the tablet that holds the placed key, and the tablet's record."""
-        purpose = CallPurpose(table, placed, ask, expect, wait_s, time.monotonic() + wait_s)
+        table = purpose.table
         self._context.used(table)
         while True:
             region = self._region(purpose)
@@ -190,8 +183,3 @@ class TabletCalls:
         elif unknown and hints.is_first_use(region.region_id):
             with contextlib.suppress(StoreSilentError, KazooException):
                 self._context.read_addresses(unknown, min(until_s, time.monotonic() + ADDRESS_S))
-
-
-def _ms_since(began_s: float) -> int:
-    """Return the milliseconds since a time, rounded up."""
-    return int(1000 * (time.monotonic() - began_s)) + 1

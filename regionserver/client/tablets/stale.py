@@ -6,6 +6,7 @@ the leader if no member has answered.
 
 from __future__ import annotations
 
+import time
 from typing import Final, Generic
 
 from regions.records.model import RegionRecord
@@ -33,9 +34,13 @@ class Staleness:
         #: The largest age of an answer: it has every write that was acknowledged so long before it arrived here.
         self.age_ms = 0
 
-    def note(self, age_ms: int) -> None:
-        """Record the age of an answer."""
-        self.age_ms = max(self.age_ms, age_ms)
+    def answered(self, asked_s: float, age_ms: int = 0) -> None:
+        """Record that an answer has come now, to a call that began at `asked_s` by the monotonic clock.
+
+        `age_ms` is how old the data were when the answer was sent. The answer may have been on its way since the call
+        began.
+        """
+        self.age_ms = max(self.age_ms, age_ms + int(1000 * (time.monotonic() - asked_s)) + 1)
 
 
 class StaleCall(Generic[R]):

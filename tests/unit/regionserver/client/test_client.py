@@ -24,6 +24,7 @@ from regionserver.client import (
     Refused,
     RegionClient,
     RegionLocator,
+    Staleness,
     TableDisabled,
     Unavailable,
     shared,
@@ -185,6 +186,26 @@ def test_the_timeout_of_a_silent_server_grows(cluster: Cluster) -> None:
     assert [round(within_s) for _, _, within_s in cluster.asked] == [1, 2, 4, 3]
     assert cluster.now_s == pytest.approx(10)
     assert caught.value.may_have_been_done
+
+
+def test_staleness_of_shared_rows_is_the_time_of_the_call(cluster: Cluster) -> None:
+    """A write may have been acknowledged while the answer was on its way."""
+
+    def late(reply: KvValues | KvRows) -> Callable[[], KvValues | KvRows]:
+        def answer() -> KvValues | KvRows:
+            cluster.now_s += 0.5
+            return reply
+
+        return answer
+
+    staleness = Staleness(bound_ms=1000)
+    cluster.answers = [late(KvValues([b"1"]))]
+    assert cluster.client.get("rows", "n", staleness=staleness) == b"1"
+    assert 500 <= staleness.age_ms <= 501
+    scanned = Staleness(bound_ms=1000)
+    cluster.answers = [KvRows([]), late(KvRows([])), KvRows([]), KvRows([])]
+    assert list(cluster.client.scan("rows", staleness=scanned)) == []
+    assert 500 <= scanned.age_ms <= 501
 
 
 def test_a_final_rejection_is_raised_at_once(cluster: Cluster) -> None:
