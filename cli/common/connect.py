@@ -250,7 +250,7 @@ class Cluster:
             hint = "`rk health` asks every master; their logs contain the reason."
             if getattr(message, "wait_ms", 0):
                 hint += f"\nBut {received(message)}"
-            raise UnreachableError(f"no master is active after {timeout_s:g} s: {error}", hint) from error
+            raise UnreachableError(f"no master is active after {round(timeout_s, 1):g} s: {error}", hint) from error
         except KeyboardInterrupt:
             if getattr(message, "wait_ms", 0):
                 click.echo(f"\nrk: interrupted; {received(message)}", err=True)

@@ -40,6 +40,7 @@ from regionserver.client.errors import (
     record_damaged,
     refused,
     require,
+    shown_s,
     words_of,
 )
 from regionserver.client.locator import NoRegion, RegionLocator
@@ -131,7 +132,7 @@ class SharedCalls:
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
             if time.monotonic() >= deadline_s:
                 raise Unavailable(
-                    f"{table}: {key!r}: no answer within {wait_s:g} s; last: {problem.message}",
+                    f"{table}: {key!r}: no answer within {shown_s(wait_s)} s; last: {problem.message}",
                     may_have_been_done=is_outcome_unknown,
                 )
         raise AssertionError("unreachable")

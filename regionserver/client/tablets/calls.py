@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from kazoo.exceptions import KazooException
 
 from regions.records.model import RegionRecord, TabletState
-from regionserver.client.errors import Attempt, Refused, Unavailable, require, store_errors
+from regionserver.client.errors import Attempt, Refused, Unavailable, require, shown_s, store_errors
 from regionserver.client.locator import RegionLocator
 from regionserver.client.store import StoreSilentError
 from regionserver.client.tablets.context import TabletContext
@@ -165,7 +165,9 @@ class TabletCalls:
         left_s = purpose.deadline_s - time.monotonic()
         time.sleep(max(0.0, min(pause_s, left_s)))
         if left_s <= pause_s:
-            raise Unavailable(f"{purpose.table}: {purpose.key!r}: no answer within {purpose.wait_s:g} s; {problem}")
+            raise Unavailable(
+                f"{purpose.table}: {purpose.key!r}: no answer within {shown_s(purpose.wait_s)} s; {problem}"
+            )
 
     def _find_servers(self, region: RegionRecord, until_s: float) -> None:
         """Read from the store what a first call needs: the cluster's id, and the addresses of the members.

@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from coord.rpc.wire import Code, RpcError
 from regions.records.model import RegionRecord
-from regionserver.client.errors import Attempt, OutcomeUnknown, TableDisabled, Unavailable, refused
+from regionserver.client.errors import Attempt, OutcomeUnknown, TableDisabled, Unavailable, refused, shown_s
 from regionserver.client.tablets.answers import BROKEN, NO_ADDRESS, NOT_LEADER, CallStep
 from regionserver.client.tablets.context import RecordReading, TabletContext
 from regionserver.client.tablets.exchange import Received
@@ -231,7 +231,7 @@ class RegionCall(Generic[R]):
         problems = [f"{self._named(server)}: {why}" for server, why in self._pursuit.problems(now_s).items()]
         what = self._purpose
         return Unavailable(
-            f"{what.table}: {what.key!r}: no answer within {what.wait_s:g} s from tablet {self._tablet}; "
+            f"{what.table}: {what.key!r}: no answer within {shown_s(what.wait_s)} s from tablet {self._tablet}; "
             + "; ".join(problems),
             may_have_been_done=self._may_have_been_done(),
         )

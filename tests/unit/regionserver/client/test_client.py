@@ -27,6 +27,7 @@ from regionserver.client import (
     Staleness,
     TableDisabled,
     Unavailable,
+    errors,
     shared,
 )
 from regionserver.kv.messages import KEYS_MAX, KvRead, KvRow, KvRows, KvScan, KvValues, KvWrite, KvWritten
@@ -186,6 +187,19 @@ def test_the_timeout_of_a_silent_server_grows(cluster: Cluster) -> None:
     assert [round(within_s) for _, _, within_s in cluster.asked] == [1, 2, 4, 3]
     assert cluster.now_s == pytest.approx(10)
     assert caught.value.may_have_been_done
+
+
+def test_the_limit_of_a_call_is_shown_rounded(cluster: Cluster) -> None:
+    """`rk` passes what is left of --timeout."""
+    with pytest.raises(Unavailable, match=r"'n': no answer within 3 s; last: silence"):
+        cluster.client.put("rows", "n", b"1", timeout_s=2.99176)
+    assert [errors.shown_s(one) for one in (0.0412, 0.3, 0.99176, 12.0, 3600.04)] == [
+        "0.041",
+        "0.3",
+        "0.99",
+        "12",
+        "3600",
+    ]
 
 
 def test_staleness_of_shared_rows_is_the_time_of_the_call(cluster: Cluster) -> None:
