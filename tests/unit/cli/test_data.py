@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -60,6 +61,35 @@ def test_rows_of_a_table_with_replicas(bench: Bench, tmp_path: Path) -> None:
     assert [len(one.rows) for one in bench.servers.tablets.values()] == [6, 5]
     assert status(run("delete", "rows", "a")) == 0
     assert status(run("get", "rows", "a")) == 4
+
+
+def test_a_stale_read_shows_its_age(bench: Bench) -> None:
+    """People read the age on standard error, so that standard output has the rows alone."""
+    assert status(run("put", "rows", "a", "one")) == 0
+    bench.servers.lead("")
+    bench.servers.servers["s2"].age_ms = 700
+    stale = ("--max-stale", "60s")
+    found = json.loads(run("get", "rows", "a", *stale, "--json").stdout)
+    assert found["value"] == "one"
+    assert found["age_ms"] >= 700
+    for words, rows in (("get", "rows", "a"), "one\n"), (("scan", "rows", "--count"), "1\n"):
+        result = run(*words, *stale)
+        assert result.stdout == rows
+        assert re.fullmatch(r"data at most \d+\.\d\d s old\n", result.stderr)
+    counted = json.loads(run("scan", "rows", *stale, "--count", "--json").stdout)
+    assert (counted["rows"], counted["age_ms"] >= 700) == (1, True)
+    *rows, age = run("scan", "rows", *stale, "--json").stdout.splitlines()
+    assert [json.loads(row)["key"] for row in rows] == ["a"]
+    assert json.loads(age)["age_ms"] >= 700
+
+
+@pytest.mark.usefixtures("bench")
+@pytest.mark.parametrize("text", ["0", "soon", "400d"])
+def test_ages_that_make_no_sense_are_a_wrong_command_line(text: str) -> None:
+    for words in ("get", "rows", "a"), ("scan", "rows"):
+        result = run(*words, "--max-stale", text)
+        assert isinstance(result.exception, UsageFaultError)
+        assert f"--max-stale {text!r}" in result.exception.message
 
 
 def test_conditions_and_their_exit_status(bench: Bench) -> None:
