@@ -165,7 +165,7 @@ class TabletValues(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Values in the order of the keys, None for missing keys; fewer values than keys if they exceed a page.
 
     The rows include every entry up to `index`. `age_ms`: the reply to a stale read has every write that was
-    acknowledged so long before the reply was sent; None if the rows were the latest.
+    acknowledged so long before the reply was sent; None in the replies to other reads.
     """
 
     values: list[bytes | None]
