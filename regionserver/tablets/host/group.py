@@ -293,7 +293,7 @@ class Group:
         """Let a tick pass. Return True if `collect` has to hand out something. Runs for each tablet at each tick."""
         core = self.core
         core.tick()
-        if self.reads.at_least or self.reads.questions:
+        if self.reads.waiting:
             for request in self.reads.take_late(now):
                 self._answer(request, Fate.TOO_STALE)
         if self._committed and (now + self.replica.slot) % APPLY_TICKS == 0:

@@ -18,12 +18,14 @@ SERVER_BYTES_MAX: Final = 256 << 20
 TABLET_READS_MAX: Final = 10_000
 #: Ticks that a read with `at_least` waits for its index: two election timeouts, as in the core's settings.
 AT_LEAST_TICKS: Final = 40
-#: Ticks that a stale read waits for the leader's answer: 500 ms. Its client asks another member meanwhile.
+#: Ticks that a stale read waits for the leader's answer, and for the rows to hold its index: 500 ms. Its client asks
+#: another member meanwhile.
 QUESTION_TICKS: Final = 10
-
 
 #: In place of a time: nothing proves how old the rows are.
 UNPROVED: Final = -1
+#: In place of a tick: the reads wait as long as the replica runs.
+NEVER: Final = 1 << 60
 
 
 class Fate(enum.Enum):
@@ -121,7 +123,7 @@ class Reads:
     When leadership ends, fresh and asked reads are rejected, because no majority will confirm them. Confirmed reads
     stay: their confirmation remains valid.
 
-    **Stale reads** may miss the writes of a last while, and any replica serves them. A round proves how old the rows
+    **Stale reads** may miss the latest writes, and any replica serves them. A round proves how old the rows
     are: they have every write that was acknowledged before the round's question left here. So the age counts from the
     question by this server's own clock, however late the answer arrives, and no other clock matters. One round serves
     all stale reads whose bound is longer than the time since its question.
@@ -135,8 +137,9 @@ class Reads:
         self.asked: dict[int, list[int]] = {}
         #: Context of a round of stale reads -> the time of the question, and the tick at which it is given up.
         self.questions: dict[int, tuple[int, int]] = {}
-        #: (index, reads, time of the question or UNPROVED); indexes do not fall.
-        self.confirmed: deque[tuple[int, list[int], int]] = deque()
+        #: (index, reads, time of the question or UNPROVED, tick at which the reads are given up); indexes do not fall.
+        #: The round of a question remains when its reads are given up: it proves the age of the rows for later reads.
+        self.confirmed: deque[tuple[int, list[int], int, int]] = deque()
         #: (index, tick at which it is given up, read) of reads that name an index; in order of arrival.
         self.at_least: list[tuple[int, int, int]] = []
         #: Number of reads that wait, of all kinds.
@@ -185,9 +188,12 @@ class Reads:
         """A majority has confirmed the round: its reads may be answered once `index` is applied."""
         reads = self.asked.pop(context, None)
         if reads is not None:
-            asked_ms, _ = self.questions.pop(context, (UNPROVED, 0))
+            asked_ms, until = self.questions.pop(context, (UNPROVED, NEVER))
             floor = self.confirmed[-1][0] if self.confirmed else 0
-            self.confirmed.append((max(index, floor), reads, asked_ms))
+            if len(self.confirmed) > 1 and not self.confirmed[-1][1]:
+                # A member that was removed gets no more entries, and may be asked for long.
+                self.confirmed.pop()
+            self.confirmed.append((max(index, floor), reads, asked_ms, until))
 
     def take_unconfirmed(self) -> list[int]:
         """Remove and return the reads that no majority has confirmed."""
@@ -209,7 +215,7 @@ class Reads:
         """Remove and return the reads that the rows at index `applied` can answer."""
         ready: list[int] = []
         while self.confirmed and self.confirmed[0][0] <= applied:
-            _, reads, asked_ms = self.confirmed.popleft()
+            _, reads, asked_ms, _ = self.confirmed.popleft()
             ready += reads
             self.as_of_ms = max(self.as_of_ms, asked_ms)
         if self.at_least:
@@ -219,20 +225,24 @@ class Reads:
         return ready
 
     def take_late(self, now: int) -> list[int]:
-        """Remove and return the reads that have waited too long for an index, or for the leader's answer."""
+        """Remove and return the reads that have waited too long for an index, or for a proof."""
         late = [read for _, until, read in self.at_least if until <= now]
         if late:
             self.at_least = [each for each in self.at_least if each[1] > now]
         for context in [context for context, (_, until) in self.questions.items() if until <= now]:
             del self.questions[context]
             late += self.asked.pop(context)
+        for _, reads, _, until in self.confirmed:
+            if until <= now and reads:
+                late += reads
+                reads.clear()
         self.waiting -= len(late)
         return late
 
     def take_all(self) -> list[int]:
         """Remove and return every read."""
         reads = self.take_unconfirmed()
-        reads += [read for _, batch, _ in self.confirmed for read in batch] + [read for _, _, read in self.at_least]
+        reads += [read for _, batch, _, _ in self.confirmed for read in batch] + [read for _, _, read in self.at_least]
         self.confirmed.clear()
         self.at_least = []
         self.waiting = 0

@@ -264,7 +264,7 @@ class AgeCountedFromReceipt(Bug):
 
         def confirm(self: Reads, context: int, index: int) -> None:
             if context in self.questions:
-                self.questions[context] = (arrived_ms, 0)
+                self.questions[context] = (arrived_ms, self.questions[context][1])
             _CONFIRM(self, context, index)
 
         return [instead(World, "deliver", deliver), instead(Reads, "confirm", confirm)]

@@ -110,6 +110,29 @@ def test_a_proof_counts_when_the_rows_hold_its_index(hosts: Hosts) -> None:
     assert hosts.servers[follower].rows["t"] == [b"row"]
 
 
+def test_a_read_ends_if_the_rows_do_not_get_the_index_of_its_proof(hosts: Hosts) -> None:
+    """As at a member that was removed. The proof counts for later reads.
+
+    Edit that makes this fail: `Reads.take_late` passes over `confirmed`.
+    """
+    leader = hosts.elect()
+    follower = next(name for name in hosts.servers if name != leader)
+    hosts.slow_rows.add(follower)
+    hosts.servers[leader].turn.propose("t", 1, b"row")
+    hosts.settle()
+    read(hosts, follower, 2, 100, 5_000)
+    hosts.settle()
+    assert not hosts.servers[follower].turn.groups["t"].reads.questions
+    hosts.ticks(QUESTION_TICKS)
+    assert fates(hosts, follower) == {2: Fate.TOO_STALE}
+    hosts.slow_rows.clear()
+    hosts.settle()
+    read(hosts, follower, 3, 1_000, 5_700)
+    hosts.settle()
+    assert served(hosts, follower) == {3: 5_000}
+    assert questions(hosts, follower) == 1
+
+
 def test_a_follower_that_is_cut_off_serves_what_it_can_prove_and_refuses_the_rest(hosts: Hosts) -> None:
     follower = follower_of(hosts)
     read(hosts, follower, 1, 100, 5_000)
@@ -173,6 +196,24 @@ def test_what_proves_nothing(times: tuple[int, int]) -> None:
     reads = Reads()
     reads.as_of_ms, now_ms = times
     assert not reads.proves(100, now_ms)
+
+
+def test_a_member_that_gets_no_entries_keeps_two_proofs() -> None:
+    """The first one, which counts soonest, and the latest.
+
+    Edit that makes this fail: `Reads.confirm` removes none.
+    """
+    reads = Reads()
+    for number in range(1, 20):
+        tick = number * QUESTION_TICKS
+        reads.add_stale(StaleRead(number, 100, 1_000 * number, tick, number))
+        reads.confirm(reads.begin_question(), 10 + number)
+        assert reads.take_late(tick + QUESTION_TICKS) == [number]
+    assert [(index, asked_ms) for index, _, asked_ms, _ in reads.confirmed] == [(11, 1_000), (29, 19_000)]
+    assert reads.take_ready(11) == []
+    assert reads.as_of_ms == 1_000
+    assert reads.take_ready(29) == []
+    assert (reads.as_of_ms, reads.waiting) == (19_000, 0)
 
 
 def test_an_answer_to_a_question_that_was_given_up_changes_nothing() -> None:
