@@ -450,9 +450,10 @@ class Group:
                 self._out.committed = config
             if self._can_begin_round():
                 self._begin_round()
-            for request in self.reads.take_ready(self.applied_index) if self.reads.waiting else ():
-                as_of_ms = self.reads.as_of_ms
-                self._out.reads.append(ReadyRead(self.replica.tablet, request, self.applied_index, as_of_ms))
+            reads, index = self.reads, self.applied_index
+            # A confirmed round whose reads were given up may count as a proof now.
+            for request in reads.take_ready(index) if reads.waiting or reads.confirmed else ():
+                self._out.reads.append(ReadyRead(self.replica.tablet, request, index, reads.as_of_ms))
         out, self._out = self._out, GroupOutput()
         return out
 
