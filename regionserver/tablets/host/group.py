@@ -451,7 +451,6 @@ class Group:
             if self._can_begin_round():
                 self._begin_round()
             reads, index = self.reads, self.applied_index
-            # A confirmed round whose reads were given up may count as a proof now.
             for request in reads.take_ready(index) if reads.waiting or reads.confirmed else ():
                 self._out.reads.append(ReadyRead(self.replica.tablet, request, index, reads.as_of_ms))
         out, self._out = self._out, GroupOutput()
