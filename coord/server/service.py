@@ -26,6 +26,7 @@ from coord.peers.stream import listening_socket
 from coord.raft.core import RaftConfig
 from coord.raft.membership import Configuration, decode_configuration
 from coord.security import process
+from coord.security.admin import is_loopback
 from coord.server.admin.backup import Backups
 from coord.server.admin.four_letter import FourLetterWords
 from coord.server.admin.readiness import Readiness
@@ -526,8 +527,7 @@ def _began_with(meta: dict[str, Any]) -> Configuration:
 
 
 def _is_loopback(listening: socket.socket) -> bool:
-    host = str(listening.getsockname()[0])
-    return host == "::1" or host.startswith("127.")
+    return is_loopback(str(listening.getsockname()[0]))
 
 
 def most_clients(asked: int, descriptors: int) -> int:
