@@ -74,7 +74,7 @@ def init(given: Globals, user: str, tls: bool) -> None:
     directory that has keys alone gets an authority besides, and keeps its secret.
     """
     directory = _directory(given)
-    is_added = tls and (directory / CLUSTER_FILE).exists() and not certificates.has_authority(directory)
+    is_added = tls and certificates.has_keys_alone(directory)
     made = _checked(lambda: making.secrets_in(directory) if is_added else making.init(directory, _user(user)))
     if tls:
         _checked(lambda: certificates.init_authority(directory, _now()))

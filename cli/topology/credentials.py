@@ -65,8 +65,7 @@ def credentials(given: Globals, file: Path, to: Path, keep: bool) -> None:
 def _make(topology: Topology, to: Path) -> list[str]:
     user = Principal(USER, FIRST_USER)
     made = []
-    has_keys = (to / CLUSTER_FILE).exists() and not certificates.has_authority(to)
-    if not has_keys or topology.credentials != CERTIFICATES:
+    if topology.credentials != CERTIFICATES or not certificates.has_keys_alone(to):
         making.init(to, user)
         made = ["the cluster's secrets", f"the key of {user}"]
     make_super(to)

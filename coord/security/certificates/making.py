@@ -33,6 +33,11 @@ def has_authority(directory: Path) -> bool:
     return (directory / AUTHORITY_KEY).exists()
 
 
+def has_keys_alone(directory: Path) -> bool:
+    """Return True if the directory has the secrets of a cluster, but no authority."""
+    return (directory / CLUSTER_FILE).exists() and not has_authority(directory)
+
+
 def init_authority(directory: Path, now: datetime.datetime) -> None:
     """Make the authority of the cluster. Raise ConfigError if there is one."""
     cluster = secrets_in(directory).cluster
