@@ -194,8 +194,7 @@ class Leadership:
         A newcomer that caught up long ago must still be there: a single voter that promotes a dead one has no majority
         any more.
 
-        A lost voter is removed first. Three voters beside a lost one can do without none of them, three voters alone
-        without one.
+        A lost voter is removed first. Of three voters beside a lost one none may fail; of three voters alone, one may.
         """
         peer = self.by_id[newcomer]
         if peer.state != REPLICATE or peer.last_received <= self.now - self.settings.election_ticks:

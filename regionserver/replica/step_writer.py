@@ -3,9 +3,8 @@
 The multi also checks the conditions of each step: the region's record must not have changed, and the master that sent
 an order must not have been replaced before the order's first step (FW-11, checked by the store itself).
 
-Steps of one turn of the reactor share a multi, and so do steps that arrive while `IN_FLIGHT_MAX` multis are in
-flight. So
-multis grow with the load of the store. A multi succeeds or fails as a whole. After a rejection each of its steps is
+Steps of one turn of the reactor share a multi, and so do steps that arrive while `IN_FLIGHT_MAX` multis are in flight.
+So multis grow with the load of the store. A multi succeeds or fails as a whole. After a rejection each of its steps is
 sent by itself, all at once, so a failing region never blocks the others.
 
 A step is rejected by the store, or its outcome is unknown because the connection broke. Both are reported and never

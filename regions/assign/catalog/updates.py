@@ -110,9 +110,9 @@ class CatalogUpdates:
             return
         replica.schema_version = -1
         region = replica.region
+        home = self._world.shared(home)
         # Must equal, field for field, the location that the server wrote. After a lost reply the server recognizes its
         # own open by comparing locations.
-        home = self._world.shared(home)
         location = ReplicaLocation(replica.number, home.uuid, home.start_code, record.since_ms, record.token)
         if region.record.location(replica.number) == location:
             return
