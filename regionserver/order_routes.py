@@ -25,6 +25,8 @@ from regions.messages import (
     PurgeTable,
     ReshardingOrder,
     ReviewReplicas,
+    SealTablet,
+    TabletSealed,
     TransferLeadership,
 )
 from regions.records.model import Incarnation
@@ -40,7 +42,16 @@ NO_TABLETS = "this server takes no tablets: it has no peer address"
 
 
 #: Requests that only the latest master may send, and only to this incarnation.
-Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable | ChangeConfig | ReshardingOrder
+Command = (
+    OpenRegions
+    | CloseRegions
+    | AlterRegions
+    | ReviewReplicas
+    | PurgeTable
+    | ChangeConfig
+    | SealTablet
+    | ReshardingOrder
+)
 
 
 def objection(command: Command, me: Incarnation, cluster_id: str, epoch: int) -> tuple[str, str]:
@@ -78,9 +89,10 @@ class OrderRoutes:
         of_tablets = None if self._tablets is None else self._tablets.close_regions
         return _route(orders, epoch, answer_within_ms, self._host.close_regions, of_tablets)
 
-    def change_members(self, change: ChangeConfig) -> Deferred[ConfigChanged]:
-        """Change a member of a tablet. Raise RpcError, or fire with one, if no replica runs here."""
-        return self._with_tablets().change_members(change)
+    def change_tablet(self, request: ChangeConfig | SealTablet) -> Deferred[ConfigChanged] | Deferred[TabletSealed]:
+        """Change a member of a tablet, or its seal. Raise RpcError, or fire with one, if no replica runs here."""
+        tablets = self._with_tablets()
+        return tablets.seal(request) if isinstance(request, SealTablet) else tablets.change_members(request)
 
     def transfer(self, request: TransferLeadership) -> ConfigChanged:
         """Hand the leadership of a tablet over. Raise RpcError if no replica runs here."""

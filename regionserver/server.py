@@ -46,6 +46,7 @@ from regions.messages import (
     ReplicaList,
     ReshardingOrder,
     ReviewReplicas,
+    SealTablet,
     ServerReply,
     ServerRequest,
     ServerStatus,
@@ -441,9 +442,9 @@ class RegionServer:
         if isinstance(request, ReviewReplicas):
             self._admit(request)
             return self._host.review(request.replicas)
-        if isinstance(request, ChangeConfig):
+        if isinstance(request, ChangeConfig | SealTablet):
             self._admit(request)
-            return self._orders.change_members(request)
+            return self._orders.change_tablet(request)
         if isinstance(request, PurgeTable):
             self._admit(request)
             return ensureDeferred(self._purges.purge(request.table_id))

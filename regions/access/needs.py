@@ -117,6 +117,7 @@ NEEDS: Final[Mapping[str, Need]] = {
     "PrepareRows": _ORDER,
     "RemoveRegions": _ORDER,
     "ChangeConfig": _ORDER,
+    "SealTablet": _ORDER,
     "TransferLeadership": Need(UserRole.ADMIN, Scope.REGION, _MASTER),
     # --- region servers: what they have
     "GetServerStatus": Need(UserRole.READ, Scope.CLUSTER, _BOTH),

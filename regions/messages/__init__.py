@@ -169,6 +169,8 @@ from regions.messages.tablets import OwnReplica as OwnReplica
 from regions.messages.tablets import ReplicaList as ReplicaList
 from regions.messages.tablets import Retirement as Retirement
 from regions.messages.tablets import RetireServer as RetireServer
+from regions.messages.tablets import SealAnswer as SealAnswer
+from regions.messages.tablets import SealTablet as SealTablet
 from regions.messages.tablets import ShowReplicas as ShowReplicas
 from regions.messages.tablets import ShowRetirement as ShowRetirement
 from regions.messages.tablets import ShowTablet as ShowTablet
@@ -176,6 +178,7 @@ from regions.messages.tablets import TabletHealth as TabletHealth
 from regions.messages.tablets import TabletLeft as TabletLeft
 from regions.messages.tablets import TabletList as TabletList
 from regions.messages.tablets import TabletMember as TabletMember
+from regions.messages.tablets import TabletSealed as TabletSealed
 from regions.messages.tablets import TabletStatus as TabletStatus
 from regions.messages.tablets import TransferLeadership as TransferLeadership
 from regions.messages.tablets import WantLearner as WantLearner

@@ -129,6 +129,8 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
     leader: LeaderReport | None = None
     #: Rows in `size_bytes`; -1: unknown, because the replica does not run.
     rows: int = -1
+    #: Name of the attempt to split the tablet for which the rows are sealed (`SealTablet.resharding`), "": none.
+    sealed: str = ""
 
     @property
     def key(self) -> str:

@@ -12,7 +12,15 @@ from regions.messages.ddl import CreateTable as CreateTable
 from regions.messages.ddl import DeleteTable as DeleteTable
 from regions.messages.ddl import SetTableIntent as SetTableIntent
 from regions.messages.ddl import UndeleteTable as UndeleteTable
-from regions.messages.tablets import ChangeConfig, ConfigChanged, ReplicaList, ShowReplicas, TransferLeadership
+from regions.messages.tablets import (
+    ChangeConfig,
+    ConfigChanged,
+    ReplicaList,
+    SealTablet,
+    ShowReplicas,
+    TabletSealed,
+    TransferLeadership,
+)
 from regions.records.members import NO_CONFIG, ConfigId
 from regions.records.model import (
     Incarnation,
@@ -426,6 +434,7 @@ ServerRequest = (
     | GetServerStatus
     | ShowReplicas
     | ChangeConfig
+    | SealTablet
     | TransferLeadership
 )
 
@@ -441,4 +450,5 @@ ServerReply = (
     | ServerStatus
     | ReplicaList
     | ConfigChanged
+    | TabletSealed
 )

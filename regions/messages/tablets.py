@@ -415,6 +415,58 @@ class ConfigChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     why: str = ""
 
 
+# --- splits -----------------------------------------------------------------------------------------------------------
+
+
+class SealTablet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Seal a tablet that is split, or take the seal away. Reply: TabletSealed. Idempotent.
+
+    The seal is an entry of the tablet's log. After it the tablet answers no read and carries out no write, so its
+    replicas have the same rows for ever, and its daughters can be made from any of them.
+    """
+
+    epoch: int
+    recipient: str
+    start_code: int
+    region_id: str
+    #: Names one attempt to split the tablet, and is never used again (`ReshardingRecord`).
+    resharding: str
+    #: False: take the seal of this attempt away, or keep it from coming. Only when the attempt can never be completed.
+    wanted: bool = True
+    answer_within_ms: int = 5_000
+    cluster: str = ""  #: cluster id of the sender
+    cause_id: str = ""
+
+
+class SealAnswer(enum.StrEnum):
+    """What a server has done about a SealTablet."""
+
+    DONE = "DONE"  #: the tablet is sealed for this attempt; or, if that is wanted, is not and never will be
+    STARTED = "STARTED"  #: it is in the leader's log and was not applied in time; send it again
+    NOT_LEADER = "NOT_LEADER"  #: nothing was done; `leader` names the leader that the server knows
+    NOT_READY = "NOT_READY"  #: nothing was done: members change, are away or lag, or the server has its reasons: `why`
+    OTHER = "OTHER"  #: nothing was done: the tablet is sealed for another attempt
+    CANCELED = "CANCELED"  #: nothing was done: the seal of this attempt was taken away before
+
+
+class TabletSealed(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Reply to SealTablet."""
+
+    answer: SealAnswer
+    #: Index of the seal in the tablet's log, the same in every answer.
+    index: int = 0
+    #: The committed configuration: the first one of the daughters.
+    config_id: ConfigId = NO_CONFIG
+    members: tuple[Member, ...] = ()
+    #: Number and server of the leader; 0 and "": unknown.
+    leader: int = 0
+    leader_server: str = ""
+    why: str = ""
+
+
+# --- leadership -------------------------------------------------------------------------------------------------------
+
+
 class TransferLeadership(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Hand the leadership of a tablet over to member `to`, 0: to the voter with the longest log. Reply: ConfigChanged.
 

@@ -23,7 +23,7 @@ from coord.client.session import ZkClient
 from coord.env import Clock
 from coord.http import Action
 from coord.peers.partition import LosingLinks
-from coord.rpc.wire import RpcError
+from coord.rpc.wire import Code, RpcError
 from regions.messages import (
     REPLICAS_PAGE_MAX,
     ChangeConfig,
@@ -34,8 +34,10 @@ from regions.messages import (
     OrderResults,
     OwnReplica,
     ReplicaState,
+    SealTablet,
     ShowReplicas,
     TabletReport,
+    TabletSealed,
     TransferLeadership,
 )
 from regions.messages.heartbeat import TAKES_PART
@@ -304,6 +306,10 @@ class ServerTablets:
         host = self._opened()
         within_s = max(0, change.answer_within_ms) / 1000
         return answer_change(host.change_members(change), change.region_id, self._reactor, within_s)
+
+    def seal(self, request: SealTablet) -> Deferred[TabletSealed]:
+        """Seal a tablet that is split, or take its seal away. Raise RpcError."""
+        raise RpcError(Code.UNSUPPORTED, f"this build does not split tablets: {request.region_id} stays as it is")
 
     def transfer(self, request: TransferLeadership) -> ConfigChanged:
         """Hand the leadership of a tablet over. Raise RpcError if no replica runs here."""

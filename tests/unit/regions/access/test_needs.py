@@ -63,7 +63,8 @@ def test_what_daemons_may_send() -> None:
     by_kind = {kind: {name for name, need in NEEDS.items() if kind in need.daemons} for kind in (NODE, MASTER, SERVER)}
     known = {"Ping", "GetMasterStatus", "ListMasters", "WhoAmI", "WhoLeads"}
     looks = {"GetServerStatus", "ListOpen", "ListDirectories", "ShowReplicas", "ListCopyJobs"}
-    orders = {"OpenRegions", "CloseRegions", "AlterRegions", "ReviewReplicas", "PurgeTable", "ChangeConfig"}
+    regions = {"OpenRegions", "CloseRegions", "AlterRegions", "ReviewReplicas", "PurgeTable"}
+    orders = regions | {"ChangeConfig", "SealTablet"}
     assert by_kind[NODE] == set()
     assert by_kind[MASTER] == known | looks | orders | set(_RESHARDING) | {"TransferLeadership", "ListContacts"}
     copies = {"StartTabletCopy", "ShowDigests", "QuarantineReplica"}
@@ -79,6 +80,7 @@ def test_no_user_orders_servers_or_reports_as_one() -> None:
         "ReviewReplicas",
         "PurgeTable",
         "ChangeConfig",
+        "SealTablet",
         *_RESHARDING,
     )
     assert {name for name, need in NEEDS.items() if need.role is None} == {*orders, "Heartbeat"}
