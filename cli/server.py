@@ -140,11 +140,7 @@ def _standing(load: messages.ServerLoad) -> str:
         return "fenced"
     if load.server.leaving:
         return "stopping"
-    if load.draining:
-        if load.shared_open + load.incoming + load.outgoing:
-            return "draining"
-        return "drained of shared regions" if load.tablets else "drained"
-    return "flapping" if load.shunned_until_ms else "up"
+    return load.drained or ("flapping" if load.shunned_until_ms else "up")
 
 
 @server.command()

@@ -286,7 +286,7 @@ def _with_loads(found: Iterable[ServerFinding], loads: Mapping[str, messages.Ser
 def _with_load(found: ServerFinding, load: messages.ServerLoad | None) -> ServerFinding:
     if load is None:
         return found
-    state = "fenced" if load.bar is not None or load.fenced else "draining" if load.draining else ""
+    state = "fenced" if load.bar is not None or load.fenced else load.drained
     return msgspec.structs.replace(found, regions=load.shared_open, tablets=load.tablets, state=state)
 
 

@@ -81,7 +81,7 @@ class MasterLine(msgspec.Struct):
 
 
 class ServerLine(msgspec.Struct):
-    """A region server: up, draining, fenced or down; counts are None if no active master has answered."""
+    """A region server: up, draining, drained, fenced or down; counts are None if no active master has answered."""
 
     name: str
     address: str
@@ -334,7 +334,7 @@ def master_lines(
 
 def _server_line(load: messages.ServerLoad, names: Names) -> ServerLine:
     one = load.server
-    state = "fenced" if load.bar is not None else "draining" if load.draining else "up"
+    state = "fenced" if load.bar is not None else load.drained or "up"
     return ServerLine(
         names.of_uuid(one.uuid),
         f"{one.host}:{one.port}",
@@ -368,12 +368,13 @@ _STYLES = {
     "active": "green",
     "down": "red",
     "draining": "yellow",
+    "drained": "yellow",
     "fenced": "yellow",
 }
 
 
 def _word(state: str) -> Text:
-    return Text(state, style=_STYLES.get(state, ""))
+    return Text(state, style=_STYLES.get(state.split()[0], "") if state else "")
 
 
 def show(found: Status, names: Names, console: Console) -> None:

@@ -22,6 +22,7 @@ from regions.diagnose.health import Findings, MasterFinding, ServerFinding, Stor
 from regions.diagnose.live.work_in_progress import look
 from regions.liveness.roster import SILENT_MS, RosterEntry
 from regions.messages import MasterStatus, Unserved
+from regions.messages.cluster import drained
 from regions.messages.plans import PlanProgress
 from regions.messages.staleness import AsOf
 from regions.page.curves import SERIES, Curves
@@ -57,7 +58,7 @@ class ServerFigure(msgspec.Struct, omit_defaults=True):
 
     uuid: str
     address: str
-    #: up, draining, fenced, leaving, shunned, silent or gone.
+    #: up, draining, drained, drained of shared regions, fenced, leaving, shunned, silent or gone.
     state: str
     why: str = ""
     rack: str = ""
@@ -265,7 +266,7 @@ class FiguresMaker:
             found.load, found.alarms = entry.figures.load, entry.figures.alarms
             found.disk_free = entry.figures.disk_free
         self._add_tablets(found, server)
-        found.state, found.why = _state_of(server, world, found.heard_ms, now_ms)
+        found.state, found.why = _state_of(server, found.tablets, world, found.heard_ms, now_ms)
         return found
 
     def _add_tablets(self, found: ServerFigure, server: Server) -> None:
@@ -320,7 +321,9 @@ def _counts(status: MasterStatus, tables: list[TableFigure]) -> dict[str, int]:
     return found | {"unserved": 0 if status.unserved is None else status.unserved.count}
 
 
-def _state_of(server: Server, world: ClusterState | None, heard_ms: int, now_ms: int) -> tuple[str, str]:
+def _state_of(
+    server: Server, tablets: int | None, world: ClusterState | None, heard_ms: int, now_ms: int
+) -> tuple[str, str]:
     """Return the state of a live server, and why it is not simply up."""
     if server.fencing:
         return "fenced", f"being fenced: {server.fencing}"
@@ -331,7 +334,7 @@ def _state_of(server: Server, world: ClusterState | None, heard_ms: int, now_ms:
     if server.record.leaving:
         return "leaving", "it is about to stop and hands its regions over"
     if server.marked:
-        return "draining", "drained by an operator"
+        return drained(len(server.open) + len(server.incoming), tablets), "drained by an operator"
     until_ms = 0 if world is None else world.flapping.get(server.uuid, 0)
     if until_ms > now_ms:
         return "shunned", "it has registered too often; it gets no regions for a while"
@@ -357,7 +360,7 @@ def _findings(
                 "sends no heartbeat" if one.state == "silent" else "",
                 one.open,
                 one.tablets,
-                one.state if one.state in ("draining", "fenced") else "",
+                one.state if one.state.startswith(("drain", "fenced")) else "",
             )
             for one in servers
             if one.state != "gone"

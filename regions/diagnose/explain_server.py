@@ -35,7 +35,7 @@ def _of(load: ServerLoad, now_ms: int) -> Iterator[Obstacle]:
         yield Obstacle(text, f"rk server unfence {server.uuid}")
     if load.draining and load.bar is None:  # a fenced server is emptied like a drained one
         yield Obstacle(
-            "it is being drained: it gets no regions until it is undrained", f"rk server undrain {server.uuid}"
+            f"it is {load.drained}: it gets no regions until it is undrained", f"rk server undrain {server.uuid}"
         )
     if load.fenced:
         yield Obstacle(f"it is being fenced: {load.fenced}; its regions open elsewhere when its lease is over")

@@ -96,7 +96,7 @@ class ServerFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     regions: int | None = None
     #: Tablets with a member on the server.
     tablets: int | None = None
-    #: Draining, fenced, or "" for a server that takes regions.
+    #: Fenced, or how far its drain is (`ServerLoad.drained`); "" for a server that takes regions.
     state: str = ""
     #: Sentences about its certificates that soon expire.
     expiring: list[str] = []
@@ -194,10 +194,9 @@ def _of_servers(servers: list[ServerFinding]) -> Iterator[Reason]:
             has = f": {one.regions} regions are served by nobody" if one.regions else ""
             verdict = HealthVerdict.UNAVAILABLE if one.regions else HealthVerdict.DEGRADED
             yield Reason(verdict, f"region server {one.name} {one.trouble or 'does not answer'}{has}")
-    for state in ("draining", "fenced"):
+    for state in sorted({one.state for one in servers if one.state}):
         named = [one.name for one in servers if one.state == state]
-        if named:
-            yield Reason(HealthVerdict.DEGRADED, f"{_some(named)} {'is' if len(named) == 1 else 'are'} {state}")
+        yield Reason(HealthVerdict.DEGRADED, f"{_some(named)} {'is' if len(named) == 1 else 'are'} {state}")
 
 
 def _of_open_doors(daemons: Sequence[MasterFinding | ServerFinding]) -> Iterator[Reason]:

@@ -94,6 +94,16 @@ class ShutdownCluster(msgspec.Struct, frozen=True, tag=True):
     """Announce a shutdown: set the clean-shutdown flag, and assign no regions of dead servers. Reply: Accepted."""
 
 
+def drained(replicas: int, tablets: int | None) -> str:
+    """Return the state of a drained server in words, the same in every report.
+
+    `replicas`: those of shared regions that are open there or in transition; `tablets`: those with a member there.
+    """
+    if replicas:
+        return "draining"
+    return "drained of shared regions" if tablets else "drained"
+
+
 class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     """A live server with its load."""
 
@@ -124,6 +134,11 @@ class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     def shared_open(self) -> int:
         """Replicas of shared regions that are open on the server."""
         return self.open - (self.tablets_open or 0)
+
+    @property
+    def drained(self) -> str:
+        """How far an operator's drain of the server is, in words; "" if the server is not drained."""
+        return drained(self.shared_open + self.incoming + self.outgoing, self.tablets) if self.draining else ""
 
 
 class Servers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -33,7 +33,7 @@ class ProcessAnswer(msgspec.Struct):
     name: str
     address: str
     kind: str
-    #: Its role or state in a word: leader, active, up, draining, down, …
+    #: Its role or state in a word: leader, active, up, draining, drained, down, …
     state: str
     #: What it does and what is amiss, in sentences.
     facts: list[str] = []

@@ -1,7 +1,7 @@
 // Region servers, and which server's heartbeats reach which master.
 import { count, duration, el, foot, number, replace, size, table, tag, visible } from "./dom.js";
 
-const KINDS = { up: "good", silent: "bad", gone: "bad", fenced: "bad", draining: "warn", leaving: "warn", shunned: "warn" };
+const KINDS = { up: "good", silent: "bad", gone: "bad", fenced: "bad", draining: "warn", drained: "warn", leaving: "warn", shunned: "warn" };
 
 export function servers(main, state) {
   const list = el("div"), matrix = el("div"), alarms = el("div");
@@ -11,7 +11,7 @@ export function servers(main, state) {
     foot("rk server list", "rk status", "rk why SERVER"));
   const columns = [
     { name: "server", keep: true, sort: (one) => one.address, cell: (one) => el("span", { title: one.uuid }, one.address) },
-    { name: "state", sort: (one) => one.state, cell: (one) => tag(one.state, KINDS[one.state]) },
+    { name: "state", sort: (one) => one.state, cell: (one) => tag(one.state, KINDS[one.state.split(" ")[0]]) },
     { name: "kind", sort: (one) => one.kind || "", cell: (one) => visible(one.kind || "") },
     { name: "rack", sort: (one) => one.rack || "", cell: (one) => visible(one.rack || "") },
     { name: "group", sort: (one) => one.group || "", cell: (one) => visible(one.group || "") },

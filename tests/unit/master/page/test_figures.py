@@ -122,6 +122,19 @@ def test_an_open_region_that_leaves_is_counted_apart() -> None:
     assert (found.open, found.going) == (1, 1)
 
 
+def test_a_drained_server_is_drained_when_nothing_is_left_there() -> None:
+    """Fails if `_state_of` calls every server draining that an operator drains."""
+    sight = Sight(cluster_of(4))
+    sight.beat("s1", "s2")
+    for one in sight.master.cluster.assigner.world.servers.values():
+        one.marked = True
+        if one.uuid == "s2":
+            one.open.clear()
+    found = sight.make()
+    assert [one.state for one in found.servers] == ["draining", "drained"]
+    assert {"s1:1 is draining", "s2:1 is drained"} <= set(found.reasons)
+
+
 def test_a_standby_tells_of_its_copy_and_its_age() -> None:
     """Counts are those of the copy; the age is the proof's."""
     sight = Sight(cluster_of(4))

@@ -27,7 +27,8 @@ def server(**changes: object) -> ServerLoad:
     [
         (load(bar=BarRecord("s1", 7, "hangs")), "(hangs) and gets no regions until `rk server unfence`", "unfence s1"),
         (load(bar=BarRecord("s1", 7, "", 60_000)), "gets no regions until 1970-01-01T00:01:00Z", "unfence s1"),
-        (load(draining=True), "it is being drained", "undrain s1"),
+        (load(draining=True), "it is draining: it gets no regions", "undrain s1"),
+        (load(draining=True, open=0), "it is drained: it gets no regions", "undrain s1"),
         (load(fenced="a close does not end"), "it is being fenced: a close does not end", ""),
         (load(shunned_until_ms=NOW_MS + 5_000), "too often in a short time: it gets no regions for 5 s more", ""),
         (server(leaving=True), "it is stopping", ""),
@@ -46,7 +47,7 @@ def test_a_server_without_obstacles_and_one_with_several() -> None:
     assert obstacles(LOAD, NOW_MS) == []
     assert obstacles(server(tablets=False, disk_free=NO_ROOM), NOW_MS) == []
     several = obstacles(load(draining=True, fenced="f"), NOW_MS)
-    assert [one.text[:14] for one in several] == ["it is being dr", "it is being fe"]
+    assert [one.text[:14] for one in several] == ["it is draining", "it is being fe"]
 
 
 def test_a_fenced_server_needs_no_undrain() -> None:

@@ -114,6 +114,12 @@ ROWS = [
     ),
     Row("all servers are dead", U, "no region server answers", servers=[of_server("s", answers=False, regions=0)]),
     Row("draining", D, "server-1 is draining", servers=[of_server("server-1", state="draining")]),
+    Row(
+        "drained",
+        D,
+        "server-1, server-2 are drained",
+        servers=[of_server("server-1", state="drained"), of_server("server-2", state="drained")],
+    ),
     Row("parked", U, "1 region is parked", figures=figures(unserved=Unserved(1, 1))),
     Row(
         "in transition",
