@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 
 from coord.peers.guard import PeerGuard
+from regionserver.tablets.copying import wire
+from regionserver.tablets.copying.reactor_calls import ReactorCalls
+from regionserver.tablets.copying.source import CopySources
 from regionserver.tablets.links.channel import Channel, ChannelLost
 from regionserver.tablets.links.own_server import CopyConnection
 from tests.support.store_nodes import SeededRng
@@ -29,7 +33,7 @@ class Securing:
 def test_a_copy_without_a_proof_ends_when_the_proof_is_due(machine: Machine, proves: str, asks: str) -> None:
     """Links are closed then, and so are copies: both ends look. A copy that began with a proof goes on.
 
-    Tried: no `unproven` in `end_if_revoked`; a dialer that does not set it; a source that does not.
+    Tried: no `unproven` in `end_if_revoked`; a dialer that does not set it.
     """
     securing = Securing()
     a = machine.server("a", guarded=securing.guard() if proves == "both ends" or asks == "the source" else None,
@@ -67,3 +71,32 @@ def test_a_copy_without_a_proof_ends_when_the_proof_is_due(machine: Machine, pro
         finally:
             dialed.close()
             source.close()
+
+
+def test_a_source_ends_its_copies_without_a_proof_when_the_proof_is_due(machine: Machine) -> None:
+    """Tried: without `channel.unproven` in `CopySources.serve` the connection stays."""
+    securing = Securing()
+    a = machine.server("a", guarded=securing.guard(), secret=None)
+    b = machine.server("b", guarded=None, secret=None)
+    sources = CopySources(ReactorCalls(machine.reactor), Mock(), {}, Mock(), 0)
+    a.links.serve_copies(sources.serve)
+    with ThreadPoolExecutor(1) as pool:
+        dialing = pool.submit(b.links.dial_copy, "a", a.address)
+        machine.until(dialing.done, "a connection for a copy")
+        dialed = dialing.result(0)
+        try:
+            sources.revocations_changed()
+            refused = pool.submit(_begin, dialed)
+            machine.until(refused.done, "an answer of the source")
+            assert isinstance(refused.result(0), wire.CopyRefused)
+            securing.holds = False
+            sources.revocations_changed()
+            with pytest.raises(ChannelLost, match="has closed the connection"):
+                dialed.receive()
+        finally:
+            dialed.close()
+
+
+def _begin(channel: Channel) -> wire.Answer:
+    channel.send(wire.ASK, wire.encode(wire.BeginCopy("t", 1, 2)))
+    return wire.decode_answer(channel.receive()[1])
