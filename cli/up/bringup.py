@@ -48,6 +48,8 @@ from regions.records.znodes import decode_region
 PATIENCE_S: Final = 60.0
 #: The same for the plan and the transitions: Spark reports little progress while it starts.
 ASSIGN_STALL_S: Final = 150.0
+#: How long a problem may last at the end of the start before it is shown.
+PROBLEMS_PASS_S: Final = 3.0
 #: Interval of the lines that name the awaited event.
 REPORT_EVERY_S: Final = 10.0
 
@@ -243,8 +245,24 @@ class BringUp:
             result.kept = self.surely(lambda: self._count_kept(cluster), "the servers of the regions could not be read")
         kept = "" if result.kept is None else f"{result.kept} of {len(self._before)} on their former servers"
         self._display.end(kept)
-        self.show_problems(cluster, status.problems)
+        self.show_problems(cluster, status.problems and self._lasting_problems(cluster))
         return result
+
+    def _lasting_problems(self, cluster: Cluster) -> list[str]:
+        """Return the active master's problems that are still there after PROBLEMS_PASS_S; an empty list at once when
+        there are none any more.
+
+        The last members of tablets answer their leaders some tenths of a second after they opened.
+        """
+        found: list[str] = []
+        began = self._now_s()
+
+        def passed(_: object) -> bool:
+            found[:] = cluster_status(cluster).problems
+            return not found or self._now_s() - began >= PROBLEMS_PASS_S
+
+        self._until(passed, "the active master did not send its status")
+        return found
 
     def show_problems(self, cluster: Cluster, problems: list[str]) -> None:
         """Show what the active master calls a problem, with the names of servers in place of their uuids."""

@@ -114,6 +114,23 @@ def test_problems_name_servers_as_the_operator_does(tmp_path: Path) -> None:
     assert [one.split()[4] for one in waiting.display.said] == ["server-1", "server-2", "2d5c4b3a"]
 
 
+def test_problems_of_the_last_moment_are_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower that has not answered its leader yet is no news; a problem that lasts is."""
+    waiting = Waiting(tmp_path)
+    nobody: Any = None
+    answers = [status(problems=["one"]), status(problems=[])]
+    monkeypatch.setattr("cli.up.bringup.cluster_status", lambda _: answers.pop(0))
+    assert waiting.bringup._lasting_problems(nobody) == []
+    assert not answers
+
+    def lasts(_: object) -> MasterStatus:
+        waiting.look()
+        return status(problems=["one"])
+
+    monkeypatch.setattr("cli.up.bringup.cluster_status", lasts)
+    assert waiting.bringup._lasting_problems(nobody) == ["one"]
+
+
 def asked(given: Globals, before: object = None, **options: object) -> Shape:
     """Return the shape of an `rk up` with these options."""
     names = ("store_nodes", "masters", "servers", "racks", "base_port", "plan_engine")
