@@ -49,7 +49,7 @@ from master.page.assembly import LivePage
 from master.phases import Phases
 from master.plans.planner import Planner
 from master.settings import MasterSettings
-from master.standby.auditor import Auditor, Sources
+from master.standby.auditor import Auditor, Sources, UnreadOf
 from master.standby.shortfall import ShortfallCheck, list_reader
 from master.standby.watcher import StoreWatcher
 from regions.cluster.entities import Replica
@@ -405,13 +405,14 @@ class MasterService:
             self.alarms_before += self.auditor.alarms
             self.auditor.stop()
             self.watcher.stop()
+        unread: UnreadOf = lambda paths: () if self.watcher is None else self.watcher.unread(paths)  # noqa: E731
         auditor = Auditor(
             self._reactor,
             self.client,
             self._layout,
             self.now_ms,
             self.uuid,
-            Sources(self._at_rest, self._served_replicas, self._home_of, self._settled_replicas, self._copy),
+            Sources(self._at_rest, self._served_replicas, self._home_of, self._settled_replicas, self._copy, unread),
             ShortfallCheck(
                 self.client,
                 self._layout,

@@ -75,6 +75,8 @@ Held = Callable[[], "dict[Incarnation, Collection[str]]"]
 Settled = Callable[[], "dict[Incarnation, SettledList]"]
 #: Returns the active master's state or a standby's complete mirror; None without one.
 Copy = Callable[[], "ClusterState | None"]
+#: Returns those of some znodes whose changes the copy has not read yet.
+UnreadOf = Callable[[Collection[str]], "Collection[str]"]
 
 
 class Sources(NamedTuple):
@@ -86,6 +88,7 @@ class Sources(NamedTuple):
     #: Of servers whose reports are settled.
     settled: Settled = dict
     copy: Copy = lambda: None
+    unread: UnreadOf = lambda _: ()
 
 
 class Auditor:
@@ -370,14 +373,15 @@ class Auditor:
     async def _compare_slice(self, copy: ClusterState) -> None:
         try:
             regions = self.cache.next_slice(copy)
-            found = await store.read_all(self._client, self.cache.paths(copy, regions))
+            paths = self.cache.paths(copy, regions)
+            found = await store.read_all(self._client, paths)
         finally:
             self._is_reading_slice = False
         if self._stopped or self._sources.copy() is not copy:
             return  # another copy has taken its place meanwhile
         now_ms = self._now_ms()
         stored = {path: stat.version for path, _, stat in found}
-        stale = self.cache.see(copy, regions, stored, now_ms)
+        stale = self.cache.see(copy, regions, stored, now_ms, self._sources.unread(paths))
         raised = [self.audit.stale_copy(one.path, f"{one} (master {self._uuid})", now_ms) for one in stale]
         self._found(AuditCheck.COPY, [alarm for alarms in raised for alarm in alarms])
 

@@ -22,7 +22,7 @@ over. Until `stop`, the mirror and its last proof remain available to callers wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred, ensureDeferred, fail
@@ -352,6 +352,10 @@ class StoreWatcher:
     @property
     def _is_urgent(self) -> bool:
         return any(one.is_urgent for one in self._waiting)
+
+    def unread(self, paths: Collection[str]) -> set[str]:
+        """Return those of the paths whose changes the mirror has not read yet; nothing without a mirror."""
+        return set() if self.mirror is None else self._transitions.among(paths) | self._records.among(paths)
 
     def _progress(self) -> None:
         """Fire the waits whose znodes have been read."""

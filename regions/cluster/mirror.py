@@ -396,6 +396,11 @@ class Unread:
         oldest = next(iter(self._waiting.values()), self._number + 1)
         return oldest > mark and all(batch.oldest > mark for batch in self._asked)
 
+    def among(self, paths: Iterable[str]) -> set[str]:
+        """Return those of the paths that have not been read."""
+        asked = {path for batch in self._asked for path in batch.paths}
+        return {path for path in paths if path in self._waiting or path in asked}
+
     def paths(self) -> list[str]:
         """Return the paths of all znodes that have not been read."""
         return [*self._waiting, *(path for batch in self._asked for path in batch.paths)]

@@ -3,12 +3,13 @@
 A master decides by its copy of the regions and transitions. If an event were lost, or applied wrongly, the copy would
 differ from the store for ever, and nobody would notice before a compare-and-set fails. So every master reads a slice of
 the regions again each second, and compares. The copy is a little late by nature: a difference counts only if the same
-one is found again CONFIRM_MS later.
+one is found again CONFIRM_MS later. A standby's mirror may be late by minutes while many regions move, so a znode whose
+change it has noticed and not read yet is not compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from regions.cluster.state import ClusterState
@@ -68,18 +69,23 @@ class CacheCheck:
         return list(self._cached(world, region_ids))
 
     def see(
-        self, world: ClusterState, region_ids: Iterable[str], stored: Mapping[str, int], now_ms: int
+        self,
+        world: ClusterState,
+        region_ids: Iterable[str],
+        stored: Mapping[str, int],
+        now_ms: int,
+        unread: Collection[str] = (),
     ) -> list[CacheDifference]:
         """Compare the versions in the store with those in the copy; return the differences that have lasted.
 
         `stored` has the version of each znode that exists. A znode that agrees, or that differs in another way than
-        before, has moved on: it begins anew.
+        before, has moved on: it begins anew. So does one of `unread`, whose change the copy is about to read.
         """
         lasting = []
         for path, (region_id, cached) in self._cached(world, region_ids).items():
             difference = CacheDifference(path, stored.get(path, -1), cached)
             known = self._suspects.pop(path, None)
-            if difference.stored == cached:
+            if difference.stored == cached or path in unread:
                 continue
             if known is None or known.difference != difference:
                 known = _Suspect(difference, region_id, now_ms)

@@ -129,6 +129,16 @@ def test_another_difference_or_none_begins_anew() -> None:
             assert check.see(copy, ["t.0"], {REGION: version}, at_ms) == []
 
 
+# Fails if `see` compares paths of `unread`, or remembers their differences.
+def test_a_change_that_the_copy_has_not_read_yet_is_no_difference() -> None:
+    """A mirror reads the transitions of a bulk assignment minutes after their events."""
+    check, copy = CacheCheck(LAYOUT), world()
+    assert check.see(copy, ["t.0"], {REGION: 5}, 0) == []
+    assert check.see(copy, ["t.0"], {REGION: 5}, CONFIRM_MS, {REGION}) == []
+    assert check.see(copy, ["t.0"], {REGION: 5}, CONFIRM_MS + 1) == [], "the time begins anew"
+    assert check.see(copy, ["t.0"], {REGION: 5}, 2 * CONFIRM_MS + 1) == [CacheDifference(REGION, 5, 4)]
+
+
 def test_missing_and_unexpected_znodes_are_differences() -> None:
     check, copy = CacheCheck(LAYOUT), world()
     transition = LAYOUT.transition("t.0", 0)
