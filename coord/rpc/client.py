@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+from collections.abc import Callable
 from typing import Any, Final, TypeVar, overload
 
 import msgspec
@@ -128,15 +129,25 @@ class RpcClient:
         replies: Any = None,
         credentials: Credentials | None = None,
         wanted: str = "",
+        lost: Callable[[], None] | None = None,
     ) -> None:
-        """`credentials`: what to prove, by default those of this process. `wanted`: the identity that the peer has to
-        prove, `kind:` for any of a kind."""
+        """
+        Args:
+            reactor: Time and TCP.
+            host: Where the peer listens.
+            port: Where the peer listens.
+            replies: The possible replies.
+            credentials: What to prove, by default those of this process.
+            wanted: The identity that the peer has to prove, `kind:` for any of a kind.
+            lost: Called when a connection ends that was not closed by `close`, before its calls fail.
+        """
         self._reactor = reactor
         self.credentials = credentials or process.own()
         self.wanted = wanted
         self.host = host
         self.port = port
         self._replies = replies
+        self._lost = lost
         #: The next connection begins without a proof: the peer runs without credentials, and the cluster is being
         #: secured.
         self.dials_open = False
@@ -247,9 +258,9 @@ class RpcClient:
         others."""
         self._connector = None
         impatient = [call for call in self._calls.values() if call.reconnect is Reconnect.ONCE]
-        self._fail_calls(
-            impatient, RpcError(Code.UNREACHABLE, f"cannot connect to {self.address}: {_first_line(reason)}")
-        )
+        error = RpcError(Code.UNREACHABLE, f"cannot connect to {self.address}: {_first_line(reason)}")
+        error.__cause__ = reason.value
+        self._fail_calls(impatient, error)
         self._maybe_retry()
 
     def disconnected(self, reason: RpcError, *, is_open_daemon: bool = False) -> None:
@@ -259,6 +270,8 @@ class RpcClient:
         if self.dials_open and not self._closed:
             self._connect_open()
             return
+        if self._lost is not None and not self._closed:
+            self._lost()
         lost = []
         for call in self._calls.values():
             if call.sent_at is not None and call.reconnect is not Reconnect.RESEND:

@@ -6,10 +6,23 @@ from typing import Any
 
 from twisted.internet.error import ConnectionRefusedError as Refused
 from twisted.internet.error import TimeoutError as Late
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 
+from coord.rpc.wire import PREAMBLE, Reply, RpcFrameReader, decode_request, encode_body, encode_frame
 from master.leadership.active_probe import REFUSED_PAUSE_S, RETRY_S, ActiveProbe
+from regions.messages.cluster import Accepted, Ping
+
+
+def accepted(reactor: Any, *, replies: bool = True) -> Any:
+    """Accept the latest connection attempt, and answer its request. Return the dialing end."""
+    protocol = reactor.tcpClients[-1][2].buildProtocol(None)
+    protocol.makeConnection(StringTransport())
+    reactor.advance(0)
+    if replies:
+        [request] = RpcFrameReader().feed(protocol.transport.value())
+        protocol.dataReceived(PREAMBLE + encode_frame(Reply(request.id, encode_body(Accepted()))))
+    return protocol
 
 
 class Port:
@@ -28,10 +41,8 @@ class Port:
     def attempts(self) -> int:
         return len(self.reactor.tcpClients)
 
-    def accept(self) -> Any:
-        protocol = self.reactor.tcpClients[-1][2].buildProtocol(None)
-        protocol.connectionMade()
-        return protocol
+    def accept(self, *, replies: bool = True) -> Any:
+        return accepted(self.reactor, replies=replies)
 
     def refuse(self, error: Exception) -> None:
         self.reactor.tcpClients[-1][2].clientConnectionFailed(None, Failure(error))
@@ -50,6 +61,24 @@ def test_a_lost_connection_and_two_refusals_prove_the_process_dead() -> None:
     port.refuse(Refused())
     port.wait(10)
     assert (port.gone, port.attempts) == (1, 3)
+
+
+# Fails if the probe only connects: the server then closes the connection after FIRST_REQUEST_S_MAX, again and again.
+def test_the_connection_carries_a_request_so_that_the_active_master_keeps_it() -> None:
+    port = Port()
+    protocol = port.accept(replies=False)
+    [request] = RpcFrameReader().feed(protocol.transport.value())
+    assert decode_request(request, Ping) == Ping()
+
+
+# Fails if every lost connection is dialed again at once: a process that is at its bound closes each of them.
+def test_a_connection_that_was_never_kept_is_dialed_again_after_a_pause() -> None:
+    port = Port()
+    port.accept(replies=False).connectionLost()
+    port.wait(RETRY_S / 2)
+    assert port.attempts == 1
+    port.wait(RETRY_S / 2)
+    assert port.attempts == 2
 
 
 def test_an_address_that_never_answered_proves_nothing() -> None:

@@ -17,6 +17,7 @@ from master.settings import MasterSettings
 from regions.records.model import ActiveRecord
 from regions.records.znodes import Layout, decode_active, encode
 from tests.unit.master.fake_store import FakeStore
+from tests.unit.master.leadership.test_active_probe import accepted
 
 LAYOUT = Layout("/rk")
 
@@ -90,11 +91,10 @@ class ElectionTest(SynchronousTestCase):
 
     def lose_sight(self) -> None:
         """Close the connection to the active master, and refuse new ones."""
-        factory = self.reactor.tcpClients[0][2]
-        factory.buildProtocol(None).connectionMade()
-        factory.clientConnectionFailed(None, Failure(Refused()))
-        self.reactor.advance(REFUSED_PAUSE_S)
-        factory.clientConnectionFailed(None, Failure(Refused()))
+        accepted(self.reactor).connectionLost()
+        for pause_s in (0, REFUSED_PAUSE_S):
+            self.reactor.advance(pause_s)
+            self.reactor.tcpClients[-1][2].clientConnectionFailed(None, Failure(Refused()))
 
     def test_a_master_removes_its_own_leftover_of_an_earlier_start(self) -> None:
         """The lock on the data directory proves that its owner is dead."""
