@@ -111,7 +111,12 @@ LONGEST_TURN: Final = Definition(
     MetricKind.GAUGE,
     "The longest turn of the main loop over 20 ms since the start of this process; 0 without one.",
 )
-ALL_TURNS: Final = (TURNS, LONG_TURNS, LONGEST_TURN)
+LONGEST_WORK: Final = Definition(
+    "reactor_longest_turn_processor_seconds",
+    MetricKind.GAUGE,
+    "The most processor time of a turn over 20 ms since the start of this process: the rest of a turn is waiting.",
+)
+ALL_TURNS: Final = (TURNS, LONG_TURNS, LONGEST_TURN, LONGEST_WORK)
 
 
 def of_turns(turns: TurnTimes) -> Iterator[Metric]:
@@ -119,6 +124,7 @@ def of_turns(turns: TurnTimes) -> Iterator[Metric]:
     yield TURNS.histogram({(): turns})
     yield LONG_TURNS.labeled({(culprit,): count for culprit, count in list(turns.culprits.items())})
     yield LONGEST_TURN.family(turns.longest_s)
+    yield LONGEST_WORK.family(turns.longest_work_s)
 
 
 class _Build(Collector):

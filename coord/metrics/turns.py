@@ -5,7 +5,10 @@ server's lease may end. So no turn may take longer than LIMIT_S, however many re
 
 The loop itself only reads the clock once more per turn. The culprit of a long turn comes from samples: after each
 SAMPLE_S of processor time the kernel sends SIGPROF, and its handler notes where the main thread is. An idle process
-gets no signal. A turn that waited in the kernel, for a disk, has no sample and so no culprit.
+gets no signal. A turn that waited in the kernel, for a disk or for a processor, has no sample and so no culprit.
+
+A sample also reads the processor time of the thread. So a long turn that worked differs from one that waited, with an
+error of SAMPLE_S: only the former is too long by itself, the latter shows a busy machine or disk.
 
 `sample` starts the samples; without it turns are counted all the same.
 """
@@ -20,7 +23,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twisted.logger import Logger
 
@@ -48,16 +51,40 @@ _LOOP: Final = ("twisted.", "coord.peers.reactor", "coord.metrics.turns", "click
 class TurnTimes(Spans):
     """The counted turns of one loop. The loop sets `busy_since` when a turn begins, and calls `add` when it ends."""
 
-    __slots__ = ("_calls", "_gc_began_s", "_lines", "_now", "_sampled_turn", "busy_since", "culprits", "longest_s")
+    __slots__ = (
+        "_calls",
+        "_gc_began_s",
+        "_lines",
+        "_now",
+        "_processor",
+        "_processor_before_s",
+        "_processor_s",
+        "_processor_turn",
+        "_sampled_turn",
+        "busy_since",
+        "culprits",
+        "longest_s",
+        "longest_work_s",
+    )
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, processor: Callable[[], float] = time.thread_time
+    ) -> None:
+        """`processor`: returns the processor time of the loop's thread."""
         super().__init__()
         #: When the present turn began, in seconds of the clock; 0 while the loop waits for events.
         self.busy_since = 0.0
         #: Turns over the limit, by the function that ran.
         self.culprits: dict[str, int] = {}
         self.longest_s = 0.0
+        #: The most processor time of a turn over the limit.
+        self.longest_work_s = 0.0
         self._now = now
+        self._processor = processor
+        #: Processor time at the last sample; begin of the turn of that sample, and the time at the sample before it.
+        self._processor_s = processor()
+        self._processor_turn = 0.0
+        self._processor_before_s = 0.0
         #: Begin of the turn that was sampled last, and the calls that were found, the outermost first.
         self._sampled_turn = 0.0
         self._calls: list[str] = []
@@ -73,7 +100,9 @@ class TurnTimes(Spans):
 
     def sampled(self, _signal: int, frame: FrameType | None) -> None:
         """Note the calls of the running turn if it has lasted for some time. A handler of signals."""
-        began = self.busy_since
+        began, before_s, self._processor_s = self.busy_since, self._processor_s, self._processor()
+        if began and self._processor_turn != began:
+            self._processor_turn, self._processor_before_s = began, before_s
         if began and self._sampled_turn != began and self._now() - began >= SAMPLE_S:
             self._sampled_turn = began
             self._calls = list(calls_of(frame))
@@ -94,8 +123,29 @@ class TurnTimes(Spans):
         if culprit not in self.culprits and len(self.culprits) >= CULPRITS_MAX:
             culprit = OTHER
         self.culprits[culprit] = self.culprits.get(culprit, 0) + 1
+        turn = _Turn(seconds, self._worked_s(seconds), calls)
         self.longest_s = max(self.longest_s, seconds)
-        self._lines.long_turn(self._now(), seconds, calls)
+        self.longest_work_s = max(self.longest_work_s, turn.worked_s)
+        self._lines.long_turn(self._now(), turn)
+
+    def _worked_s(self, seconds: float) -> float:
+        """Return the processor time of the turn that ends now; 0 without a sample, which means less than SAMPLE_S."""
+        if self._processor_turn != self.busy_since:
+            return 0.0
+        return min(seconds, self._processor() - self._processor_before_s)
+
+
+class _Turn(NamedTuple):
+    """A long turn: its duration, its processor time, and the calls that were found in it, the outermost first."""
+
+    seconds: float
+    worked_s: float
+    calls: list[str]
+
+    def __str__(self) -> str:
+        unknown = "an unknown function (it waited, or the turn was sampled too late)"
+        calls = " > ".join(self.calls[-CALLS_MAX:]) or unknown
+        return f"{self.seconds * 1000:.0f} ms ({self.worked_s * 1000:.0f} ms on the processor) in {calls}"
 
 
 class _Lines:
@@ -103,24 +153,24 @@ class _Lines:
 
     def __init__(self) -> None:
         self._next_s = 0.0
+        #: Turns since the last line, and the one of them that worked longest.
         self._unsaid = 0
-        self._longest_s = 0.0
+        self._longest = _Turn(0.0, 0.0, [])
 
-    def long_turn(self, now_s: float, seconds: float, calls: list[str]) -> None:
+    def long_turn(self, now_s: float, turn: _Turn) -> None:
         if now_s < self._next_s:
             self._unsaid += 1
-            self._longest_s = max(self._longest_s, seconds)
+            self._longest = max(self._longest, turn, key=lambda one: (one.worked_s, one.seconds))
             return
         log.warn(
-            "the main loop was busy for {took_ms} ms in one turn, in {calls}{unsaid}",
-            took_ms=round(seconds * 1000),
-            calls=" > ".join(calls[-CALLS_MAX:]) or "an unknown function (it waited, or the turn was sampled too late)",
-            unsaid=f"; {self._unsaid} more such turns since the last line, up to {self._longest_s * 1000:.0f} ms"
+            "the main loop was busy in one turn for {turn}{unsaid}",
+            turn=turn,
+            unsaid=f"; {self._unsaid} more such turns since the last line, the longest for {self._longest}"
             if self._unsaid
             else "",
         )
         self._next_s = now_s + LOG_EVERY_S
-        self._unsaid, self._longest_s = 0, 0.0
+        self._unsaid, self._longest = 0, _Turn(0.0, 0.0, [])
 
 
 def calls_of(frame: FrameType | None) -> Iterator[str]:
@@ -140,6 +190,7 @@ def sample(reactor: Any) -> None:
 
     def start() -> None:
         signal.signal(signal.SIGPROF, turns.sampled)
+        turns.sampled(signal.SIGPROF, None)
         signal.setitimer(signal.ITIMER_PROF, SAMPLE_S, SAMPLE_S)
         gc.callbacks.append(turns.collected)
         # The interpreter removes the handlers when it ends; one more signal would then kill the process.

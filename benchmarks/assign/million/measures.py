@@ -17,6 +17,7 @@ Roles = Mapping[str, Iterable[Daemon]]
 _TURNS: Final = "reactor_turn_seconds_bucket"
 _LONG: Final = "reactor_long_turns_total"
 _LONGEST: Final = "reactor_longest_turn_seconds"
+_LONGEST_WORK: Final = "reactor_longest_turn_processor_seconds"
 _SCRAPE_S: Final = 60.0
 #: Culprits that are kept of each group, the most frequent first.
 CULPRITS_SHOWN: Final = 6
@@ -33,6 +34,8 @@ class Turns(msgspec.Struct, frozen=True, omit_defaults=True):
     culprits: dict[str, int] = {}
     #: Number of turns by the upper bound of their duration in seconds.
     buckets: dict[float, int] = {}
+    #: The most processor time of a turn over 20 ms; 0 if an earlier turn had as much.
+    work_ms: float = 0.0
 
     def since(self, before: Turns) -> Turns:
         """Return the turns after `before`."""
@@ -41,7 +44,9 @@ class Turns(msgspec.Struct, frozen=True, omit_defaults=True):
         if longest_ms <= before.longest_ms:
             longest_ms = max((bound for bound, count in grown.items() if count), default=0.0) * 1e3
         culprits = {name: count - before.culprits.get(name, 0) for name, count in self.culprits.items()}
-        return Turns(longest_ms, self.long - before.long, {name: count for name, count in culprits.items() if count})
+        work_ms = self.work_ms if self.work_ms > before.work_ms else 0.0
+        named = {name: count for name, count in culprits.items() if count}
+        return Turns(longest_ms, self.long - before.long, named, work_ms=work_ms)
 
     def joined(self, other: Turns) -> Turns:
         """Return the turns of both processes."""
@@ -50,7 +55,8 @@ class Turns(msgspec.Struct, frozen=True, omit_defaults=True):
             culprits[name] = culprits.get(name, 0) + count
         most = sorted(culprits, key=lambda name: (-culprits[name], name))[:CULPRITS_SHOWN]
         longest_ms = max(self.longest_ms, other.longest_ms)
-        return Turns(longest_ms, self.long + other.long, {name: culprits[name] for name in most})
+        named = {name: culprits[name] for name in most}
+        return Turns(longest_ms, self.long + other.long, named, work_ms=max(self.work_ms, other.work_ms))
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -62,7 +68,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 def parse_turns(text: str) -> Turns:
     """Return the turns in the metrics of a daemon."""
-    longest_s, culprits, cumulated = 0.0, {}, {}
+    longest_s, work_s, culprits, cumulated = 0.0, 0.0, {}, {}
     for family in text_string_to_metric_families(text):
         for one in family.samples:
             if one.name.endswith(_TURNS):
@@ -71,11 +77,13 @@ def parse_turns(text: str) -> Turns:
                 culprits[one.labels["culprit"]] = int(one.value)
             elif one.name.endswith(_LONGEST):
                 longest_s = one.value
+            elif one.name.endswith(_LONGEST_WORK):
+                work_s = one.value
     buckets, below = {}, 0
     for bound in sorted(cumulated):
         buckets[bound] = cumulated[bound] - below
         below = cumulated[bound]
-    return Turns(longest_s * 1e3, sum(culprits.values()), culprits, buckets)
+    return Turns(longest_s * 1e3, sum(culprits.values()), culprits, buckets, work_s * 1e3)
 
 
 def used(daemon: Daemon) -> Usage:

@@ -111,14 +111,14 @@ class _Run:
     def add(self, name: str, seconds: float, regions: int, usage: dict[str, Usage]) -> None:
         """Keep a phase, and say it."""
         self.phases.append(Phase(name, seconds, regions, usage))
-        turns = ", ".join(f"{role} {one.turns.longest_ms:.0f}" for role, one in usage.items())
-        say(f"{name}: {seconds:.2f} s for {regions:,} regions; longest turns, ms: {turns}")
+        turns = ", ".join(f"{r} {one.turns.longest_ms:.0f} ({one.turns.work_ms:.0f})" for r, one in usage.items())
+        say(f"{name}: {seconds:.2f} s for {regions:,} regions; longest turns (on the processor), ms: {turns}")
 
 
-def million(folder: Path, regions: int, rest_s: float = REST_S) -> Million:
-    """Measure all phases with that many regions."""
+def million(folder: Path, regions: int, rest_s: float = REST_S, servers_max: int = SERVERS) -> Million:
+    """Measure all phases with that many regions, on at most that many servers."""
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    servers = max(3, min(SERVERS, regions // PER_SERVER_MIN))
+    servers = max(3, min(servers_max, regions // PER_SERVER_MIN))
     with million_lab(folder, servers) as cluster:
         run = _Run(cluster, regions, servers)
         bare_store = max(memory_bytes(one.pid) for one in cluster.store)

@@ -18,20 +18,22 @@ regionkeeper_reactor_turn_seconds_sum 1.5
 regionkeeper_reactor_long_turns_total{culprit="a.walk"} 2
 # TYPE regionkeeper_reactor_longest_turn_seconds gauge
 regionkeeper_reactor_longest_turn_seconds 0.3
+# TYPE regionkeeper_reactor_longest_turn_processor_seconds gauge
+regionkeeper_reactor_longest_turn_processor_seconds 0.2
 """
 
 
 def test_turns_are_read_from_the_metrics() -> None:
     turns = parse_turns(_METRICS)
-    assert turns == Turns(300.0, 2, {"a.walk": 2}, {0.01: 90, 0.025: 7, float("inf"): 1})
+    assert turns == Turns(300.0, 2, {"a.walk": 2}, {0.01: 90, 0.025: 7, float("inf"): 1}, 200.0)
 
 
 def test_the_longest_turn_of_a_phase_is_not_that_of_an_earlier_phase() -> None:
     before = parse_turns(_METRICS)
-    after = Turns(300.0, 5, {"a.walk": 2, "b.list": 3}, {0.01: 100, 0.025: 9, float("inf"): 1})
+    after = Turns(300.0, 5, {"a.walk": 2, "b.list": 3}, {0.01: 100, 0.025: 9, float("inf"): 1}, 200.0)
     assert after.since(before) == Turns(25.0, 3, {"b.list": 3})
-    longer = Turns(400.0, 3, {"a.walk": 3}, {0.01: 90, 0.025: 7, float("inf"): 2})
-    assert longer.since(before) == Turns(400.0, 1, {"a.walk": 1})
+    longer = Turns(400.0, 3, {"a.walk": 3}, {0.01: 90, 0.025: 7, float("inf"): 2}, 250.0)
+    assert longer.since(before) == Turns(400.0, 1, {"a.walk": 1}, work_ms=250.0)
 
 
 def test_a_group_has_the_turns_of_all_its_processes() -> None:

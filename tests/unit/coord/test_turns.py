@@ -18,13 +18,15 @@ class Loop:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.turns = TurnTimes(lambda: self.now)
+        self.worked = 5.0
+        self.turns = TurnTimes(lambda: self.now, lambda: self.worked)
 
     def begin(self) -> None:
         self.turns.busy_since = self.now
 
     def busy(self, seconds: float) -> None:
         self.now += seconds
+        self.worked += seconds
 
     def end(self) -> None:
         self.turns.add(self.now - self.turns.busy_since)
@@ -66,8 +68,22 @@ def test_a_turn_over_the_limit_is_counted_by_its_culprit_and_logged(loop: Loop, 
     [culprit] = loop.turns.culprits
     assert culprit == f"{__name__}.Loop.turn"
     assert len(lines) == 1
-    assert "busy for 35 ms" in lines[0]
+    assert "for 35 ms (35 ms on the processor)" in lines[0]
     assert culprit in lines[0]
+
+
+# Fails if `_worked_s` returns the duration, or counts from the sample inside of the turn.
+def test_a_turn_that_waits_differs_from_one_that_works(loop: Loop, lines: list[str]) -> None:
+    loop.turn(SAMPLE_S)
+    loop.begin()
+    loop.busy(3 * SAMPLE_S)
+    loop.turns.sampled(0, sys._getframe())
+    loop.now += 100 * LIMIT_S
+    loop.end()
+    assert "for 2030 ms (30 ms on the processor)" in lines[0]
+    assert (loop.turns.longest_s, loop.turns.longest_work_s) == (pytest.approx(2.03), pytest.approx(0.03))
+    loop.turn(2 * LIMIT_S, sampled=False)
+    assert loop.turns.longest_work_s == pytest.approx(0.03), "without a sample it used less than SAMPLE_S"
 
 
 def test_a_short_turn_is_only_counted(loop: Loop, lines: list[str]) -> None:
@@ -96,7 +112,7 @@ def test_the_log_has_one_line_in_a_while_and_counts_the_others(loop: Loop, lines
     loop.busy(LOG_EVERY_S)
     loop.turn(0.03)
     assert len(lines) == 2
-    assert "9 more such turns since the last line, up to 50 ms" in lines[1]
+    assert "9 more such turns since the last line, the longest for 50 ms (50 ms on the processor) in " in lines[1]
 
 
 def test_a_long_collection_of_garbage_is_the_culprit(loop: Loop) -> None:
