@@ -90,13 +90,13 @@ def measure(options: argparse.Namespace, work: Path) -> Report:
                 name = f"{part}{f' {size}' if size else ''}"
                 say(f"-- round {number + 1} of {options.rounds}: {name}, load of the machine {os.getloadavg()[0]:.1f}")
                 folder = work / f"{part}-{size}-{number}"
-                _measure_part(report, part, folder, size)
+                _measure_part(report, part, folder, size, options.servers)
                 shutil.rmtree(folder, ignore_errors=True)
                 say(f"-- {name} took {time.monotonic() - began:.0f} s")
     return report
 
 
-def _measure_part(report: Report, part: str, folder: Path, size: int) -> None:
+def _measure_part(report: Report, part: str, folder: Path, size: int, servers: int) -> None:
     if part == "start":
         for again in (False, True):
             started = cluster_start.start_once(folder, cluster_start.HBASE_REGIONS, SERVERS, "greedy", BASE_PORT, "kv")
@@ -113,7 +113,7 @@ def _measure_part(report: Report, part: str, folder: Path, size: int) -> None:
     elif part == "page":
         report.page.append(watched.watched(folder, size))
     elif part == "million":
-        report.million.append(million.million(folder, size))
+        report.million.append(million.million(folder, size, servers_max=servers))
     elif part == "heartbeats":
         report.heartbeats.append(heartbeats.heartbeats(folder, heartbeats.SERVERS, heartbeats.REGIONS))
     else:
@@ -193,6 +193,9 @@ def main() -> int:
     )
     parser.add_argument("--full", action="store_true", help="the growth up to 100,000 regions")
     parser.add_argument("--sizes", type=_sizes, default=None, help="regions of parts with sizes, separated by commas")
+    parser.add_argument(
+        "--servers", type=positive, default=million.SERVERS, help="servers of the part million, at most (%(default)s)"
+    )
     parser.add_argument("--rounds", type=positive, default=1)
     parser.add_argument("--work", type=Path, default=None, help="where the data goes: a real disk")
     parser.add_argument("--json", action="store_true")
