@@ -79,9 +79,11 @@ HEAP_MINUTES ?= 10
 soak-page: $(VENV)/installed-dev $(VENV)/compiled  ## the live page of 100,000 regions for HEAP_MINUTES (10): fails if the browser's heap grows
 	$(BIN)/python -m benchmarks.browser --heap-minutes $(HEAP_MINUTES)
 
+# Long forms of tests have no limit of their own; setup.cfg has that of all others.
+LONG := -o timeout=0 -o faulthandler_timeout=0
 DRILL_RUNS ?= 5
 test-drills: $(VENV)/installed-dev $(VENV)/compiled  ## each drill DRILL_RUNS (5) times under load, with `rk health` beside clients
-	RK_DRILL_RUNS=$(DRILL_RUNS) $(BIN)/python -m pytest tests/e2e/test_drills.py tests/e2e/test_drills_members.py
+	RK_DRILL_RUNS=$(DRILL_RUNS) $(BIN)/python -m pytest $(LONG) tests/e2e/test_drills.py tests/e2e/test_drills_members.py
 
 SOAK_MINUTES ?= 60
 SOAK_PROCESSES ?= 1
@@ -100,13 +102,13 @@ soak-splits: $(VENV)/installed-dev $(VENV)/compiled  ## random splits and merges
 
 CUTS ?= 1000
 power-cuts: $(VENV)/installed-dev  ## simulate CUTS (1000) power cuts on the files of a tablet's rows; make test does 100
-	RK_PURE=1 RK_CUTS=$(CUTS) $(BIN)/python -m pytest -q tests/unit/regionserver/tablets/rows/test_power_cut.py
+	RK_PURE=1 RK_CUTS=$(CUTS) $(BIN)/python -m pytest -q $(LONG) tests/unit/regionserver/tablets/rows/test_power_cut.py
 
 soak-tablets: $(VENV)/installed-dev  ## simulate hosts of tablets from fresh seeds for SOAK_MINUTES (60)
 	$(BIN)/python -m tests.sim.tablets.soak --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
 
 kill-points: $(VENV)/installed-dev $(VENV)/compiled  ## kill -9 of servers, leaders and masters between all steps of creations, changes of members, copies and deletions
-	RK_ALL_POINTS=1 $(BIN)/python -m pytest -q tests/e2e/test_tablet_kill_points.py \
+	RK_ALL_POINTS=1 $(BIN)/python -m pytest -q $(LONG) tests/e2e/test_tablet_kill_points.py \
 		tests/e2e/test_tablet_creation_points.py tests/e2e/test_tablet_member_points.py
 
 TORTURE_MINUTES ?= 10
@@ -115,7 +117,7 @@ torture: $(VENV)/installed-dev $(VENV)/compiled  ## real ensembles under real fa
 
 # UPGRADE_FROM: the older commit; by default the newest tag, else the last commit of the feature level before this one's.
 test-upgrade: $(VENV)/installed-dev  ## an older checkout and this one work together, are upgraded and taken back (UPGRADE_FROM=commit)
-	$(BIN)/python -m pytest -q -s tests/upgrade
+	$(BIN)/python -m pytest -q -s $(LONG) tests/upgrade
 
 # Tools that look at the dependencies, apart from what they look at.
 AUDIT := .venv-audit/bin
@@ -204,7 +206,7 @@ bench-spark: $(VENV)/installed-dev $(VENV)/compiled  ## tables in Spark beside r
 
 FRAMES ?= 20000
 mutated-frames: $(VENV)/installed-dev $(VENV)/compiled  ## FRAMES (20000) mutated frames for every port of an open and of a secured cluster; make test sends 1000
-	RK_FRAMES=$(FRAMES) $(BIN)/python -m pytest -q -s -k memory tests/security/test_mutated_frames.py tests/security/test_stranger.py
+	RK_FRAMES=$(FRAMES) $(BIN)/python -m pytest -q -s $(LONG) -k memory tests/security/test_mutated_frames.py tests/security/test_stranger.py
 
 FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/installed-dev  ## search for bytes that break a decoder, the state machine or a node (FUZZ_SECONDS=600)
