@@ -293,14 +293,15 @@ def test_a_learner_more_is_kept(world: ChangingBench) -> None:
     uuid = min(ALL - places(region))
     assert ask(world, ms.WantLearner(region.region_id, uuid)).learners == (uuid,)
 
-    def has_learner() -> bool:
-        return any(one.uuid == uuid and one.role is MemberRole.LEARNER for one in first(world).members)
+    def learners() -> list[int]:
+        return [one.number for one in first(world).members if one.uuid == uuid and one.role is MemberRole.LEARNER]
 
-    world.until(has_learner)
+    world.until(learners)
     world.until(world.is_running)
+    kept_number = learners()
     world.fail_over()
     world.turn(20, 1.0)
-    assert has_learner()
+    assert learners() == kept_number, "it was removed, and added again under another number"
     ask(world, ms.WantLearner(region.region_id, uuid, wanted=False))
     world.until(lambda: places(first(world)) == places(region))
     assert not kept(world)

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from coord.errors import CorruptRecord
+from coord.raft.membership import Configuration
 from coord.storage.records import LogItem
 from coord.storage.shared.items import Position, RecoveredSlot
 from regionserver.tablets.copying.merge import SourceMeta, merged
@@ -67,8 +68,11 @@ def deleted(server: Server) -> None:
     delete(server)
 
 
-#: The source of a copy: in a later term than the tombstone; its rows end at entry 40, its log at entry 45.
+#: The source of a copy: in a later term than the tombstone; its rows end at entry 40, its log at entry 45. When the
+#: copy began its members were those of entry 12; at the end of the rows they are those of entry 38, which the log
+#: behind the rows does not have.
 SOURCE: Final = SourceMeta(6, 1, 12, MEMBERS.encode())
+SOURCE_AT_ROWS: Final = SourceMeta(6, 5, 38, Configuration([1, 2, 3, 4]).encode())
 FLOOR: Final = Position(40, 5)
 BEHIND: Final = [LogItem(6, index, 0, b"entry %d" % index) for index in range(41, 46)]
 SLOT: Final = 17
@@ -103,7 +107,8 @@ def fetch(server: Server) -> None:
     merge = merged(TABLET, 2, memory, SOURCE)
     server.files.carry_out(copy_merged(block, merge))
     fetch_rows(server, block.generation)
-    server.files.carry_out(copy_slot(block, SLOT, merge, FLOOR.index, FLOOR.term))
+    at_rows = merged(TABLET, 2, memory, SOURCE_AT_ROWS)
+    server.files.carry_out(copy_slot(block, SLOT, at_rows, FLOOR.index, FLOOR.term))
     server.files.carry_out([FillSlot(SLOT, block.generation, BEHIND[:3])])
     server.files.carry_out([FillSlot(SLOT, block.generation, BEHIND[3:])])
     server.files.carry_out(copy_ended(superblock.copied(block, SLOT, 4000)))
@@ -278,7 +283,10 @@ def test_a_copy_that_was_cut_short_leaves_the_tombstone() -> None:
 
 
 def check_copied(server: Server, block: Superblock, where: str) -> None:
-    """Check a complete copy: rows, log and promises."""
+    """Check a complete copy: rows, log, promises and members."""
+    members = server_meta(server)
+    assert members is not None, where
+    assert (members.number, members.config_index, members.members().voters) == (2, 38, [1, 2, 3, 4]), where
     (slot,) = server.live().values()
     assert (slot.number, slot.generation) == (2, block.generation), where
     assert (slot.hard_state.term, slot.hard_state.vote) == (6, 0), where
