@@ -7,8 +7,7 @@
     Retire    /draining/<uuid>              no configuration names the server
 
 Nothing else is stored. Each step follows from the intent and the configuration (`next_change.py`), so every master
-continues where the last one stopped. A request is refused if the policy would undo its effect at once:
-where three voters are wanted, the policy would remove a fourth voter, and replace a third one that was removed.
+continues where the last one stopped. A request is refused if the policy would undo its effect at once.
 """
 
 from __future__ import annotations
@@ -120,38 +119,6 @@ def objection_to_move(
     if source.role is not MemberRole.VOTER:
         return f"{move.source} has a {source.role.value}, and only voters are moved"
     return objection_to_target(table, region.members, servers, closed, move.target)
-
-
-def objection_to_added(
-    region: RegionRecord,
-    table: TableRecord,
-    servers: Mapping[str, ServerRecord],
-    closed: Collection[str],
-    member: tuple[str, MemberRole],
-) -> str:
-    """Return why an operator may not add `member`, a uuid and a role; "" if allowed. The policy keeps a learner."""
-    uuid, role = member
-    have, wanted = len(voters(region.members)), table.replication
-    if role is not MemberRole.LEARNER and have >= wanted:
-        return (
-            f"{have} voters are there and {wanted} are wanted, so another one would be removed at once:"
-            " alter the table's replicas, or move a member"
-        )
-    return objection_to_target(table, region.members, servers, closed, uuid)
-
-
-def objection_to_removed(region: RegionRecord, table: TableRecord, uuid: str) -> str:
-    """Return why a server's member is not removed for an operator, "" if it is."""
-    member = next((one for one in region.members if one.uuid == uuid), None)
-    if member is None:
-        return f"{uuid} has no member of the tablet"
-    have, wanted = len(voters(region.members)), table.replication
-    if member.role is MemberRole.VOTER and have <= wanted:
-        return (
-            f"{have} voters are there and {wanted} are wanted, so another one would be added at once:"
-            " alter the table's replicas, or move the member"
-        )
-    return ""
 
 
 def objection_to_new_count(

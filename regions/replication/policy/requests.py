@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from regions.records.intents import TabletIntents, TabletMove
-from regions.records.members import Member, MemberRole
+from regions.records.members import Member
 from regions.records.model import ServerRecord, TableRecord, TabletState
 from regions.replication.config import voters
 from regions.replication.policy import intents
@@ -105,10 +105,10 @@ def objection_to_tablet_move(tablet: Tablet, places: Places, kept: TabletIntents
 
 def objection_to_learner(tablet: Tablet, places: Places, uuid: str) -> str:
     """Return why a learner is not added on a server, "" if it is."""
-    learner = (uuid, MemberRole.LEARNER)
+    region, table = tablet.record, tablet.table.record
     return (
         objection_to_state(tablet)
-        or intents.objection_to_added(tablet.record, tablet.table.record, places.servers, places.closed, learner)
+        or intents.objection_to_target(table, region.members, places.servers, places.closed, uuid)
         or objection_to_space(places.servers[uuid], tablet.size_bytes)
     )
 
