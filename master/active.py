@@ -143,6 +143,7 @@ class ActiveMaster:
         self.reports = Reports(self.assigner.world)
         self.resharding = ReshardingWork(self, self._failed)
         self.keeper = TabletKeeping(self, reactor, settings.limits, now_ms, self._failed)
+        self.assigner.reshardings.serve_tablets(self.keeper.keeper, settings.limits.start_timeout_ms)
         self.server_events = ServerEvents(
             reactor, self.assigner, self.history_writer, self.reports, now_ms, self._shutdown_canceled
         )

@@ -22,7 +22,7 @@ from regions.cluster import events as ev
 from regions.cluster.limits import BalancerConfig
 from regions.cluster.state import ClusterState
 from regions.liveness.reports import Reports
-from regions.messages import PlannedMove, Purged, RowsPrepared
+from regions.messages import PlannedMove, Purged, RowsPrepared, TabletSealed
 from regions.records.intents import TabletMove
 from regions.records.model import BarRecord, ServerRecord, TableRecord, TransitionRecord, WorkOrigin
 from regions.replication.tablet import TabletTable
@@ -164,6 +164,9 @@ class ReshardingOrders(Protocol):
 
     def prepare_rows(self, effect: fx.PrepareDaughters) -> Deferred[RowsPrepared]:
         """Order the parents' server to copy rows into the daughters' files."""
+
+    def seal_tablet(self, effect: fx.SealParent) -> Deferred[TabletSealed]:
+        """Order a tablet's leader to seal it."""
 
     def remove_regions(self, effect: fx.RemoveParents) -> Deferred[Purged]:
         """Order a server to remove the files of replaced regions."""

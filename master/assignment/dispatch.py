@@ -30,12 +30,14 @@ from regions.messages import (
     RemoveRegions,
     ReviewReplicas,
     RowsPrepared,
+    SealTablet,
     SplitKey,
+    TabletSealed,
     TransferLeadership,
 )
 from regions.records.members import MemberRole
 from regions.records.model import ServerRecord
-from regions.replication.effects import ChangeMembers, HandOver
+from regions.replication.effects import ChangeMembers, HandOver, Unseal
 
 log = Logger()
 
@@ -104,6 +106,20 @@ class Dispatcher:
         )  # fmt: skip
         return self._client(server).call(message, PURGE_S, expect=RowsPrepared)
 
+    def seal_tablet(self, effect: fx.SealParent) -> Deferred[TabletSealed]:
+        """Order a tablet's leader to seal it; the result fails with RpcError."""
+        record = effect.record
+        return self._seal(effect.server, record.region_id, record.seal, effect.cause_id, wanted=True)
+
+    def _seal(
+        self, server: ServerRecord, region_id: str, seal: str, cause_id: str, *, wanted: bool
+    ) -> Deferred[TabletSealed]:
+        message = SealTablet(
+            self._epoch, server.uuid, server.start_code, region_id, seal, wanted, ANSWER_WITHIN_MS, self._cluster_id,
+            cause_id,
+        )  # fmt: skip
+        return self._client(server).call(message, ANSWER_WITHIN_MS / 1000 + GRACE_S, expect=TabletSealed)
+
     def remove_regions(self, effect: fx.RemoveParents) -> Deferred[Purged]:
         """Order a server to remove the files of replaced regions; the result fails with RpcError."""
         server, record = effect.server, effect.record
@@ -137,30 +153,37 @@ class Dispatcher:
         sent = self._client(server).call(message, GRACE_S, expect=AlterResults)
         sent.addCallbacks(self._alter_answered, self._alter_failed, (effect.batch,), {}, (effect.batch, server.uuid))
 
-    def change(self, effect: ChangeMembers | HandOver, answered: Callable[[int, str], None]) -> None:
-        """Have a tablet's leader change its members. `answered` is called with the effect's `ask` and what came of it.
+    def change(self, effect: ChangeMembers | HandOver | Unseal, answered: Callable[[int, str], None]) -> None:
+        """Have a tablet's leader change its members, or end its seal. `answered` is called with the effect's `ask` and
+        what came of it.
 
         The answer decides nothing: the leader's next report shows the configuration.
         """
         server = effect.server
-        message: Any
-        if isinstance(effect, HandOver):
-            message = TransferLeadership(effect.region_id, server.uuid, effect.to)
+        sent: Deferred[Any]
+        if isinstance(effect, Unseal):
+            sent = self._seal(server, effect.region_id, effect.seal, effect.cause_id, wanted=False)
         else:
-            change = ConfigChange.ADD if effect.adds else ConfigChange.REMOVE
-            # A newcomer that is to vote begins as PRE_VOTER, whatever is asked for.
-            role = MemberRole.LEARNER if effect.member.role is MemberRole.LEARNER else MemberRole.VOTER
-            message = ChangeConfig(
-                self._epoch, server.uuid, server.start_code, effect.region_id, effect.expect, change,
-                effect.member.number, effect.member.uuid, effect.host, effect.peer_port, role, ANSWER_WITHIN_MS,
-                self._cluster_id, effect.cause_id,
-            )  # fmt: skip
-        sent = self._client(server).call(message, ANSWER_WITHIN_MS / 1000 + GRACE_S, expect=ConfigChanged)
+            message = self._change_of_members(effect)
+            sent = self._client(server).call(message, ANSWER_WITHIN_MS / 1000 + GRACE_S, expect=ConfigChanged)
         sent.addCallbacks(
             self._changed, self._not_changed, (effect.ask, answered), {}, (effect.ask, server.uuid, answered)
         )
 
-    def _changed(self, reply: ConfigChanged, ask: int, answered: Callable[[int, str], None]) -> None:
+    def _change_of_members(self, effect: ChangeMembers | HandOver) -> ChangeConfig | TransferLeadership:
+        server = effect.server
+        if isinstance(effect, HandOver):
+            return TransferLeadership(effect.region_id, server.uuid, effect.to)
+        change = ConfigChange.ADD if effect.adds else ConfigChange.REMOVE
+        # A newcomer that is to vote begins as PRE_VOTER, whatever is asked for.
+        role = MemberRole.LEARNER if effect.member.role is MemberRole.LEARNER else MemberRole.VOTER
+        return ChangeConfig(
+            self._epoch, server.uuid, server.start_code, effect.region_id, effect.expect, change,
+            effect.member.number, effect.member.uuid, effect.host, effect.peer_port, role, ANSWER_WITHIN_MS,
+            self._cluster_id, effect.cause_id,
+        )  # fmt: skip
+
+    def _changed(self, reply: ConfigChanged | TabletSealed, ask: int, answered: Callable[[int, str], None]) -> None:
         if not self._closed:
             answered(ask, f"{reply.answer.value}{': ' if reply.why else ''}{reply.why}")
 

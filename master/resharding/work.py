@@ -27,6 +27,7 @@ from regions.cluster.history import RESHARDED
 from regions.records.acts.resharding import ReshardingRecord
 from regions.records.model import RegionRecord, TabletState
 from regions.records.znodes import decode_region, decode_resharding, decode_transition, encode
+from regions.replication.effects import marked_replaced
 from regions.transitions.states import Actor, Cause, check
 
 log = Logger()
@@ -48,6 +49,8 @@ class ReshardingWork:
         match effect:
             case fx.PrepareDaughters():
                 ensureDeferred(self._prepare(effect)).addErrback(self._failed)
+            case fx.SealParent():
+                ensureDeferred(self._seal(effect)).addErrback(self._failed)
             case fx.RemoveParents():
                 ensureDeferred(self._remove(effect)).addErrback(self._failed)
             case fx.WriteResharding():
@@ -68,6 +71,19 @@ class ReshardingWork:
             log.info("server {server} did not prepare the {what}: {error}", server=server.uuid,
                      what=effect.record.words, error=error)  # fmt: skip
             answer = ev.DaughtersPrepared(region_id, server.incarnation, error.message, error.code in _FINAL)
+        self._active_master.handle_soon(answer)
+
+    async def _seal(self, effect: fx.SealParent) -> None:
+        region_id, server = effect.record.region_id, effect.server
+        answer = ev.ParentSealed(region_id, server.incarnation)
+        try:
+            reply = await self._active_master.dispatcher.seal_tablet(effect)
+        except RpcError as error:
+            answer = msgspec.structs.replace(answer, error=error.message, is_final=False)
+        else:
+            answer = _answer_of(reply, answer)
+        if answer.error:
+            log.info("tablet {tablet} is not sealed: {error}", tablet=region_id, error=answer.error)
         self._active_master.handle_soon(answer)
 
     async def _remove(self, effect: fx.RemoveParents) -> None:
@@ -102,20 +118,22 @@ class ReshardingWork:
         except MultiFailed as error:
             await self._read_again(record, error)
             return
-        outcome = f"canceled: {effect.error}" if effect.error else "the former files are removed"
+        done = "all members of the daughters are made" if record.seal else "the former files are removed"
+        outcome = f"canceled: {effect.error}" if effect.error else done
         self._note(record, outcome)
         self._active_master.handle_soon(ev.ReshardingEnded(record.region_id))
 
     async def _replace(self, effect: fx.ReplaceParents) -> None:
         record, writer = effect.record, self._active_master.history_writer
-        page = writer.page_of_ends(effect.transitions, Cause.REPLACED, record.origin)
+        begun = [fx.WriteOffline(one.key, one, None, -1, Cause.ASSIGN, origin=record.origin) for one in effect.begun]
+        page = writer.page(begun) or writer.page_of_ends(effect.transitions, Cause.REPLACED, record.origin)
         try:
             await writer.write(page, self._ops(effect))
         except MultiFailed as error:
             await self._read_again(record, error)
             return
         self._note(record, f"replaced by {', '.join(one.region_id for one in record.daughters)}")
-        event = ev.ParentsReplaced(record, effect.version + 1, effect.table, effect.table_version + 1)
+        event = ev.ParentsReplaced(record, effect.version + 1, effect.table, effect.table_version + 1, effect.begun)
         self._active_master.handle_soon(event)
 
     def _ops(self, effect: fx.ReplaceParents) -> list[WriteOp]:
@@ -129,6 +147,9 @@ class ReshardingWork:
             ops.append(SetData(layout.region(parent.table_id, parent.region_id), encode(_replaced(parent)), version))
         for daughter in record.daughters:
             ops.append(Create(layout.region(daughter.table_id, daughter.region_id), encode(daughter)))
+        for transition in effect.begun:
+            check(Actor.MASTER, None, transition.state, Cause.ASSIGN, subject=transition.key)
+            ops.append(Create(layout.transition(transition.region_id, transition.replica), encode(transition)))
         ops.append(SetData(layout.table(record.table_id), encode(effect.table), effect.table_version))
         return [*ops, SetData(self._path(record), encode(record), effect.version)]
 
@@ -152,7 +173,7 @@ class ReshardingWork:
         # and would bring back a region that was replaced.
         for region, version in found:
             active_master.handle_soon(ev.RegionSeen(region, version))
-        for region_id in record.parents:
+        for region_id in () if record.seal else record.parents:
             path = layout.transition(region_id, 0)
             moving = store.decoded(await store.read_all(client, [path]), decode_transition)
             transition, version = moving[0] if moving else (None, -1)
@@ -168,7 +189,18 @@ class ReshardingWork:
         await self.read(record)
 
 
+def _answer_of(reply: ms.TabletSealed, answer: ev.ParentSealed) -> ev.ParentSealed:
+    """Return a leader's reply as the event, which is `answer` with the reply's fields."""
+    if reply.answer is ms.SealAnswer.DONE:
+        return msgspec.structs.replace(answer, index=reply.index, members=reply.members, leader=reply.leader)
+    is_final = reply.answer is ms.SealAnswer.CANCELED
+    why = f"{reply.answer.value}{': ' if reply.why else ''}{reply.why}"
+    return msgspec.structs.replace(answer, error=why, is_final=is_final)
+
+
 def _replaced(parent: RegionRecord) -> RegionRecord:
-    """Return the record of a parent that is split or merged: no server has it."""
+    """Return the record of a parent that is split or merged: no server has it, or serves it."""
+    if parent.is_tablet:
+        return marked_replaced(parent)
     closed = tuple(msgspec.structs.replace(one, start_code=None) for one in parent.replicas)
     return msgspec.structs.replace(parent, state=TabletState.REPLACED, replicas=closed)

@@ -56,7 +56,7 @@ from regions.records.model import (
     WorkOrigin,
 )
 from regions.records.znodes import decode_region, decode_table
-from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, KeeperEffect, WriteRegion
+from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, KeeperEffect, Unseal, WriteRegion
 from regions.replication.keeper import Keeper
 from regions.replication.policy.intents import objection_to_new_count
 from regions.replication.siting import has_room
@@ -318,7 +318,7 @@ class TabletKeeping:
         match effect:
             case fx.SendOpen() | fx.SendClose():
                 self._dispatcher.send(effect)
-            case ChangeMembers() | HandOver():
+            case ChangeMembers() | HandOver() | Unseal():
                 log.info("tablet {tablet}: {change} (cause {cause})", tablet=effect.region_id, change=effect.why,
                          cause=effect.cause_id)  # fmt: skip
                 self._dispatcher.change(effect, self._change_answered)

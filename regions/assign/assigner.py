@@ -128,7 +128,7 @@ class Assigner:
             self._replacements,
             self.reshardings,
         )
-        self.reshardings.decide = self._decisions.decide
+        self.reshardings.shared.decide = self._decisions.decide
         self._catalog = CatalogUpdates(
             self.world,
             self.causes,
@@ -304,6 +304,7 @@ class Assigner:
                 ev.ReshardingSeen()
                 | ev.ReshardingEnded()
                 | ev.DaughtersPrepared()
+                | ev.ParentSealed()
                 | ev.ParentsReplaced()
                 | ev.ParentsRemoved()
             ):
@@ -324,7 +325,10 @@ class Assigner:
                 self.reshardings.ended(event.region_id, now_ms)
             case ev.DaughtersPrepared():
                 self.reshardings.prepared(event, now_ms)
+            case ev.ParentSealed():
+                self.reshardings.sealed(event, now_ms)
             case ev.ParentsReplaced():
+                self.reshardings.replaced(event, now_ms)
                 for region_id in event.record.parents:
                     self._record_end(region_id, now_ms)
                 self._catalog.parents_replaced(event, now_ms)

@@ -8,7 +8,7 @@ wanted, unless a write or read is in progress.
 from __future__ import annotations
 
 from regions.assign.replacement import Replacements
-from regions.assign.resharding.book import is_put_down
+from regions.assign.resharding.parents import is_put_down
 from regions.assign.selection import Selection
 from regions.cluster.entities import CLOSE, OPEN, Replica
 from regions.cluster.state import ClusterState

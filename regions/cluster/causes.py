@@ -149,7 +149,7 @@ def describe(event: ev.Event) -> str:
             return f"znode: reply to the end of closed table {event.table_id}"
         case ev.ReshardingSeen() | ev.ParentsReplaced():
             return f"znode: {event.record.words} is {event.record.state.value}"
-        case ev.ReshardingEnded() | ev.DaughtersPrepared() | ev.ParentsRemoved():
+        case ev.ReshardingEnded() | ev.DaughtersPrepared() | ev.ParentSealed() | ev.ParentsRemoved():
             return f"znode: reply about the split or merge of region {event.region_id}"
         case _:
             return f"znode: reply to the replacement of region {event.region_id}"

@@ -210,6 +210,13 @@ class PrepareDaughters(Caused):
     server: ServerRecord
 
 
+class SealParent(Caused):
+    """Order the leader of a tablet to seal it. `ParentSealed` follows."""
+
+    record: ReshardingRecord
+    server: ServerRecord
+
+
 class WriteResharding(Caused):
     """Write the next state of a split or merge. `ReshardingSeen` follows.
 
@@ -236,7 +243,8 @@ class ReplaceParents(Caused):
     """Replace the parents by the daughters, in one write: the parents are REPLACED and lose their transitions, the
     daughters are created, the table counts its regions anew. `ParentsReplaced` follows.
 
-    `record` is the next state of the work, `version` that of the present one.
+    `record` is the next state of the work, `version` that of the present one. `begun` are transitions that the write
+    creates: those of the members of daughters that are tablets.
     """
 
     record: ReshardingRecord
@@ -245,6 +253,7 @@ class ReplaceParents(Caused):
     table_version: int
     parents: list[tuple[RegionRecord, int]]
     transitions: list[tuple[TransitionRecord, int]]
+    begun: list[TransitionRecord] = []
 
 
 class RemoveParents(Caused):
@@ -273,6 +282,7 @@ Effect = (
     | FinishAltering
     | ReplaceRegion
     | PrepareDaughters
+    | SealParent
     | WriteResharding
     | EndResharding
     | ReplaceParents

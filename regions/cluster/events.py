@@ -7,6 +7,7 @@ import msgspec
 from regions.messages import AlterResult, OrderResult
 from regions.messages.heartbeat import ReplicaReport
 from regions.records.acts.resharding import ReshardingRecord
+from regions.records.members import Member
 from regions.records.model import (
     BarRecord,
     FenceRecord,
@@ -221,6 +222,22 @@ class DaughtersPrepared(msgspec.Struct):
     is_final: bool = True
 
 
+class ParentSealed(msgspec.Struct):
+    """A leader's answer to SealParent. `error` "": no entry of the tablet's log after `index` changes its rows.
+
+    `is_final` False: the order is repeated. `members` are those of the configuration that can change no more, `leader`
+    is the number of the one that leads.
+    """
+
+    region_id: str
+    server: Incarnation
+    index: int = 0
+    members: tuple[Member, ...] = ()
+    leader: int = 0
+    error: str = ""
+    is_final: bool = True
+
+
 class ParentsReplaced(msgspec.Struct):
     """The daughters of a split or merge have replaced the parents, in one write with the table's record."""
 
@@ -228,6 +245,8 @@ class ParentsReplaced(msgspec.Struct):
     version: int
     table: TableRecord
     table_version: int
+    #: Transitions that the write has created: those of the members of daughters that are tablets.
+    begun: list[TransitionRecord] = []
 
 
 class ParentsRemoved(msgspec.Struct):
@@ -266,6 +285,7 @@ Event = (
     | ReshardingSeen
     | ReshardingEnded
     | DaughtersPrepared
+    | ParentSealed
     | ParentsReplaced
     | ParentsRemoved
 )

@@ -1,4 +1,4 @@
-"""Effects of the keeper of tablets: those of the assigner, and four more. The active master carries them out.
+"""Effects of the keeper of tablets: those of the assigner, and five more. The active master carries them out.
 
 The functions below return the writes that tablets and their members need. Pure.
 """
@@ -95,6 +95,16 @@ class HandOver(fx.Caused):
     why: str
 
 
+class Unseal(fx.Caused):
+    """Have the server that leads a tablet end its seal. Answered like `ChangeMembers`."""
+
+    ask: int
+    server: ServerRecord
+    region_id: str
+    seal: str
+    why: str
+
+
 KeeperEffect = (
     BeginTablet
     | WriteRegion
@@ -109,6 +119,7 @@ KeeperEffect = (
     | fx.RequestPlan
     | ChangeMembers
     | HandOver
+    | Unseal
 )
 
 

@@ -52,7 +52,7 @@ from regions.replication.guards import OrderAnswer
 from regions.replication.heartbeat_steps import Facts, Judged, ReportAction, closing_order, judged, updated
 from regions.replication.member_orders import MemberOrders, MemberWrites
 from regions.replication.policy.members import MemberPolicy
-from regions.replication.recovery import Goal, ServerFate, goal_of, next_step, work_fate
+from regions.replication.recovery import Goal, ServerFate, next_step, work_fate, work_goal
 from regions.replication.reports import ReplicaView, taken
 from regions.replication.siting import TabletSite, has_room, is_another_place, tablet_sites
 from regions.replication.tablet import MemberWork, Tablet, TabletTable
@@ -398,6 +398,8 @@ class Keeper:
         if tablet.record.state is TabletState.PREPARING:
             self._first_members.settle_preparing(tablet, now_ms)
             return
+        if tablet.record.state is TabletState.REPLACED and tablet.region_id in self.policy.held:
+            return  # servers make its daughters' members from its replicas
         needs_look = self._settle_reports(tablet, now_ms)
         if tablet.is_creating and self._first_members.settle_creating(tablet, now_ms):
             return
@@ -413,12 +415,11 @@ class Keeper:
         transition = work.transition
         if transition is None or work.is_writing or work.is_unread:
             return
-        is_joining = self.policy.is_joining(tablet, work)
-        is_new = self.policy.is_new(tablet, work)
-        goal = goal_of(tablet.record, tablet.table.record, work.number, is_joining=is_joining, is_new=is_new)
+        fate = work_fate(tablet, work, self.servers)
+        is_joining, is_new = self.policy.is_joining(tablet, work), self.policy.is_new(tablet, work)
+        goal = work_goal(tablet, work, fate, is_joining=is_joining, is_new=is_new)
         if transition.parked and tablet.wants_open and goal is not Goal.LEFT:
             return
-        fate = work_fate(tablet, work, self.servers)
         step = next_step(transition.state, fate, goal, has_begun=transition.begun)
         if step.action is Action.ORDER_OPEN:
             self._orders.open(work, transition.destination, max(now_ms, work.not_before_ms))

@@ -213,6 +213,27 @@ def work_fate(tablet: Tablet, work: MemberWork, servers: Mapping[str, ServerReco
     return fate_of(work.transition, uuid, [] if server is None else [server.incarnation])
 
 
+def work_goal(tablet: Tablet, work: MemberWork, fate: ServerFate, *, is_joining: bool, is_new: bool) -> Goal:
+    """Return the goal for a member in transition; `fate` is its server's.
+
+    A server makes the members of a split tablet's daughters from its replica of that tablet, which is then deleted. So
+    they are made even while the table is disabled. Those of a removed table are made if the server is there, as the
+    table can be brought back.
+    """
+    table = tablet.table.record
+    if _is_unmade_heir(tablet.record, work) and (fate is not ServerFate.AWAY or table.state is not TableState.REMOVED):
+        return Goal.OPEN
+    return goal_of(tablet.record, table, work.number, is_joining=is_joining, is_new=is_new)
+
+
+def _is_unmade_heir(region: RegionRecord, work: MemberWork) -> bool:
+    """Return True for a first member of a split tablet's daughter that may not be made yet, and is not given up."""
+    transition = work.transition
+    if transition is None or not region.parents or region.member(work.number) is None:
+        return False
+    return transition.state in (_OFFLINE, _OPENING) and transition.joins is None and not transition.parked
+
+
 def is_startup(
     regions: Iterable[RegionRecord], transitions: Iterable[TransitionRecord], alive: Iterable[Incarnation]
 ) -> bool:

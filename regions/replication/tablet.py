@@ -206,7 +206,8 @@ class Tablet:
 
     def recount(self) -> None:
         """Update the table's counts after a change of the record or of what servers report."""
-        serving = len(self.view.takes_part)
+        # The replicas of a split tablet run until its daughters have theirs, and serve nobody.
+        serving = 0 if self.record.state is TabletState.REPLACED else len(self.view.takes_part)
         is_led = self.record.state is TabletState.RUNNING and self.view.leader_now() is not None
         self.table.serving += serving - self.serving
         self.table.led += is_led - self.is_led

@@ -29,11 +29,12 @@ _S: Final = ReshardingState
 # fmt: off
 RESHARDING_STEPS: Final[tuple[ReshardingStep, ...]] = (
     ReshardingStep(None,         "accepted",        _S.PREPARING, "an operator or a setting of the table wants it"),
-    ReshardingStep(_S.PREPARING, "prepared",        _S.CLOSING,   "the parents' server has copied their rows"),
+    ReshardingStep(_S.PREPARING, "prepared",        _S.CLOSING,   "the rows are copied; a tablet is at rest"),
     ReshardingStep(_S.PREPARING, "canceled",        None,         "it is not possible any more, or took too long"),
-    ReshardingStep(_S.CLOSING,   "canceled",        None,         "the table is disabled or deleted"),
+    ReshardingStep(_S.CLOSING,   "canceled",        None,         "the table is disabled; no seal in time"),
     ReshardingStep(_S.CLOSING,   "replaced",        _S.CLEANING,  "same multi: parents REPLACED, daughters created"),
     ReshardingStep(_S.CLEANING,  "files removed",   None,         "the daughters are open with files of their own"),
+    ReshardingStep(_S.CLEANING,  "made",            None,         "tablets: every member of the daughters is made"),
     ReshardingStep(_S.CLEANING,  "table deleted",   None,         "the files are removed with the table's"),
 )
 # fmt: on

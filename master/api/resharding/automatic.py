@@ -19,6 +19,7 @@ from master.api.resharding import requests
 from master.causes import acting_for, log_begun
 from regions import messages as ms
 from regions.assign.resharding.automatic import Automatic, SizeProposal
+from regions.cluster.entities import Region
 
 log = Logger()
 
@@ -48,15 +49,24 @@ class AutomaticResharding:
         if not active_master.may_act:
             return
         plan = active_master.applying.running()
+        reshardings = active_master.assigner.reshardings
         proposals = self._decision.step(
             active_master.assigner.world,
-            active_master.reports.sizes,
-            len(active_master.assigner.reshardings),
+            self._size_of,
+            lambda region: reshardings.parents_of(region.table).objection_now(region),
+            reshardings.begun,
             f"plan {plan} is applied" if plan else "",
             self._now_ms(),
         )
         for one in proposals:
             ensureDeferred(self._carry_out(one)).addErrback(self._failed)
+
+    def _size_of(self, region: Region) -> int | None:
+        if region.table.record.is_tablet:
+            found = self._active_master.keeper.measure(region.record.region_id)
+        else:
+            found = self._active_master.reports.sizes.get(region.replicas[0].key)
+        return None if found is None else found.size_bytes
 
     async def _carry_out(self, proposal: SizeProposal) -> None:
         active_master = self._active_master

@@ -19,6 +19,7 @@ from master.causes import acting
 from regions import messages as ms
 from regions.assign.resharding import objections
 from regions.assign.resharding.daughters import merged, split_at
+from regions.assign.resharding.parents import Parents
 from regions.cluster import events as ev
 from regions.cluster.entities import Region
 from regions.records.acts.resharding import ReshardingRecord
@@ -54,6 +55,7 @@ async def merge(
         if joined is not None:
             return joined
     pair = [find_region(world, request.region_id), find_region(world, request.other)]
+    _refuse(objections.objection_to_merge(pair[0].table))
     left, right = sorted(pair, key=lambda one: one.record.start_key)
     await _check(active_master, [left, right])
     _refuse(objections.objection_to_pair(left, right))
@@ -69,7 +71,11 @@ async def _check(active_master: ActiveMaster, regions: list[Region]) -> None:
     for region in regions:
         _refuse(objections.objection_to_table(region.table, in_force))
         _refuse(objections.objection_to_region(region))
-        _refuse(objections.objection_now(region), ms.BUSY)
+        _refuse(_parents_of(active_master, region).objection_now(region), ms.BUSY)
+
+
+def _parents_of(active_master: ActiveMaster, region: Region) -> Parents:
+    return active_master.assigner.reshardings.parents_of(region.table)
 
 
 async def _joined(
@@ -96,11 +102,16 @@ def _refuse(objection: str, code: str = ms.BAD_REQUEST) -> None:
 
 async def _middle(active_master: ActiveMaster, region: Region) -> str:
     """Return the key in the middle of a region's bytes, as its server finds it."""
-    server = region.replicas[0].open_on
-    assert server is not None, f"{region.record.region_id} is open nowhere"
+    region_id = region.record.region_id
+    server = _parents_of(active_master, region).home(region)
+    assert server is not None, f"{region_id} is open nowhere"
     origin = acting()
     cause_id = "" if origin is None else origin.cause_id
-    found = await active_master.dispatcher.find_split_key(server.record, region.record.region_id, cause_id)
+    try:
+        found = await active_master.dispatcher.find_split_key(server, region_id, cause_id)
+    except RpcError as error:
+        # A standby's word, which would send the client to another master.
+        raise RpcError(ms.BUSY if error.code == ms.NOT_LEADER else error.code, error.message) from error
     return found.key
 
 
@@ -115,9 +126,10 @@ async def _accept(
     """Write the work, and wait for its end if the request says so."""
     table = parents[0].table
     ids = tuple(one.record.region_id for one in parents)
+    seal = active_master.assigner.reshardings.next_seal() if table.record.is_tablet else ""
     record = ReshardingRecord(
         table.record.table_id, ids, daughters, reason=reason, epoch=active_master.fence.epoch, since_ms=now_ms,
-        origin=acting(),
+        seal=seal, origin=acting(),
     )  # fmt: skip
     if request.dry_run:
         return ms.Resharded(table.record, [one.record for one in parents], list(daughters))
@@ -127,7 +139,7 @@ async def _accept(
     )
     async with active_master.operations.locks.hold(*locks):
         for region in parents:
-            _refuse(objections.objection_now(region), ms.BUSY)
+            _refuse(_parents_of(active_master, region).objection_now(region), ms.BUSY)
         await _write(active_master, record, table.version)
     return await _answer(active_master, record, request)
 
@@ -145,7 +157,8 @@ async def _answer(
 
     def is_over() -> bool:
         return region_id in reshardings.canceled or all(
-            one.region_id in world.regions and world.regions[one.region_id].replicas[0].open_on is not None
+            (region := world.regions.get(one.region_id)) is not None
+            and _parents_of(active_master, region).is_open(region)
             for one in record.daughters
         )
 

@@ -4,5 +4,7 @@ daughters.py   the records of the regions that replace a split or two merged reg
 objections.py  why a region cannot be split or merged now
 automatic.py   which regions to split or merge by the settings of their tables
 holes.py       holes in a key space, and the regions that close them
+parents.py     what a split or merge asks of its parents; the answers for shared regions
+tablets.py     the answers for tablets
 book.py        the splits and merges under way, and what each needs next
 """

@@ -17,14 +17,13 @@ The walk goes on by a slice of SLICE regions at each step, whatever the size of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from regions.assign.resharding.objections import objection_now, objection_to_region, objection_to_table
+from regions.assign.resharding.objections import objection_to_region, objection_to_table
 from regions.cluster.entities import Region, Table
 from regions.cluster.state import ClusterState
-from regions.messages.heartbeat import Measure
-from regions.records.formats import RESHARDING
+from regions.records.formats import KNOWN
 from regions.records.model import Incarnation, TableRecord
 
 #: Time between the beginnings of two rounds through all tables with settings.
@@ -104,11 +103,19 @@ class Automatic:
         self._refused[proposal.regions[0]] = now_ms + REFUSED_MS
 
     def step(
-        self, world: ClusterState, measured: Mapping[str, Measure], under_way: int, busy: str, now_ms: int
+        self,
+        world: ClusterState,
+        size_of: Callable[[Region], int | None],
+        objection_now: Callable[[Region], str],
+        under_way: int,
+        busy: str,
+        now_ms: int,
     ) -> list[SizeProposal]:
         """Look at the next slice of regions; return what to split and merge now.
 
-        `measured`: sizes by replica key. `under_way`: number of splits and merges. `busy`: what else forbids it.
+        `size_of` returns the bytes that a server has measured, None for a region without a measurement. `objection_now`
+        returns why a region cannot be split or merged now. `under_way`: number of splits and merges. `busy`: what else
+        forbids it.
         """
         servers = frozenset(one.incarnation for one in world.servers.values())
         if self._servers - servers:
@@ -125,7 +132,7 @@ class Automatic:
         del self._left[-SLICE:]
         proposals: list[SizeProposal] = []
         for region in part:
-            proposals += self._large(region, measured)
+            proposals += self._large(region, size_of, objection_now)
         if part and not self._left:
             proposals += self._pairs()
             self._before, self._found, self._small = self._found, set(), {}
@@ -135,20 +142,22 @@ class Automatic:
         self._left, self._small, self._found = [], {}, set()
         self._before = set()
 
-    def _large(self, region: Region, measured: Mapping[str, Measure]) -> list[SizeProposal]:
+    def _large(
+        self, region: Region, size_of: Callable[[Region], int | None], objection_now: Callable[[Region], str]
+    ) -> list[SizeProposal]:
         """Return the proposal to split a region that is large; note a small one."""
-        found = measured.get(region.replicas[0].key) if region.replicas else None
-        if found is None or region.record.region_id in self._refused:
+        size = size_of(region)
+        if size is None or region.record.region_id in self._refused:
             return []
         table = region.table.record
-        is_large = table.split_above and found.size_bytes > table.split_above
-        is_small = table.merge_below and found.size_bytes < table.merge_below
-        if not (is_large or is_small) or not _is_idle(region):
+        is_large = table.split_above and size > table.split_above
+        is_small = table.merge_below and size < table.merge_below
+        if not (is_large or is_small) or objection_to_region(region) or objection_now(region):
             return []
         if is_large:
-            why = f"{region.record.region_id} has {found.size_bytes} bytes, more than {table.split_above}"
+            why = f"{region.record.region_id} has {size} bytes, more than {table.split_above}"
             return self._second_time((region.record.region_id,), why)
-        self._small[table.table_id, region.record.start_key] = (region, found.size_bytes)
+        self._small[table.table_id, region.record.start_key] = (region, size)
         return []
 
     def _pairs(self) -> list[SizeProposal]:
@@ -177,9 +186,5 @@ def _tables(world: ClusterState) -> list[Table]:
     return [
         table
         for table in world.tables.values()
-        if (table.record.split_above or table.record.merge_below) and not objection_to_table(table, RESHARDING)
+        if (table.record.split_above or table.record.merge_below) and not objection_to_table(table, KNOWN)
     ]
-
-
-def _is_idle(region: Region) -> bool:
-    return not objection_to_region(region) and not objection_now(region)

@@ -10,50 +10,37 @@ The next step depends only on the znode and on the state of the parents, so any 
                have been open, they have files of their own, and a server is ordered to remove the parents' files.
 
 Before the daughters have replaced the parents the work can be canceled: then nothing has changed.
+
+What each state asks of the regions' servers differs for tablets: `Parents` in `regions/assign/resharding/parents.py`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from regions.assign.moves import MoveBook
-from regions.assign.resharding.daughters import covers, with_parents
+from regions.assign.resharding.daughters import covers
+from regions.assign.resharding.parents import Handover, Parents, Resharding, SharedParents, is_put_down
+from regions.assign.resharding.tablets import TabletParents
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.entities import Region, Replica, Server, Table
+from regions.cluster.entities import Region, Table
 from regions.cluster.state import ClusterState
-from regions.records.acts.resharding import ReshardingRecord, ReshardingState
-from regions.records.kinds import can_open
-from regions.records.model import Incarnation, RegionState, TableState, WorkOrigin
+from regions.records.acts.resharding import ReshardingRecord, ReshardingState, seal_of
+from regions.records.model import TableState
+from regions.replication.keeper import Keeper
 from regions.transitions.resharding import resharding_after
 
-#: Reason of the moves that bring the parents of a merge together.
-MERGE: Final = "merge"
 #: Canceled works whose reason is kept.
 CANCELED_MAX: Final = 100
-
-
-class _Resharding:
-    """A split or merge, and this master's part in it."""
-
-    __slots__ = ("asked", "began_ms", "is_cleaning", "is_ready", "is_writing", "next_ms", "record", "version")
-
-    def __init__(self, record: ReshardingRecord, version: int, now_ms: int) -> None:
-        self.record = record
-        self.version = version
-        self.began_ms = now_ms
-        #: True while a write of the znode is in flight, and until the records have been read again after a refusal.
-        self.is_writing = False
-        #: The server that has been ordered to prepare the daughters, and whether it has done so.
-        self.asked: Incarnation | None = None
-        self.is_ready = False
-        #: True while a server removes the parents' files.
-        self.is_cleaning = False
-        #: Time of the next order, after one has failed.
-        self.next_ms = 0
+#: Pause before a tablet's leader is asked to seal it again, and the time after which the split is canceled: until it is
+#: sealed the tablet is served, but its members do not change.
+SEAL_AGAIN_MS: Final = 500
+SEAL_WITHIN_MS: Final = 60_000
 
 
 class Reshardings:
@@ -71,18 +58,43 @@ class Reshardings:
     ) -> None:
         self._world = world
         self._emit = emit
-        self._moves = moves
         self._epoch = epoch
         self._timeout_ms = timeout_ms
         self._retry_ms = retry_ms
-        self._works: dict[str, _Resharding] = {}
+        self.shared = SharedParents(world, emit, moves)
+        self.tablets: Parents = self.shared
+        self._seals = itertools.count(1)
+        self._works: dict[str, Resharding] = {}
         #: Why the latest canceled works were canceled, by first parent, for those who wait for it.
         self.canceled: dict[str, str] = {}
-        #: Decides what a replica needs; set by the assigner.
-        self.decide: Callable[[Replica, int], None] = lambda _replica, _now_ms: None
 
     def __len__(self) -> int:
         return len(self._works)
+
+    def serve_tablets(self, keeper: Keeper, start_timeout_ms: int) -> None:
+        """Have the keeper's tablets split as well."""
+        self.tablets = TabletParents(keeper, self._emit, self._epoch, start_timeout_ms)
+
+    def parents_of(self, table: Table) -> Parents:
+        """Return who answers for the regions of a table."""
+        return self.tablets if table.record.is_tablet else self.shared
+
+    def _parents_of(self, record: ReshardingRecord) -> Parents:
+        """Return who answers for the regions of a work, whose table may be forgotten."""
+        return self.tablets if record.seal else self.shared
+
+    def next_seal(self) -> str:
+        """Return the name of the seal of a new split. No name is used twice, also not by another master."""
+        return seal_of(self._epoch, next(self._seals))
+
+    @property
+    def begun(self) -> int:
+        """Number of splits and merges whose daughters are not all open."""
+        return sum(not self._are_open(work.record) for work in self._works.values())
+
+    def _are_open(self, record: ReshardingRecord) -> bool:
+        found = [self._world.regions.get(one.region_id) for one in record.daughters]
+        return all(one is not None and self._parents_of(record).is_open(one) for one in found)
 
     def records(self) -> list[ReshardingRecord]:
         """Return the splits and merges under way."""
@@ -97,17 +109,18 @@ class Reshardings:
 
     def load(self, record: ReshardingRecord, version: int, now_ms: int) -> None:
         """Set a split or merge that a new master has read, without decisions yet."""
-        work = self._works[record.region_id] = _Resharding(record, version, now_ms)
+        work = self._works[record.region_id] = Resharding(record, version, now_ms)
         self._mark(work)
 
     def seen(self, record: ReshardingRecord, version: int, now_ms: int) -> None:
         """Set a split or merge as it is in the store."""
         work = self._works.get(record.region_id)
         if work is None:
-            work = self._works[record.region_id] = _Resharding(record, version, now_ms)
+            work = self._works[record.region_id] = Resharding(record, version, now_ms)
             self.canceled.pop(record.region_id, None)
         if work.record.state is not record.state:
             work.began_ms = now_ms
+            work.asked, work.is_ready, work.sealed, work.next_ms = None, False, None, 0
         work.record, work.version, work.is_writing = record, version, False
         self._mark(work)
         if record.state is ReshardingState.CLEANING and any(self._parents(record)):
@@ -132,6 +145,8 @@ class Reshardings:
             if region is not None and region.resharding == region_id:
                 region.resharding = ""
                 region.is_leaving = False
+        for found in work.record.parents:
+            self._parents_of(work.record).mark(found, is_leaving=False)
         self._decide_parents(work.record, now_ms)
 
     def prepared(self, event: ev.DaughtersPrepared, now_ms: int) -> None:
@@ -147,6 +162,25 @@ class Reshardings:
         else:
             work.asked = None
             work.next_ms = now_ms + self._retry_ms
+
+    def sealed(self, event: ev.ParentSealed, now_ms: int) -> None:
+        """Note a leader's answer; cancel the work if its tablet cannot be sealed."""
+        work = self._works.get(event.region_id)
+        if work is None or work.asked != event.server or work.record.state is not ReshardingState.CLOSING:
+            return
+        if not event.error:
+            work.sealed = event
+            self._advance(work, now_ms)
+        elif event.is_final:
+            self._cancel(work, event.error)
+        else:
+            work.asked = None
+            work.next_ms = now_ms + SEAL_AGAIN_MS
+
+    def replaced(self, event: ev.ParentsReplaced, now_ms: int) -> None:
+        """Pass on that the daughters have replaced the parents. `seen` follows."""
+        parents = [one for one in self._parents(event.record) if one is not None]
+        self._parents_of(event.record).replaced(event, parents, now_ms)
 
     def removed(self, event: ev.ParentsRemoved, now_ms: int) -> None:
         """End the work when the parents' files are removed, or order it again later."""
@@ -183,10 +217,11 @@ class Reshardings:
         for work in self._works.values():
             parents = self._parents(work.record)
             if work.record.state is ReshardingState.CLOSING and None not in parents:
-                is_stuck = not work.is_writing and all(one is not None and is_put_down(one) for one in parents)
+                is_down = not work.record.seal and all(one is not None and is_put_down(one) for one in parents)
+                is_stuck = is_down and not work.is_writing
                 assert not is_stuck, f"the parents of the {work.record.words} are closed, and nobody replaces them"
 
-    def _advance(self, work: _Resharding, now_ms: int) -> None:
+    def _advance(self, work: Resharding, now_ms: int) -> None:
         if work.is_writing:
             return
         self._mark(work)
@@ -199,62 +234,36 @@ class Reshardings:
             self._cancel(work, "the table is deleted")
         elif not table.wants_open:
             self._cancel(work, "the table is disabled")
-        elif work.record.state is ReshardingState.CLOSING:
-            if all(is_put_down(one) for one in parents):
-                self._replace(work, table, parents)
         elif why := self._not_possible(work, parents, now_ms):
             self._cancel(work, why)
-        else:
-            self._prepare(work, parents, now_ms)
+        elif work.record.state is ReshardingState.CLOSING:
+            found = self._parents_of(work.record).handover(work, parents, now_ms)
+            if found is not None:
+                self._replace(work, table, parents, found)
+        elif self._parents_of(work.record).prepared(work, parents, now_ms):
+            self._write(work, "prepared")
 
-    def _not_possible(self, work: _Resharding, parents: list[Region], now_ms: int) -> str:
-        """Return why work that is being prepared must be canceled, "" if it need not."""
+    def _not_possible(self, work: Resharding, parents: list[Region], now_ms: int) -> str:
+        """Return why the work must be canceled, "" if it need not. Shared regions that are closed have no such reason:
+        they close, however long it takes."""
+        is_closing = work.record.state is ReshardingState.CLOSING
+        if is_closing and not work.record.seal:
+            return ""
         for region in parents:
-            if not region.wants_open:
+            if region.record.unassigned:
                 return f"region {region.record.region_id} is to be closed"
             if any(one.transition is not None and one.transition.parked for one in region.replicas):
                 return f"region {region.record.region_id} is parked"
-        if now_ms - work.began_ms >= self._timeout_ms:
-            return f"it could not be prepared within {self._timeout_ms // 1000} s"
+        limit_ms = SEAL_WITHIN_MS if is_closing else self._timeout_ms
+        if now_ms - work.began_ms >= limit_ms:
+            return f"it could not be {'sealed' if is_closing else 'prepared'} within {limit_ms // 1000} s"
         return ""
 
-    def _prepare(self, work: _Resharding, parents: list[Region], now_ms: int) -> None:
-        replicas = [replica for region in parents for replica in region.replicas]
-        if not all(_is_at_rest(one) for one in replicas):
-            work.asked, work.is_ready = None, False
-            return
-        home = _home_of(replicas)
-        apart = [one for one in replicas if one.open_on is not home]
-        if apart:
-            for replica in apart:
-                self._gather(replica, home, work, now_ms)
-            return
-        if work.asked != home.incarnation:
-            work.asked, work.is_ready = None, False
-            if now_ms >= work.next_ms:
-                work.asked = home.incarnation
-                self._emit(fx.PrepareDaughters(work.record, home.record, origin=work.record.origin))
-        elif work.is_ready:
-            self._write(work, "prepared")
-
-    def _gather(self, replica: Replica, home: Server, work: _Resharding, now_ms: int) -> None:
-        """Move a parent of a merge to the server of the other one."""
-        if replica.move is None:
-            self._moves.want(replica, home.uuid, "", MERGE, work.record.origin or WorkOrigin(""))
-            self.decide(replica, now_ms)
-
-    def _replace(self, work: _Resharding, table: Table, parents: list[Region]) -> None:
-        whole = covers(tuple(one.record for one in parents), work.record.daughters)
+    def _replace(self, work: Resharding, table: Table, parents: list[Region], found: Handover) -> None:
+        whole = covers(tuple(one.record for one in parents), found.daughters)
         assert whole, f"the {work.record.words} would leave a hole or an overlap"
-        count = table.record.regions - len(parents) + len(work.record.daughters)
-        records = tuple(one.record for one in parents)
-        record = self._after(work, "replaced")
-        record = msgspec.structs.replace(
-            record, daughters=tuple(with_parents(one, records) for one in record.daughters)
-        )
-        transitions = [
-            (one.transition, one.version) for region in parents for one in region.replicas if one.transition is not None
-        ]
+        count = table.record.regions - len(parents) + len(found.daughters)
+        record = msgspec.structs.replace(self._after(work, "replaced"), daughters=found.daughters)
         work.is_writing = True
         self._emit(
             fx.ReplaceParents(
@@ -263,48 +272,44 @@ class Reshardings:
                 msgspec.structs.replace(table.record, regions=count),
                 table.version,
                 [(one.record, one.version) for one in parents],
-                transitions,
+                found.ended,
+                found.begun,
                 origin=record.origin,
             )
         )
 
-    def _clean(self, work: _Resharding, table: Table | None, now_ms: int) -> None:
-        """Have the parents' files removed when all daughters have files of their own."""
-        if table is None or table.record.state is TableState.REMOVED:
+    def _clean(self, work: Resharding, table: Table | None, now_ms: int) -> None:
+        # A removed table can be brought back until its purge begins. A shared daughter then copies its rows when it is
+        # opened; a tablet's members need the parent's replicas.
+        if table is None or (
+            table.record.state is TableState.REMOVED and (table.record.purging_ms or not work.record.seal)
+        ):
             self._end(work, "table deleted")
             return
-        if work.is_cleaning or now_ms < work.next_ms:
-            return
-        homes: list[Server] = []
-        for daughter in work.record.daughters:
-            region = self._world.regions.get(daughter.region_id)
-            home = None if region is None else region.replicas[0].open_on
-            if home is None:
-                return
-            homes.append(home)
-        if can_open(homes[0].kind, table.record.kind):
-            work.is_cleaning = True
-            self._emit(fx.RemoveParents(work.record, homes[0].record, origin=work.record.origin))
+        daughters = [self._world.regions.get(one.region_id) for one in work.record.daughters]
+        there = [one for one in daughters if one is not None]
+        if len(there) == len(daughters) and self._parents_of(work.record).cleaned(work, table, there, now_ms):
+            self._end(work, "made")
 
     # --- writes -------------------------------------------------------------------------------------------------------
 
-    def _after(self, work: _Resharding, event: str) -> ReshardingRecord:
+    def _after(self, work: Resharding, event: str) -> ReshardingRecord:
         after = resharding_after(work.record.state, event, subject=work.record.region_id)
         assert after is not None, f"{event} ends the work"
         return msgspec.structs.replace(work.record, state=after, epoch=self._epoch)
 
-    def _write(self, work: _Resharding, event: str) -> None:
+    def _write(self, work: Resharding, event: str) -> None:
         record = self._after(work, event)
         work.is_writing = True
         self._emit(fx.WriteResharding(record, work.version, origin=record.origin))
 
-    def _end(self, work: _Resharding, event: str, error: str = "") -> None:
+    def _end(self, work: Resharding, event: str, error: str = "") -> None:
         after = resharding_after(work.record.state, event, subject=work.record.region_id)
         assert after is None, f"{event} does not end the work"
         work.is_writing = True
         self._emit(fx.EndResharding(work.record, work.version, error, origin=work.record.origin))
 
-    def _cancel(self, work: _Resharding, why: str) -> None:
+    def _cancel(self, work: Resharding, why: str) -> None:
         region_id = work.record.region_id
         self.canceled[region_id] = why
         if len(self.canceled) > CANCELED_MAX:
@@ -314,7 +319,7 @@ class Reshardings:
 
     # --- marks --------------------------------------------------------------------------------------------------------
 
-    def _mark(self, work: _Resharding) -> None:
+    def _mark(self, work: Resharding) -> None:
         """Mark the regions that take part. They may have been loaded after the work."""
         record = work.record
         for found in (*record.parents, *(one.region_id for one in record.daughters)):
@@ -322,9 +327,11 @@ class Reshardings:
             if region is not None:
                 region.resharding = record.region_id
                 region.is_leaving = self._is_leaving(work, region)
+        for found in record.parents:
+            self._parents_of(record).mark(found, is_leaving=record.state is not ReshardingState.PREPARING)
 
     @staticmethod
-    def _is_leaving(work: _Resharding, region: Region) -> bool:
+    def _is_leaving(work: Resharding, region: Region) -> bool:
         """Return True for a parent that must be closed, or is replaced and only not forgotten yet."""
         record = work.record
         return record.state is not ReshardingState.PREPARING and region.record.region_id in record.parents
@@ -335,37 +342,4 @@ class Reshardings:
     def _decide_parents(self, record: ReshardingRecord, now_ms: int) -> None:
         for region in self._parents(record):
             for replica in () if region is None else region.replicas:
-                self.decide(replica, now_ms)
-
-
-def is_put_down(region: Region) -> bool:
-    """Return True if no server has the region, and none can begin to work on it.
-
-    Then each replica is CLOSED, or OFFLINE without a destination, or has neither a transition nor a server in its
-    region's record: the multi that replaces the region checks the versions of all these.
-    """
-    for replica in region.replicas:
-        if replica.is_writing or replica.open_on is not None:
-            return False
-        transition = replica.transition
-        if transition is None:
-            if replica.home is not None:
-                return False
-        elif transition.state is RegionState.OFFLINE:
-            if transition.destination is not None:
-                return False
-        elif transition.state is not RegionState.CLOSED:
-            return False
-    return True
-
-
-def _is_at_rest(replica: Replica) -> bool:
-    is_idle = replica.transition is None and replica.order is None and not replica.is_writing
-    return is_idle and replica.move is None and replica.open_on is not None
-
-
-def _home_of(replicas: list[Replica]) -> Server:
-    """Return the server on which the parents shall be: that of the first one that need not leave its server."""
-    servers = [one.open_on for one in replicas if one.open_on is not None]
-    staying = [one for one in servers if not one.draining]
-    return (staying or servers)[0]
+                self.shared.decide(replica, now_ms)

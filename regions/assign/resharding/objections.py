@@ -28,6 +28,13 @@ def objection_to_table(table: Table, format_in_force: int) -> str:
     return ""
 
 
+def objection_to_merge(table: Table) -> str:
+    """Return why no regions of the table can be merged, although they can be split."""
+    if not table.record.is_tablet:
+        return ""
+    return f"table {table.record.name} has tablets: tablets can be split, and only shared regions can be merged"
+
+
 def objection_to_region(region: Region) -> str:
     """Return why this region, of a table without an objection, cannot be split or merged until an operator acts."""
     region_id = region.record.region_id

@@ -17,8 +17,18 @@ class ReshardingState(enum.StrEnum):
     """State of a split or merge."""
 
     PREPARING = "PREPARING"  #: the parents are served; their server copies rows into the daughters' files
-    CLOSING = "CLOSING"  #: the parents are being closed
+    CLOSING = "CLOSING"  #: the parents are being closed; a tablet is being sealed
     CLEANING = "CLEANING"  #: the daughters have replaced the parents; the parents' files are still there
+
+
+def seal_of(epoch: int, number: int) -> str:
+    """Return the name of the seal of a split, the `number`th that the master of this epoch has begun."""
+    return f"{epoch}.{number}"
+
+
+def epoch_of_seal(seal: str) -> int:
+    """Return the epoch of the master that began the split with this seal."""
+    return int(seal.partition(".")[0])
 
 
 class ReshardingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -34,6 +44,8 @@ class ReshardingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     epoch: int = 0
     since_ms: int = 0
+    #: Name of the seal of a parent that is a tablet: no other split has had it. "" for shared regions.
+    seal: str = ""
     origin: WorkOrigin | None = None
 
     @property

@@ -14,6 +14,7 @@ import msgspec
 
 from regions.cluster.limits import AssignerConfig
 from regions.messages.heartbeat import HAS_NO_FILES, TAKES_PART, ReplicaState
+from regions.records.acts.resharding import epoch_of_seal
 from regions.records.intents import TabletIntents
 from regions.records.members import Member, MemberRole
 from regions.records.model import (
@@ -24,7 +25,7 @@ from regions.records.model import (
     TransitionRecord,
     WorkOrigin,
 )
-from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, KeeperCauses
+from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, KeeperCauses, Unseal
 from regions.replication.policy.next_change import Decision, Do, MemberChange, Nothing, Wait, next_change
 from regions.replication.policy.requests import Places
 from regions.replication.policy.situation import ClusterFacts, Newcomer, TabletFacts, outage_of
@@ -38,7 +39,7 @@ RESEND_MAX_MS: Final = 5_000
 #: States of a newcomer's transition.
 _JOINS: Final = (RegionState.OFFLINE, RegionState.OPENING)
 
-PolicyEffect = BeginTablet | ChangeMembers | HandOver
+PolicyEffect = BeginTablet | ChangeMembers | HandOver | Unseal
 
 
 class Ask:
@@ -81,6 +82,8 @@ class MemberPolicy:
         #: Whether a server has reported all its replicas to this master.
         self.has_reported: Callable[[Incarnation], bool] = lambda _: False
         self.intents: dict[str, TabletIntents] = {}
+        #: Tablets that are being split: their members stay as they are, and their replicas when they are replaced.
+        self.held: set[str] = set()
         #: The latest decision about each tablet that is not as wanted.
         self.decisions: dict[str, Decision] = {}
         self._asks: dict[str, Ask] = {}
@@ -151,7 +154,8 @@ class MemberPolicy:
         is_busy = tablet.is_writing or bool(tablet.work) or (ask is not None and ask.is_in_flight)
         is_wanted = tablet.record.state is TabletState.RUNNING and tablet.wants_open
         has_moves = kept is not None and bool(kept.moves)
-        return is_wanted and not is_busy and not has_moves and region_id not in self.decisions
+        is_free = not has_moves and region_id not in self.decisions and region_id not in self.held
+        return is_wanted and is_free and not is_busy
 
     def transfers_under_way(self, now_ms: int) -> int:
         """Return how many leaders have been asked to hand over of late."""
@@ -178,6 +182,9 @@ class MemberPolicy:
     def settle(self, tablet: Tablet, now_ms: int) -> bool:
         """Decide about a tablet, and carry the decision out. Return True if it is not as wanted."""
         if not self._config.changes_members:
+            return False
+        if tablet.region_id in self.held:
+            self._rest(tablet.region_id)
             return False
         facts = self._facts(tablet)
         found = next_change(facts, self._facts_of_cluster(), now_ms)
@@ -251,7 +258,15 @@ class MemberPolicy:
             tablet.record, tablet.table.record, tablet.record.state is TabletState.RUNNING and tablet.wants_open,
             tablet.view.leader_now(), tablet.size_bytes, tuple(newcomers), frozenset(being_made),
             lost, lost.intersection(parked), is_asking, self.intents.get(tablet.region_id), self._absent(tablet),
+            self._canceled_seal(tablet),
         )  # fmt: skip
+
+    def _canceled_seal(self, tablet: Tablet) -> str:
+        """Return the seal that the leader reports, "" without one. No split that is under way has it: such a tablet is
+        held. A later master's splits are unknown to this one."""
+        leader = tablet.view.leader_now()
+        seal = "" if leader is None else tablet.view.replicas[leader.server.uuid].report.sealed
+        return seal if seal and epoch_of_seal(seal) <= self._epoch else ""
 
     def _lost(self, tablet: Tablet) -> list[int]:
         """Return the numbers of members whose live servers do not have the replica any more."""
@@ -316,6 +331,10 @@ class MemberPolicy:
         ask.next_ms = now_ms + min(RESEND_MS << min(ask.asks, 10), RESEND_MAX_MS)
         ask.asks += 1
         do = ask.do
+        if do.change is MemberChange.UNSEAL:
+            seal = self._canceled_seal(tablet)
+            self._emit(Unseal(ask.number, server, tablet.region_id, seal, do.why, origin=ask.origin))
+            return
         if do.change is MemberChange.TRANSFER:
             self._emit(HandOver(ask.number, server, tablet.region_id, do.member.number, do.why, origin=ask.origin))
             return

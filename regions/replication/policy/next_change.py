@@ -32,6 +32,7 @@ class MemberChange(enum.StrEnum):
     ADD = "add"  #: ChangeConfig to the leader: the newcomer as PRE_VOTER, or as learner
     REMOVE = "remove"  #: ChangeConfig to the leader
     TRANSFER = "transfer leadership"  #: to this voter
+    UNSEAL = "unseal"  #: to the leader, which is the member: the split that had the tablet sealed is canceled
 
 
 class Do(NamedTuple):
@@ -92,6 +93,14 @@ def _under_way(facts: Situation) -> Decision | None:
         if one.uuid and not one.is_fresh and one.number not in members and facts.now_ms < until_ms:
             return Wait(f"number {one.number} is copied, and its leader has not reported it", until_ms, is_blind=True)
     return None
+
+
+def _sealed(facts: Situation) -> Decision | None:
+    leader = next((one for one in facts.members if one.number == facts.leader.number), None)
+    if not facts.tablet.canceled_seal or leader is None:
+        return None
+    why = "it is sealed for a split that was canceled"
+    return Do(MemberChange.UNSEAL, leader, facts.leader.config_id, why)
 
 
 def _remove(facts: Situation, member: Member, why: str) -> Do:
@@ -304,6 +313,7 @@ def _voter_unknown(facts: Situation) -> Decision | None:
 # fmt: off
 CHECKS: Final[tuple[PolicyCheck, ...]] = (
     PolicyCheck("a change was sent, or store and leader's report do not show the same", "wait", "", _under_way),
+    PolicyCheck("sealed for a split that was canceled", "UNSEAL", "", _sealed),
     PolicyCheck("a newcomer failed, is late or lost, or nobody wants it", "REMOVE the newcomer", "",
                 _unwanted_newcomer),
     PolicyCheck("a voter FAILED, and more than a third of all servers is gone", "wait for the operator", "", _outage),

@@ -66,6 +66,8 @@ class TabletFacts(NamedTuple):
     intents: TabletIntents | None = None
     #: Numbers of which their live servers report nothing, or that they report as LOST: no copy of them can go on.
     absent: frozenset[int] = frozenset()
+    #: The seal that its leader reports, of a split that was canceled; "" without one.
+    canceled_seal: str = ""
 
     @property
     def is_large(self) -> bool:

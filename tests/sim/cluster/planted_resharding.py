@@ -9,6 +9,7 @@ import msgspec
 from master.api.resharding import requests
 from master.resharding import work as resharding_work
 from regions.assign.resharding import book as resharding_book
+from regions.assign.resharding import parents as resharding_parents
 from regions.cluster import effects as fx
 from regionserver.storage.resharding import ReshardingService
 from simulation.cluster.cluster import SimulatedCluster
@@ -34,7 +35,11 @@ class ReplacedBeforeClosed(_Resharding):
         def is_put_down(region: Any) -> bool:
             return all(one.transition is not None and not one.is_writing for one in region.replicas)
 
-        return [instead(resharding_book, "is_put_down", is_put_down), instead(resharding_work, "check", _any_step)]
+        return [
+            instead(resharding_book, "is_put_down", is_put_down),
+            instead(resharding_parents, "is_put_down", is_put_down),
+            instead(resharding_work, "check", _any_step),
+        ]
 
 
 class HoleBetweenDaughters(_Resharding):

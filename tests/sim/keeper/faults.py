@@ -38,7 +38,7 @@ def fault(world: World) -> None:
         world.set_intent(world.chance.choice(list(TableIntent)))
     elif what < 0.77:
         power_cut(world)
-    elif what < 0.83 and not machine.lives:
+    elif what < 0.83 and not machine.lives and world.loses_disks:
         machine.disk.clear()
         world.counts["disk lost"] += 1
     world.after(world.chance.choice((50, 300, 1_000)), lambda: fault(world))
@@ -48,7 +48,8 @@ def remove_voter(world: World, region_id: str) -> None:
     """Let a leader commit a configuration without one of the other voters."""
     group = world.groups[region_id]
     others = [one for one in group.members if one.number != group.leader]
-    if not group.leader or len(others) < 2 or world.regions[region_id][0].state is not TabletState.RUNNING:
+    is_running = world.regions[region_id][0].state is TabletState.RUNNING
+    if not is_running or world.is_sealed(region_id) or not group.leader or len(others) < 2:
         return
     gone = world.chance.choice(others)
     left = tuple(one for one in group.members if one != gone)

@@ -94,7 +94,7 @@ def check_at_rest(world: World) -> None:
             world.require(record.config_id == group.config_id, f"{group.config_id} has committed: {record}")
     for key, (record, _) in world.transitions.items():
         is_member = world.regions[record.region_id][0].member(record.replica) is not None
-        is_lost = is_member and record.begun and record.last_error.startswith("refused")
+        is_lost = is_member and record.last_error.startswith("refused")
         # A newcomer waits for a leader, which a tablet without a majority does not get.
         waits = record.joins is not None and not world.groups[record.region_id].leader
         world.require(is_lost or waits, f"{key} is still {record}")

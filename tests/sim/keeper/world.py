@@ -70,6 +70,8 @@ class World:
     """See the module docstring. `run` plays one seed."""
 
     keeper_type: type[Keeper] = Keeper
+    #: Whether servers that are away lose their disks now and then.
+    loses_disks = True
 
     def __init__(self, seed: int, *, machines: int = 5, regions: int = 6, replicas: int = 3) -> None:
         self.chance = random.Random(seed)
@@ -488,6 +490,10 @@ class World:
         return result(OrderOutcome.STARTED)
 
     # --- groups and reports -----------------------------------------------------------------------------------------
+
+    def is_sealed(self, _region_id: str) -> bool:
+        """Return True for a tablet that is being split: its members do not change."""
+        return False
 
     def runs(self, region_id: str, member: Member) -> bool:
         """Return True if a member takes part."""

@@ -18,9 +18,9 @@ from regions.assign.resharding.automatic import (
     pause_of,
 )
 from regions.assign.resharding.daughters import merged, split_at
-from regions.cluster.entities import Replica
+from regions.assign.resharding.objections import objection_now
+from regions.cluster.entities import Region, Replica
 from regions.cluster.state import ClusterState
-from regions.messages.heartbeat import Measure
 from regions.records.model import (
     RegionRecord,
     RegionState,
@@ -63,12 +63,11 @@ class Bench:
     def round(self) -> list[SizeProposal]:
         """Return what one round proposals."""
         self.now_ms += ROUND_MS
-        measured = {
-            self.world.regions[one].replicas[0].key: Measure(1, size)
-            for one, size in self.sizes.items()
-            if one in self.world.regions
-        }
-        return self.decision.step(self.world, measured, self.under_way, self.busy, self.now_ms)
+
+        def size_of(region: Region) -> int | None:
+            return self.sizes.get(region.record.region_id)
+
+        return self.decision.step(self.world, size_of, objection_now, self.under_way, self.busy, self.now_ms)
 
     def proposed(self) -> list[tuple[str, ...]]:
         """Return the regions of what a second round proposals."""
