@@ -75,31 +75,50 @@ class WatchBook:
         self._above: dict[bytes, dict[_Callback, None]] = {}
         #: Cache: directory -> its recursive callbacks if all of them are receivers; equal lists are one object.
         self._received: dict[bytes, list[_Callback] | None] = {}
-        #: Those of the directories in `_received` that have znodes with watches of their own.
-        self._mixed: set[bytes] = set()
+        #: Directory -> number of watches on single znodes in it, those of each kind and path counted once.
+        self._in_directory: dict[bytes, int] = {}
 
     def add(self, kind: int, path: bytes, callback: _Callback) -> None:
         """Register `callback`. Call this after the server has confirmed the watch."""
         if kind == KIND_RECEIVER:
             self._receivers.add(callback)
             kind = KIND_RECURSIVE
-        self._kinds[kind].setdefault(path, {})[callback] = None
-        self._forget_above()
+        paths = self._kinds[kind]
+        if path not in paths:
+            paths[path] = {}
+            directory = _directory(path)
+            self._in_directory[directory] = self._in_directory.get(directory, 0) + 1
+        paths[path][callback] = None
+        if kind == KIND_RECURSIVE:
+            self._forget_above()
 
     def _forget_above(self) -> None:
         self._above.clear()
         self._received.clear()
-        self._mixed.clear()
+
+    def _remove(self, kind: int, path: bytes) -> dict[_Callback, None]:
+        """Remove all watches of that kind and path. Return their callbacks."""
+        callbacks = self._kinds[kind].pop(path, None)
+        if callbacks is None:
+            return {}
+        directory = _directory(path)
+        left = self._in_directory[directory] - 1
+        assert left >= 0, f"{left} watches are left in {directory!r}"
+        if left:
+            self._in_directory[directory] = left
+        else:
+            del self._in_directory[directory]
+        return callbacks
 
     def discard(self, kind: int, path: bytes, callback: _Callback | None) -> None:
         """Remove `callback`, or with None all callbacks of that kind and path."""
-        self._forget_above()
         callbacks = self._kinds[kind].get(path, {})
         if callback is not None:
             callbacks.pop(callback, None)
         if callback is None or not callbacks:
-            self._kinds[kind].pop(path, None)
+            self._remove(kind, path)
         if kind == KIND_RECURSIVE:
+            self._forget_above()
             self._receivers &= {one for callbacks in self._kinds[kind].values() for one in callbacks}
 
     def is_receiver(self, callback: _Callback) -> bool:
@@ -124,9 +143,9 @@ class WatchBook:
             event_type, zxid, path = read_event(block, begin, end)
             if event_type == 0:
                 break
-            directory = path[: max(0, path.rfind(b"/"))]
+            directory = _directory(path)
             found = received[directory] if directory in received else self._only_receivers(directory)
-            if event_type == EVENT_CHILDREN_CHANGED or (directory in self._mixed and self._is_watched(path)):
+            if event_type == EVENT_CHILDREN_CHANGED or (directory in self._in_directory and self._is_watched(path)):
                 found = None
             if events and found is not receivers:
                 break
@@ -141,18 +160,13 @@ class WatchBook:
 
     def _only_receivers(self, directory: bytes) -> list[_Callback] | None:
         """Return the callbacks of events in `directory` if there are some, and all are receivers that watch a znode
-        above. Remember the answer, and whether other watches are on single znodes in `directory`."""
+        above. Remember the answer."""
         if not self._receivers:
             return None
         above = list(self._recursive_callbacks(directory or b"/"))
         known = above if above and all(one in self._receivers for one in above) else None
-        for paths in self._kinds:
-            for path in paths:
-                if path[: path.rindex(b"/")] == directory:
-                    self._mixed.add(directory)
         if len(self._received) >= DIRECTORIES_MAX:
             self._received.clear()
-            self._mixed &= {directory}
         for same in self._received.values():
             if same == known:
                 known = same
@@ -170,7 +184,7 @@ class WatchBook:
         kinds = self._kinds
         for kind in _FIRES.get(event_type, ()):
             if kinds[kind]:
-                found.update(kinds[kind].pop(path, {}))
+                found.update(self._remove(kind, path))
         if path in kinds[KIND_PERSISTENT]:
             found.update(kinds[KIND_PERSISTENT][path])
         recursive = kinds[KIND_RECURSIVE]
@@ -222,7 +236,13 @@ class WatchBook:
         for paths in self._kinds:
             paths.clear()
         self._receivers.clear()
+        self._in_directory.clear()
         self._forget_above()
+
+
+def _directory(path: bytes) -> bytes:
+    """Return the path of the parent, b"" for a child of the root."""
+    return path[: max(0, path.rfind(b"/"))]
 
 
 def _self_and_ancestors(path: bytes) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ from coord.client.watches import (
     KIND_DATA,
     KIND_EXIST,
     KIND_PERSISTENT,
+    KIND_RECEIVER,
     KIND_RECURSIVE,
     SET_WATCHES_BYTES_MAX,
     WatchBook,
@@ -132,6 +133,60 @@ def test_who_watches_is_asked_again_when_watches_come_and_go() -> None:
 
 def _callback() -> Any:
     return lambda *_: None
+
+
+class NeverWalked(dict[Any, Any]):
+    """A dictionary that is too large to be walked in a turn of the reactor."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all watches were walked")
+
+    keys = values = items = __iter__
+
+
+def taken(book: WatchBook, event_type: int, path: bytes) -> list[Any]:
+    """Return the callbacks of an event that has arrived."""
+    frame = r.encode_event_frame(event_type, r.STATE_CONNECTED, path, 7)
+    return book.take(frame, [(4, len(frame))], 0, 0).callbacks
+
+
+def test_an_event_for_a_receiver_walks_no_other_watches() -> None:
+    """In whatever directory it is. A session may have a million watches.
+
+    Edit that makes this fail: `_only_receivers` looks for the directory among the paths of all kinds.
+    """
+    book = WatchBook()
+    for kind in (KIND_DATA, KIND_EXIST, KIND_CHILD, KIND_PERSISTENT):
+        book._kinds[kind] = NeverWalked()
+    book.add(KIND_RECEIVER, b"/a", receiver := _callback())
+    for number in range(3):
+        book.add(KIND_DATA, b"/a/%d/x" % number, note)
+        assert taken(book, r.EVENT_CREATED, b"/a/%d/y" % number) == [receiver]
+
+
+def test_a_receiver_shares_an_event_with_watches_on_the_znode() -> None:
+    """And with none once they have fired, were removed, or have ended with the session.
+
+    Edit that makes this fail: `fire` or `discard` pops a path without `_remove`.
+    """
+    book = WatchBook()
+    book.add(KIND_RECEIVER, b"/", receiver := _callback())
+    for path in (b"/x", b"/a/x"):
+        for _ in range(2):
+            book.add(KIND_DATA, path, note)
+            book.add(KIND_EXIST, path, note)
+            assert set(taken(book, r.EVENT_DATA_CHANGED, path)) == {receiver, note}
+            assert taken(book, r.EVENT_DATA_CHANGED, path) == [receiver]
+        book.add(KIND_PERSISTENT, path, note)
+        book.add(KIND_PERSISTENT, path, other)
+        book.discard(KIND_PERSISTENT, path, other)
+        assert set(taken(book, r.EVENT_DATA_CHANGED, path)) == {receiver, note}
+        book.discard(KIND_PERSISTENT, path, None)
+        book.discard(KIND_PERSISTENT, path, None)
+        assert taken(book, r.EVENT_DATA_CHANGED, path) == [receiver]
+    assert list(book._in_directory) == [b""], "the receiver's own path"
+    book.clear()
+    assert not book._in_directory
 
 
 def test_restoring_is_cut_into_bounded_records() -> None:
