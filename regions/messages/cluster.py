@@ -5,11 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from coord.security.principal import OpenDoor
-from regions.messages.ddl import AlterTable as AlterTable
-from regions.messages.ddl import CreateTable as CreateTable
-from regions.messages.ddl import DeleteTable as DeleteTable
-from regions.messages.ddl import SetTableIntent as SetTableIntent
-from regions.messages.ddl import UndeleteTable as UndeleteTable
 from regions.messages.heartbeat import ServerFigures
 from regions.messages.plans import PlanProgress
 from regions.messages.staleness import NO_BOUND, AsOf, Bound
