@@ -11,7 +11,15 @@ import pytest
 from click.testing import CliRunner
 from kazoo.client import KazooClient
 
-from cli.common.access import as_variables, ask_node, expiring_of, kazoo_options, read_access, silence_of
+from cli.common.access import (
+    as_variables,
+    ask_node,
+    expiring_of,
+    kazoo_options,
+    read_access,
+    read_admin_page,
+    silence_of,
+)
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.options import SETTINGS, variable_of
 from cli.main import rk, run
@@ -122,6 +130,35 @@ def test_a_port_for_http_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         server.shutdown()
         thread.join()
     assert f"{address} is a port for HTTP, not for clients of the store" in capsys.readouterr().err
+
+
+class _Page(http.server.BaseHTTPRequestHandler):
+    """An admin port with one page."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"a page")
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing to standard error."""
+
+
+def test_no_proxy_is_asked_for_an_admin_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edit that makes this fail: `read_admin_page` opens the page with `urlopen`."""
+    proxy = f"http://127.0.0.1:{free_ports(1)[0]}"
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert read_admin_page(f"127.0.0.1:{server.server_address[1]}", "/status", 10.0, 100) == b"a page"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_silence_is_told_in_words() -> None:
