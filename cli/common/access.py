@@ -31,7 +31,7 @@ from kazoo.security import ACL, Id
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
 from cli.common.local import CERTS_DIR, FIRST_USER, READERS, LocalCluster, read_cluster, read_super
 from cli.common.options import SETTINGS, Globals, variable_of
-from cli.common.waiting import limit_s, waiting
+from cli.common.waiting import limit_s, shown_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess, parse_readers
 from coord.errors import ConfigError
 from coord.security import process
@@ -549,7 +549,7 @@ def _begin_session(client: KazooClient, store: _Store, timeout_s: float, end_s: 
         if not client.connected:
             lines = [] if look is None else look.answers()
             raise UnreachableError(
-                f"the store at {store.hosts} accepts connections but gave no session within {timeout_s:.2g} s",
+                f"the store at {store.hosts} accepts connections but gave no session within {shown_s(timeout_s)} s",
                 "\n".join([*lines, "A majority of its nodes must run. `rk health` asks every process."]),
             )
     except AuthFailedError as error:

@@ -23,7 +23,7 @@ from cli.common.asking.store import open_named_store, root_of, store_hosts
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.local import LocalCluster, knows_masters_alone, local_cluster_id, read_cluster
 from cli.common.options import DEFAULT_ROOT, Globals
-from cli.common.waiting import is_limited, limit_s, waiting
+from cli.common.waiting import is_limited, limit_s, shown_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
@@ -250,7 +250,7 @@ class Cluster:
             hint = "`rk health` asks every master; their logs contain the reason."
             if getattr(message, "wait_ms", 0):
                 hint += f"\nBut {received(message)}"
-            raise UnreachableError(f"no master is active after {round(timeout_s, 1):g} s: {error}", hint) from error
+            raise UnreachableError(f"no master is active after {shown_s(timeout_s)} s: {error}", hint) from error
         except KeyboardInterrupt:
             if getattr(message, "wait_ms", 0):
                 click.echo(f"\nrk: interrupted; {received(message)}", err=True)

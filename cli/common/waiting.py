@@ -64,6 +64,11 @@ class _Awaited:
         return self.began_s + self.limit_s
 
 
+def shown_s(seconds: float) -> str:
+    """Return a limit of --timeout as a person would have typed it: it is 0.001 s at least, and may be hours."""
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
+
+
 class _Patience:
     """The waits of one run of `rk`, the innermost last."""
 
@@ -117,7 +122,7 @@ class _Patience:
         now_s = time.monotonic()
         over = next((one for one in self.waits if now_s >= one.end_s), None)
         if over is not None:
-            raise UnreachableError(f"waited {over.limit_s:.3g} s in vain for {over.what}", over.hint)
+            raise UnreachableError(f"waited {shown_s(over.limit_s)} s in vain for {over.what}", over.hint)
         waited_s = now_s - self.waits[0].began_s
         if waited_s >= FIRST_WORD_S - 1e-3 and not self.is_silent:
             self._say(self.waits[-1], waited_s)

@@ -23,7 +23,7 @@ from cli.common.asking.store import open_named_store, rights_of, store_errors, s
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, global_options
 from cli.common.output import console, print_json, print_json_line, seconds, table
-from cli.common.waiting import limit_each_wait, limit_s, waiting
+from cli.common.waiting import limit_each_wait, limit_s, shown_s, waiting
 from coord.errors import NO_AUTH
 from coord.server.config.addresses import parse_host_port, shown
 from coord.wire.opcodes import OP_MEMBERSHIP
@@ -204,7 +204,7 @@ class MemberRequests:
                 return answer
         except KazooTimeoutError as error:
             raise UnreachableError(
-                f"the store at {self.hosts} did not answer {request['do']!r} within {timeout_s:.3g} s",
+                f"the store at {self.hosts} did not answer {request['do']!r} within {shown_s(timeout_s)} s",
                 "A change may have been made: `rk coord list` shows the members.",
             ) from error
 
