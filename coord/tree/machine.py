@@ -67,7 +67,7 @@ from coord.tree.plan import (
     plan_set_acl,
     plan_set_data,
 )
-from coord.tree.reads import Answer, answer_read, set_watches
+from coord.tree.reads import Answer, WatchRestore, answer_read, begin_watches
 from coord.tree.sessions import Session, SessionTable, passwords_match
 from coord.tree.snapshot import SnapshotDecoder, write_snapshot
 from coord.tree.watches import WatchTable
@@ -458,18 +458,23 @@ class StateMachine:
         except RemoteProtocolError:
             return MARSHALLING_ERROR, b""
 
-    def set_watches(
-        self, opcode: int, body: bytes, session: Session, watches: WatchTable, at: int = 0, end: int = -1
-    ) -> tuple[int, list[tuple[int, bytes]]]:
-        """Perform setWatches or setWatches2. Return (error code, events to send before the empty reply, zxid -1)."""
-        stop = len(body) if end < 0 else end
+    def begin_watches(
+        self, opcode: int, body: bytes, session: Session, watches: WatchTable
+    ) -> tuple[int, WatchRestore | None]:
+        """Begin setWatches or setWatches2. Return an error code, or OK and what `restore_watches` does in parts."""
         try:
             second = opcode == OP_SET_WATCHES2
-            return OK, set_watches(self.tree, body, at, stop, session, watches, second=second)
+            return OK, begin_watches(body, 0, len(body), session, watches, second=second)
         except RemoteProtocolError:
-            return MARSHALLING_ERROR, []
+            return MARSHALLING_ERROR, None
         except QuotaExceeded:
-            return QUOTA_EXCEEDED, []
+            return QUOTA_EXCEEDED, None
+
+    def restore_watches(
+        self, restore: WatchRestore, session: Session, watches: WatchTable, most: int
+    ) -> list[tuple[int, bytes]]:
+        """Restore at most `most` watches. Return the events to send, whose zxid is -1."""
+        return restore.step(self.tree, session, watches, most)
 
     def notify(self, outcome: CommandOutcome, watches: WatchTable) -> list[tuple[int, bytes, list[int]]]:
         """Return the notifications for an outcome's events: (event type, path, session ids), in the order to send them.

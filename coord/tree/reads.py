@@ -1,8 +1,8 @@
 """Reads and operations on watches, answered by one server from its own tree, without the log.
 
 Each function returns `(error code, body of the reply)`. A malformed request raises RemoteProtocolError; only
-`set_watches` raises another exception. Watches are set as in ZooKeeper: by exists always, by other reads if they
-succeed.
+`begin_watches` returns and raises something else. Watches are set as in ZooKeeper: by exists always, by other reads if
+they succeed.
 """
 
 from __future__ import annotations
@@ -248,54 +248,78 @@ def _check_or_remove(opcode: int, path: bytes, kind: int, session: Session, watc
     return (OK if there else NO_WATCHER), b""
 
 
-def set_watches(
-    tree: DataTree, body: bytes, at: int, end: int, session: Session, watches: WatchTable, *, second: bool
-) -> list[tuple[int, bytes]]:
-    """Perform setWatches or setWatches2: restore a reconnected client's watches, or report what it missed.
-
-    Return (event type, path) of the events to send before the reply, each once; their zxid is -1. Raise
-    QuotaExceeded, without setting a watch, above the limit of watches per session.
-    """
-    sets = decode_set_watches(body, at, end, second=second)
-    lists = (sets.data, sets.exist, sets.child, sets.persistent, sets.recursive)
-    if not watches.has_room(session.session_id, sum([len(paths) for paths in lists])):
-        raise QuotaExceeded
-    missed: dict[tuple[int, bytes], None] = {}
-    _restore_one_shot(tree, sets, session, watches, missed)
-    for path in sets.persistent:
-        watches.watch_persistent(path, session.session_id)
-    for path in sets.recursive:
-        watches.watch_recursive(path, session.session_id)
-    return list(missed)
+#: Places of the kinds of watches in `WatchRestore`, and the event of each kind that a client has missed.
+_DATA, _EXIST, _CHILD, _PERSISTENT, _RECURSIVE = range(5)
+_MISSED: Final = (EVENT_DATA_CHANGED, EVENT_CREATED, EVENT_CHILDREN_CHANGED)
 
 
-def _restore_one_shot(
-    tree: DataTree, sets: WatchSets, session: Session, watches: WatchTable, missed: dict[tuple[int, bytes], None]
-) -> None:
-    since = sets.relative_zxid
-    identities = session.identities
-    for path in sets.data:
+class WatchRestore:
+    """A setWatches or setWatches2 under way: restores a reconnected client's watches a part at a time, and reports what
+    the client has missed. A znode that changes between two parts counts as missed, or its watch fires."""
+
+    def __init__(self, sets: WatchSets) -> None:
+        self._since = sets.relative_zxid
+        self._kinds = (sets.data, sets.exist, sets.child, sets.persistent, sets.recursive)
+        self._kind = 0
+        self._at = 0
+        self._missed: dict[tuple[int, bytes], None] = {}
+        #: Watches that are not restored yet.
+        self.left = sum([len(paths) for paths in self._kinds])
+
+    def step(self, tree: DataTree, session: Session, watches: WatchTable, most: int) -> list[tuple[int, bytes]]:
+        """Restore at most `most` more watches; return (event type, path) of what the client has missed of them. An
+        event is returned once."""
+        missed: list[tuple[int, bytes]] = []
+        while self.left and most > 0:
+            paths = self._kinds[self._kind]
+            if self._at == len(paths):
+                self._kind, self._at = self._kind + 1, 0
+                continue
+            path = paths[self._at]
+            self._at += 1
+            self.left -= 1
+            most -= 1
+            event = self._restore(tree, path, session, watches)
+            if event and (event, path) not in self._missed:
+                self._missed[event, path] = None
+                missed.append((event, path))
+        return missed
+
+    def _restore(self, tree: DataTree, path: bytes, session: Session, watches: WatchTable) -> int:
+        """Set one watch, or return the type of the event that the client has missed. Return 0 if there is none."""
+        kind = self._kind
+        if kind == _PERSISTENT:
+            watches.watch_persistent(path, session.session_id)
+            return 0
+        if kind == _RECURSIVE:
+            watches.watch_recursive(path, session.session_id)
+            return 0
         node = _found(tree, path)
         if node is None:
-            missed[EVENT_DELETED, path] = None
-        elif node.mzxid <= since:
+            if kind != _EXIST:
+                return EVENT_DELETED
             watches.watch_data(path, session.session_id)
-        elif node.acl.allows(PERM_READ, identities):
-            missed[EVENT_DATA_CHANGED, path] = None
-    for path in sets.exist:
-        node = _found(tree, path)
-        if node is None:
+            return 0
+        if kind == _DATA and node.mzxid <= self._since:
             watches.watch_data(path, session.session_id)
-        elif node.acl.allows(PERM_READ, identities):
-            missed[EVENT_CREATED, path] = None
-    for path in sets.child:
-        node = _found(tree, path)
-        if node is None:
-            missed[EVENT_DELETED, path] = None
-        elif node.pzxid <= since:
+            return 0
+        if kind == _CHILD and node.pzxid <= self._since:
             watches.watch_children(path, session.session_id)
-        elif node.acl.allows(PERM_READ, identities):
-            missed[EVENT_CHILDREN_CHANGED, path] = None
+            return 0
+        return _MISSED[kind] if node.acl.allows(PERM_READ, session.identities) else 0
+
+
+def begin_watches(
+    body: bytes, at: int, end: int, session: Session, watches: WatchTable, *, second: bool
+) -> WatchRestore:
+    """Begin setWatches or setWatches2; their events have the zxid -1, and precede the empty reply.
+
+    Raise QuotaExceeded above the limit of watches per session.
+    """
+    restore = WatchRestore(decode_set_watches(body, at, end, second=second))
+    if not watches.has_room(session.session_id, restore.left):
+        raise QuotaExceeded
+    return restore
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from coord.wire.opcodes import (
 
 _NO_SESSIONS: Final[list[int]] = []
 #: Watches of closed connections that are removed in one turn. A session may have a million: a second's work.
-REMOVED_PER_TURN: Final = 2_000
+REMOVED_PER_TURN: Final = 500
 #: Each new watch removes this many, so those that wait become fewer, however fast clients set watches and disconnect.
 _REMOVED_PER_WATCH: Final = 2
 

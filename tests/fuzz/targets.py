@@ -208,7 +208,9 @@ def _read(machine: StateMachine, watches: WatchTable, opcode: int, session_id: i
         return
     digest = machine.digest()
     if opcode in (r.OP_SET_WATCHES, r.OP_SET_WATCHES2):
-        machine.set_watches(opcode, body, session, watches)
+        _, restore = machine.begin_watches(opcode, body, session, watches)
+        while restore is not None and restore.left:
+            machine.restore_watches(restore, session, watches, 2)
     else:
         machine.read(opcode, body, session, watches)
     assert machine.digest() == digest, "a read changed something"

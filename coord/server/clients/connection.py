@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from mypy_extensions import mypyc_attr
 
 from coord.security.revocation import ShownCredential
+from coord.tree.reads import WatchRestore
 from coord.tree.sessions import Session
 from coord.wire.codec import encode_reply_frame
 from coord.wire.sasl import SaslServer
@@ -84,7 +85,7 @@ class ClientTransport(Protocol):
 class Pending:
     """One pending request: a read until it is first in the queue, any other request until `reply` is set."""
 
-    __slots__ = ("body", "closes", "is_read", "opcode", "reply", "size", "xid")
+    __slots__ = ("body", "closes", "is_read", "opcode", "reply", "restore", "size", "xid")
 
     def __init__(self, xid: int, opcode: int, size: int, body: bytes = b"", *, is_read: bool = False) -> None:
         self.xid = xid
@@ -95,6 +96,8 @@ class Pending:
         self.is_read = is_read
         #: The whole reply frame.
         self.reply: bytes | None = None
+        #: A setWatches that has begun.
+        self.restore: WatchRestore | None = None
         #: The connection is closed after this reply.
         self.closes = False
 
@@ -135,6 +138,8 @@ class Connection:
         self.sasl: SaslServer | None = None
         #: Requests that followed the connect request before the session was open.
         self.early: list[tuple[bytes, list[tuple[int, int]]]] = []
+        #: `Pipeline.resume` is due in the next turn, for a setWatches that is not finished.
+        self.is_restoring = False
         #: No more requests are accepted: closeSession was received, or the connection is being closed.
         self.is_ending = False
         self.is_closed = False

@@ -39,6 +39,7 @@ from coord.server.clients.table import ClientTable
 from coord.tree.acl import Identity
 from coord.tree.command import encode_command, encode_identities
 from coord.tree.machine import CommandOutcome, StateMachine
+from coord.tree.sessions import Session
 from coord.tree.watches import REMOVED_PER_TURN, WatchTable
 from coord.wire import opcodes as op
 from coord.wire.codec import (
@@ -82,6 +83,9 @@ READS_MS_MAX: Final = 5
 READS_PER_LOOK: Final = 64
 #: After this many connections have used their time in one turn, each of the others is served until its first look.
 POSTPONED_MAX: Final = 4
+#: Watches that setWatches of all clients restore in one turn; the rest waits for the next turns. One frame can have
+#: some 50,000, and a write of another client waits for three or four turns.
+RESTORED_PER_TURN: Final = 250
 #: Opcode of an internal item among a connection's pending requests: the reads after it wait for a read index.
 BARRIER: Final = -2
 
@@ -120,6 +124,8 @@ class Pipeline:
         self.monotonic_ms: Callable[[], int] = _no_clock
         #: Connections that have used their time in this turn.
         self.postponed = 0
+        #: Watches that may be restored in this turn.
+        self._restorable = RESTORED_PER_TURN
         #: Whether reads wait for a read index, as after a sync.
         self.is_linearizable = False
 
@@ -220,10 +226,15 @@ class Pipeline:
         """Let connections use their time anew, and remove some watches of closed connections. Return True if more
         of these watches are left."""
         self.postponed = 0
+        self._restorable = RESTORED_PER_TURN
         return self.watches.sweep(REMOVED_PER_TURN)
 
     def resume(self, connection: Connection) -> None:
         """Go on with the requests of a connection that were postponed to this turn."""
+        if connection.is_restoring:
+            connection.is_restoring = False
+            if not connection.is_closed:
+                self._advance(connection)
         if connection.parked and not connection.is_closed and not connection.is_choked and not connection.syncs:
             self._resume(connection)
 
@@ -487,8 +498,9 @@ class Pipeline:
         while pending:
             first = pending[0]
             if first.is_read:
+                if not self._read(connection, first):
+                    break
                 self.clients.waiting_reads -= 1
-                self._read(connection, first)
                 if connection.output_bytes > self.limits.backlog_bytes_max:
                     first.is_read = False  # no longer counted in waiting_reads
                     self.clients.close(connection)
@@ -513,20 +525,17 @@ class Pipeline:
             self._maybe_read(connection)
         connection.transport.wake()
 
-    def _read(self, connection: Connection, waiting: Pending) -> None:
-        """Answer a pending read or setWatches."""
+    def _read(self, connection: Connection, waiting: Pending) -> bool:
+        """Answer a pending read or setWatches. Return False if a setWatches goes on in the next turn."""
         session = connection.session
         assert session is not None, "a read is pending on a connection without a session"
         if waiting.opcode == BARRIER:
-            return
+            return True
         machine = self.machine
         if waiting.opcode == op.OP_SET_WATCHES or waiting.opcode == op.OP_SET_WATCHES2:
-            err, missed = machine.set_watches(waiting.opcode, waiting.body, session, self.watches)
-            body = b""
-            for event_type, path in missed:
-                frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, op.ZXID_UNKNOWN)
-                connection.output.append(frame)
-                self.clients.events_sent += 1
+            err, body = self._restore_watches(connection, waiting, session), b""
+            if waiting.restore is not None and waiting.restore.left:
+                return False
             # Without its watches the client would miss events: disconnect it.
             waiting.closes = err == QUOTA_EXCEEDED
         else:
@@ -535,6 +544,27 @@ class Pipeline:
         connection.output_bytes += len(body)
         if connection.output_bytes > self.limits.output_bytes_max:
             self._choke(connection)
+        return True
+
+    def _restore_watches(self, connection: Connection, waiting: Pending, session: Session) -> int:
+        """Restore watches of a setWatches, as many as this turn has room for, and send what the client has missed.
+        Return an error code."""
+        machine = self.machine
+        if waiting.restore is None:
+            err, waiting.restore = machine.begin_watches(waiting.opcode, waiting.body, session, self.watches)
+            if waiting.restore is None:
+                return err
+        restore = waiting.restore
+        before = restore.left
+        missed = machine.restore_watches(restore, session, self.watches, self._restorable)
+        self._restorable -= before - restore.left
+        for event_type, path in missed:
+            connection.output.append(encode_event_frame(event_type, op.STATE_CONNECTED, path, op.ZXID_UNKNOWN))
+            self.clients.events_sent += 1
+        if restore.left and not connection.is_restoring:
+            connection.is_restoring = True
+            connection.transport.resume_later()
+        return OK
 
     def _send_events(self, outcome: CommandOutcome) -> None:
         for event_type, path, session_ids in self.machine.notify(outcome, self.watches):

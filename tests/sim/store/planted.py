@@ -417,11 +417,12 @@ class MissedNotTold(Bug):
     known = "ZooKeeper's lost watches, etcd #17529"
 
     def patches(self) -> list[Patch]:
-        def set_watches(self: StateMachine, *args: Any, **named: Any) -> Any:
-            return real(self, *args, **named)[0], []
+        def restore_watches(self: StateMachine, *args: Any, **named: Any) -> Any:
+            real(self, *args, **named)
+            return []
 
-        real = StateMachine.set_watches
-        return [instead(StateMachine, "set_watches", set_watches)]
+        real = StateMachine.restore_watches
+        return [instead(StateMachine, "restore_watches", restore_watches)]
 
 
 class WatchBlindToRights(Bug):

@@ -287,18 +287,22 @@ def test_table_is_empty_before_the_first_watch_and_after_the_last() -> None:
 # --- setWatches ------------------------------------------------------------------------------------------------------
 
 
-def set_watches(client: Client, sets: WatchSets, *, second: bool = False) -> list[tuple[int, bytes]]:
+def set_watches(client: Client, sets: WatchSets, *, second: bool = False, part: int = 100) -> list[tuple[int, bytes]]:
     store = client.store
     session = store.machine.sessions.find(client.id)
     assert session is not None
     opcode = r.OP_SET_WATCHES2 if second else r.OP_SET_WATCHES
     body = r.encode_set_watches(sets, second=second)
-    err, events = store.machine.set_watches(opcode, body, session, store.watches)
-    assert err == 0
+    err, restore = store.machine.begin_watches(opcode, body, session, store.watches)
+    assert (err, restore is not None) == (0, True)
+    events = []
+    while restore is not None and restore.left:
+        events += store.machine.restore_watches(restore, session, store.watches, part)
     return events
 
 
-def test_set_watches_tells_what_was_missed_and_arms_the_rest(c: Client, w: Client, store: Store) -> None:
+@pytest.mark.parametrize("part", [1, 3, 100])
+def test_set_watches_tells_what_was_missed_and_arms_the_rest(c: Client, w: Client, store: Store, part: int) -> None:
     c.create(b"/same")
     c.create(b"/changed")
     since = c.create(b"/parent").zxid
@@ -313,7 +317,7 @@ def test_set_watches_tells_what_was_missed_and_arms_the_rest(c: Client, w: Clien
         persistent=[],
         recursive=[],
     )
-    assert set_watches(w, sets) == [
+    assert set_watches(w, sets, part=part) == [
         (DATA, b"/changed"),
         (DELETED, b"/gone"),
         (CREATED, b"/appeared"),
@@ -351,7 +355,7 @@ def test_set_watches_reads_the_empty_path_as_the_root(w: Client) -> None:
 def test_unreadable_set_watches(w: Client, store: Store) -> None:
     session = store.machine.sessions.find(2)
     assert session is not None
-    assert store.machine.set_watches(101, b"\0", session, store.watches) == (e.MARSHALLING_ERROR, [])
+    assert store.machine.begin_watches(101, b"\0", session, store.watches) == (e.MARSHALLING_ERROR, None)
 
 
 def test_watches_of_one_session_are_bounded(c: Client, store: Store) -> None:
@@ -370,4 +374,4 @@ def test_watches_of_one_session_are_bounded(c: Client, store: Store) -> None:
     session = store.machine.sessions.find(2)
     assert session is not None
     sets = r.encode_set_watches(WatchSets(0, [b"/w", b"/x"], [], [], [], []), second=False)
-    assert store.machine.set_watches(r.OP_SET_WATCHES, sets, session, store.watches) == (e.QUOTA_EXCEEDED, [])
+    assert store.machine.begin_watches(r.OP_SET_WATCHES, sets, session, store.watches) == (e.QUOTA_EXCEEDED, None)

@@ -12,11 +12,11 @@ from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 from coord.errors import OK, THROTTLED_OP
 from coord.server.clients.audit import LINES_PER_SECOND, LINES_PER_SESSION, AuditLog
 from coord.server.clients.connection import Limits
-from coord.server.clients.pipeline import POSTPONED_MAX, READS_MS_MAX, READS_PER_LOOK
+from coord.server.clients.pipeline import POSTPONED_MAX, READS_MS_MAX, READS_PER_LOOK, RESTORED_PER_TURN
 from coord.tree import reads
 from coord.wire import opcodes as op
 from coord.wire import records
-from coord.wire.values import OPEN_ACL, CreateRequest, MultiOp
+from coord.wire.values import OPEN_ACL, CreateRequest, MultiOp, WatchSets
 from tests.support.store_nodes import Client, StoreNodes
 
 #: Slow reads of one connection in a turn, if the clock advances 1 ms with every look.
@@ -111,6 +111,39 @@ def test_a_closed_connection_is_not_resumed() -> None:
     nodes.nodes[1].clients.close(client.connection)
     nodes.nodes[1].pipeline.resume(client.connection)
     assert len(client.xids()) == READS_PER_TURN
+
+
+def test_many_watches_are_restored_in_parts() -> None:
+    """Clients share the watches of a turn. What changes meanwhile is told or fires; later requests of the connection
+    wait for the reply; a connection that has closed is left alone.
+
+    Tried: `_restorable` is a million; `turn_end` does not set it; `resume` does not look at `is_restoring`.
+    """
+    nodes = StoreNodes(1)
+    nodes.leader()
+    node = nodes.nodes[1]
+    first, second, gone, other = (nodes.client(node) for _ in range(4))
+    paths = [b"/w%d" % number for number in range(RESTORED_PER_TURN + 10)]
+    restore = records.encode_set_watches(WatchSets(0, [], paths, [], [], []), second=False)
+    for client in (first, second, gone):
+        send(client, (op.OP_SET_WATCHES, restore), GET)
+    assert node.clients.watches.watch_count() == RESTORED_PER_TURN
+    assert [one.resumptions for one in (first, second, gone)] == [1, 1, 1]
+    node.clients.close(gone.connection)
+    for path in (paths[0], paths[-1]):
+        create = records.encode_create(CreateRequest(op.OP_CREATE, path, b"", OPEN_ACL, 0))
+        send(other, (op.OP_CREATE, create))
+    nodes.settle()
+    assert first.xids() == [op.XID_NOTIFICATION]  # the watch of the first path
+    for client in (first, first, gone, second, second):
+        node.pipeline.resume(client.connection)
+        node.turn_end()
+    nodes.settle()
+    assert first.xids() == [op.XID_NOTIFICATION, op.XID_NOTIFICATION, 1, 2]
+    assert second.xids() == [op.XID_NOTIFICATION, op.XID_NOTIFICATION, 1, 2]
+    assert not gone.xids()
+    assert node.clients.watches.watch_count() == 2 * (len(paths) - 2)
+    assert node.clients.waiting_reads == 0
 
 
 def test_a_multi_read_answers_up_to_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
