@@ -10,7 +10,8 @@ The file is removed before the process dies or stops, so that one process of sev
 A region server's points are named after the effect that has just become durable (`point_of`), after a step of a copy,
 after the state that it has written into the store, or after the fate of a configuration with its numbers of voters and
 newcomers: `config appended 3+1`, `config committed 4+0`. A master's points are named after the operation that the
-store has just done: `Create unassigned`, `SetData regions` and so on. Only tests set the variables.
+store has just done: `Create unassigned`, `SetData regions` and so on. `rk secure` has the points `door closed`, and
+`access list PATH` after a znode has its new list. Only tests set the variables.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from kazoo.security import ACL, Id
 from cli.common.connect import Cluster
 from cli.common.errors import CliError
 from cli.common.output import count
+from coord import kill_points
 from coord.client.access_lists import AccessLine, AccessVerdict, compare, describe, has_credential
 from coord.security import process
 from coord.wire.opcodes import PERM_READ
@@ -168,8 +169,9 @@ def close_all(
             changed += 1
         else:
             waiting.append((one.path, set_access(cluster, wanted, one.path, one.version)))
-            if len(waiting) == SLICE:
+            if len(waiting) == SLICE or kill_points.is_wanted():
                 collect()
+                kill_points.reached(f"access list {one.path}")
     collect()
     return changed, seen, failed
 

@@ -31,6 +31,7 @@ from cli.diagnose.access_lists import check_daemons, close_all, wanted_of
 from cli.diagnose.fsck_deep import progress
 from cli.securing.rolling import outdated, restart_all
 from cli.up.control import ControlRequest, ask
+from coord import kill_points
 from coord.client.access_lists import describe
 from coord.client.following.revocations import SECURING_S
 from coord.errors import ConfigError
@@ -179,6 +180,7 @@ def _close_door(marker: Path, *, dry_run: bool) -> None:
         raise CliError(
             f"cannot remove {marker}: {error.strerror}", "Remove it: daemons notice within a second."
         ) from error
+    kill_points.reached("door closed")
     time.sleep(_NOTICED_S)
 
 

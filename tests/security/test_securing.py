@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.common.local import CERTS_DIR
+from coord import kill_points
 from coord.errors import SESSION_CLOSED_REQUIRE_SASL_AUTH
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
@@ -131,3 +133,47 @@ def test_an_interrupted_run_is_continued_on_a_store_of_others(tmp_path: Path) ->
         assert run_rk("fsck", "--data-dir", str(up.data_dir)).returncode == 0
         assert up.stop() == 0
         assert "clean shutdown not recorded" not in up.said()
+
+
+def test_a_command_that_is_killed_at_any_step_is_repeated(tmp_path: Path) -> None:
+    """`rk secure` dies amid the znodes, `--finish` as soon as the door is closed, and once more amid the znodes:
+    clients are served meanwhile, and the same command completes what is left.
+
+    Tried: `_close_znodes` returns at once if the door is closed before --finish; `close_all` leaves out the children of
+    a znode whose list is right.
+    """
+    with local_up(tmp_path / "up", *_SMALL, "--insecure", "--base-port", str(free_base_port())) as up:
+        up.event("up")
+        amid = "access list /regionkeeper/unassigned/80"
+        assert run_rk("put", "t", "alice", "1", "--data-dir", str(up.data_dir)).returncode == 0
+        _killed(up, amid)
+        findings = run_rk("fsck", "--json", "--data-dir", str(up.data_dir)).stdout
+        assert "/regionkeeper/unassigned/90" in findings
+        assert "/regionkeeper/unassigned/70" not in findings
+        assert call_blocking(_address(up), ms.GetMasterStatus(), _CALL_S, expect=ms.MasterStatus).role == "active"
+        _killed(up, "door closed", "--finish")
+        process.use(None)  # as a client that has no credentials
+        eventually(lambda: _is_refused(up), what="the end of the service without a proof")
+        _killed(up, amid, "--finish")
+        assert run_rk("get", "t", "alice", "--data-dir", str(up.data_dir)).stdout == "1\n"
+        finished = _json(up, "secure", "--finish")
+        assert (finished["failed"], finished["door"]) == ([], "closed")
+        fsck = run_rk("fsck", "--data-dir", str(up.data_dir))
+        assert fsck.returncode == 0, fsck.stdout
+
+
+def _killed(up: LocalUp, point: str, *words: str) -> None:
+    """Run `rk secure` until it dies at a point."""
+    command = rk("secure", *words, "--data-dir", str(up.data_dir))
+    ran = subprocess.run(
+        command, env=os.environ | {kill_points.KILL_VARIABLE: point}, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == -signal.SIGKILL, (point, ran.stdout, ran.stderr)
+
+
+def _is_refused(up: LocalUp) -> bool:
+    try:
+        call_blocking(_address(up), ms.GetMasterStatus(), _CALL_S, expect=ms.MasterStatus)
+    except RpcError as error:
+        return error.code == Code.UNAUTHENTICATED
+    return False
