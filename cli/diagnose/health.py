@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import addresses_of_store, ask_node, expiring_of, silence_of, store_access
+from cli.common.access import NodeAnswer, addresses_of_store, ask_node, expiring_of, silence_of, store_access
 from cli.common.asking.store import open_named_store, root_of, store_hosts
 from cli.common.connect import Cluster
 from cli.common.errors import UnreachableError
@@ -28,6 +28,7 @@ from cli.common.options import Globals, global_options
 from cli.common.waiting import soon_after_timeout, takes_timeout, waiting
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
+from coord.security.principal import OPEN_DOOR, OpenDoor
 from master.client import split_address
 from regions import messages
 from regions.diagnose.health import (
@@ -212,7 +213,8 @@ class _Rounds:
         name = self._names.get(address, address)
         answer = ask_node(address, "srvr", self._each_s, self._access)
         if mode := answer.fields.get("Mode", ""):
-            return StoreFinding(name, address, True, mode, expiring=expiring_of(answer.certificate, name))
+            expiring = expiring_of(answer.certificate, name)
+            return StoreFinding(name, address, True, mode, expiring=expiring, open_door=_door_of(answer))
         if answer.text:
             return StoreFinding(name, address, True, trouble="answers that it does not serve")
         return StoreFinding(name, address, False, trouble=silence_of(address, self._each_s))
@@ -262,6 +264,12 @@ class _Rounds:
                 )
         except UnreachableError:
             return Registered([], [])
+
+
+def _door_of(answer: NodeAnswer) -> OpenDoor:
+    """Return the door that a store node says is open; CLOSED for one that this build does not know."""
+    said = answer.fields.get(OPEN_DOOR, "")
+    return OpenDoor(said) if said in tuple(OpenDoor) else OpenDoor.CLOSED
 
 
 def _ask(address: str, request: msgspec.Struct, expect: type[Answer], timeout_s: float) -> Answer | str:

@@ -51,6 +51,10 @@ class OpenDoor(enum.StrEnum):
     EXPOSED = "exposed"
 
 
+#: The line of `srvr` in which a store node names its open door. ZooKeeper's srvr has no such line.
+OPEN_DOOR: Final = "Open door"
+
+
 def is_valid(kind: str, name: str) -> bool:
     """Return True if kind and name may be an identity."""
     return kind in KINDS and _NAME.fullmatch(name) is not None

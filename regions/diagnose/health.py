@@ -70,6 +70,7 @@ class StoreFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     trouble: str = ""
     #: Sentences about its certificate, if that soon expires.
     expiring: list[str] = []
+    open_door: OpenDoor = OpenDoor.CLOSED
 
 
 class MasterFinding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -136,7 +137,7 @@ def judge(found: Findings) -> Health:
     shown += [*(one.expiring for one in found.masters), *(one.expiring for one in found.servers)]
     sentences = dict.fromkeys(text for one in shown for text in one)
     reasons += [Reason(HealthVerdict.DEGRADED, text) for text in sentences]
-    reasons += _of_open_doors([*found.masters, *found.servers])
+    reasons += _of_open_doors([*(found.store or []), *found.masters, *found.servers])
     return _verdict(reasons)
 
 
@@ -199,7 +200,7 @@ def _of_servers(servers: list[ServerFinding]) -> Iterator[Reason]:
         yield Reason(HealthVerdict.DEGRADED, f"{_some(named)} {'is' if len(named) == 1 else 'are'} {state}")
 
 
-def _of_open_doors(daemons: Sequence[MasterFinding | ServerFinding]) -> Iterator[Reason]:
+def _of_open_doors(daemons: Sequence[StoreFinding | MasterFinding | ServerFinding]) -> Iterator[Reason]:
     """Yield which daemons serve callers without a proof. Whoever has said --insecure wants that."""
     for door, verdict, text in _OPEN_DOORS:
         named = [one.name for one in daemons if one.open_door is door]

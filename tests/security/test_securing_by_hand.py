@@ -27,24 +27,26 @@ name = "byhand"
 credentials = "{credentials}"
 credentials-dir = "{folder}/certs"
 data-dir = "{folder}"
-[[store.node]]
+{store}[[masters.node]]
 host = "127.0.0.1"
-client-port = {0}
-peer-port = {1}
-admin-port = {2}
-[[masters.node]]
-host = "127.0.0.1"
-port = {3}
-admin-port = {4}
+port = {0}
+admin-port = {1}
 [servers]
 shared-dir = "{folder}/shared"
 [[servers.node]]
 host = "127.0.0.1"
-port = {5}
-peer-port = {6}
-admin-port = {7}
+port = {2}
+peer-port = {3}
+admin-port = {4}
 """
-_NAMES = ("store-1", "master-1", "server-1")
+_NODE = """[[store.node]]
+host = "127.0.0.1"
+client-port = {0}
+peer-port = {1}
+admin-port = {2}
+"""
+_NODES = 3
+_NAMES = (*(f"store-{number}" for number in range(1, _NODES + 1)), "master-1", "server-1")
 
 
 class ByHand:
@@ -52,9 +54,14 @@ class ByHand:
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self.folder = folder
-        self.ports = free_ports(8)
-        self.store = ("--store", f"127.0.0.1:{self.ports[0]}")
-        self._admin = dict(zip(_NAMES, (self.ports[2], self.ports[4], self.ports[7]), strict=True))
+        ports = free_ports(5 + 3 * _NODES)
+        self._ports = ports[:5]
+        self._nodes = [ports[at : at + 3] for at in range(5, len(ports), 3)]
+        #: Of the store's nodes.
+        self.addresses = [f"127.0.0.1:{one[0]}" for one in self._nodes]
+        self.store = ("--store", ",".join(self.addresses))
+        admin = (*(one[2] for one in self._nodes), self._ports[1], self._ports[4])
+        self._admin = dict(zip(_NAMES, admin, strict=True))
         self._stack = stack
         self._processes: dict[str, Process] = {}
         (folder / "shared").mkdir()
@@ -65,7 +72,8 @@ class ByHand:
 
     def write(self, credentials: str) -> None:
         """Write the topology file."""
-        text = _FILE.format(*self.ports, credentials=credentials, folder=self.folder)
+        nodes = "".join(_NODE.format(*one) for one in self._nodes)
+        text = _FILE.format(*self._ports, store=nodes, credentials=credentials, folder=self.folder)
         (self.folder / "cluster.toml").write_text(text)
 
     def _start(self, name: str) -> None:
@@ -94,9 +102,10 @@ class ByHand:
 
 
 def test_daemons_started_by_hand_are_secured_by_the_steps_that_the_command_prints(tmp_path: Path) -> None:
-    """No credential has to be invented: `--begin` makes all that the options of the steps name.
+    """No credential has to be invented: `--begin` makes all that the options of the steps name. While three store nodes
+    get theirs, one with credentials and one without them are peers. `rk health` names each node that serves everybody.
 
-    Tried: no `make_super` in `_begin`: the file that the steps name is missing.
+    Tried: no `make_super` in `_begin`: the file that the steps name is missing. `_srvr` names no open door.
     """
     certs = tmp_path / "certs"
     with contextlib.ExitStack() as stack:
@@ -115,6 +124,8 @@ def test_daemons_started_by_hand_are_secured_by_the_steps_that_the_command_print
             cluster.restart(name)
         (words,) = (one.split()[1:] for one in steps if one.startswith("rk secure --certs-dir"))
         eventually(lambda: cluster.rk("health")[0] == 1, PATIENCE_S, "all daemons; callers without a proof are served")
+        (said,) = (line for line in cluster.rk("health")[1].splitlines() if "callers without a proof" in line)
+        assert all(one in said for one in cluster.addresses), said
         status, said = cluster.rk(*words)
         assert status == 0, said
         (certs / OPEN_TOO_FILE).unlink()

@@ -16,8 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from coord.security.principal import OPEN_DOOR
 from coord.server.clients.connection import Connection
 from coord.server.config.addresses import config_text
+from coord.server.config.exposure import open_door
 from coord.server.config.settings import StoreSettings
 from coord.server.node import Node
 from coord.wire import opcodes as op
@@ -127,7 +129,8 @@ class FourLetterWords:
         return round(1000 * times[int(share * (len(times) - 1))], 3) if times else None
 
     def _srvr(self) -> str:
-        return self._version() + self._figures()
+        door = open_door(self._settings)
+        return self._version() + self._figures() + (f"{OPEN_DOOR}: {door}\n" if door else "")
 
     def _stat(self) -> str:
         clients = "".join(f"{_head(c)})\n" for c in self.connections())

@@ -1,11 +1,13 @@
-"""Which ports of a store node serve everybody on addresses that other machines reach. Pure."""
+"""Which ports of a store node serve everybody on addresses that other machines reach."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from coord.errors import ConfigError
+from coord.security import process
 from coord.security.admin import is_loopback
+from coord.security.principal import OpenDoor
 from coord.server.config.addresses import Address, shown
 from coord.server.config.settings import StoreSettings
 from coord.tls.context import NEED
@@ -35,6 +37,13 @@ def open_ports(settings: StoreSettings, *, has_certs: bool) -> list[tuple[str, s
     if is_exposed(settings.admin_address) and not has_certs:
         found.append((f"admin port {_named(settings.admin_address)}", ADMIN_REMEDY))
     return found
+
+
+def open_door(settings: StoreSettings) -> OpenDoor:
+    """Return which callers and peers without a proof a running node serves."""
+    if process.is_securing():
+        return OpenDoor.SECURING
+    return OpenDoor.EXPOSED if open_ports(settings, has_certs=process.own() is not None) else OpenDoor.CLOSED
 
 
 def check_exposed(settings: StoreSettings, *, has_certs: bool) -> None:

@@ -99,6 +99,13 @@ ROWS = [
         "master-1 serves everybody who reaches the port (--insecure)",
         masters=[msgspec.structs.replace(ACTIVE, open_door=OpenDoor.EXPOSED)],
     ),
+    Row(
+        "a store node is being secured",
+        D,
+        "store-1 serves callers without a proof, too: `rk secure` goes on if it was interrupted, `rk secure --finish`"
+        " ends this",
+        store=[msgspec.structs.replace(HEALTHY_STORE[0], open_door=OpenDoor.SECURING), *HEALTHY_STORE[1:]],
+    ),
     Row("no figures", D, "no active master says which regions and tablets are open", figures=None),
     Row(
         "a server with regions is dead, and its session still lives",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coord.raft.membership import Configuration
+from coord.security import process
 from coord.server.admin.commands import command_pages
 from coord.server.admin.four_letter import FourLetterWords
 from coord.server.config.addresses import Members, encode_members, parse_member
@@ -62,6 +63,14 @@ def test_read_only_server_says_so(nodes: StoreNodes) -> None:
     node.pipeline.handshake.read_only.is_on = True
     assert FourLetterWords(SETTINGS, node).answer(b"srvr").splitlines()[1].startswith(b"READ-ONLY mode")
     assert page(nodes, "is_read_only", node)["read_only"]
+
+
+def test_srvr_names_an_open_door_alone(nodes: StoreNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rk health` reads the line; monitors of ZooKeeper see none while the door is closed."""
+    words = FourLetterWords(SETTINGS, nodes.leader())
+    assert b"door" not in words.answer(b"srvr")
+    monkeypatch.setattr(process, "is_securing", lambda: True)
+    assert b"Open door: securing\n" in words.answer(b"srvr")
 
 
 def test_observers_are_no_followers() -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from cli.main import run
 from coord.errors import ConfigError
-from coord.server.config.exposure import check_exposed, open_ports
+from coord.security import process
+from coord.security.principal import OpenDoor
+from coord.server.config.exposure import check_exposed, open_door, open_ports
 from coord.server.config.settings import StoreSettings
 from coord.tls.context import TlsFiles
 
@@ -90,3 +92,12 @@ def test_a_zoo_cfg_works_as_it_is(
     assert [one.client_address for one in started] == [("0.0.0.0", 2)]
     said = capsys.readouterr().err
     assert "warning: as a ZooKeeper would by this file, the node serves everybody on the client port" in said
+
+
+def test_the_door_of_a_running_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ports of a node on loopback are no door; a node that is being secured serves everybody wherever it listens."""
+    settings = StoreSettings(1, Path(), client_address=("127.0.0.1", 2181))
+    exposed = StoreSettings(1, Path(), client_address=(_OUT, 2181))
+    assert (open_door(settings), open_door(exposed)) == (OpenDoor.CLOSED, OpenDoor.EXPOSED)
+    monkeypatch.setattr(process, "is_securing", lambda: True)
+    assert (open_door(settings), open_door(exposed)) == (OpenDoor.SECURING, OpenDoor.SECURING)
