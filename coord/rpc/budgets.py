@@ -9,6 +9,8 @@ gives way to the newcomer, because an honest caller sends its request at once.
     first request   a connection without a whole request is closed after a time
     frames          a frame must be complete after a time; the bytes of all unfinished frames have one bound, beyond
                     which the frame that began first costs its connection
+    speed           connections without a whole request share a number of bytes in each second; beyond it the server
+                    does not read from them until the next one
     turns           a connection's requests are handled for a few milliseconds, then wait for the next turn; requests
                     that wait share a part of each turn, so that new arrivals are served between them
 
@@ -39,12 +41,16 @@ FIRST_REQUEST_S_MAX: Final = 10.0
 FRAME_S_MAX: Final = 10.0
 #: Bytes of the unfinished frames of all connections: four of the longest frames.
 UNFINISHED_BYTES_MAX: Final = 64 << 20
+#: Bytes of unfinished frames that the server reads in a second from all connections without a whole request: two of the
+#: longest frames.
+SILENT_BYTES_PER_S_MAX: Final = 32 << 20
 #: Milliseconds of one turn for the requests of one connection.
 CONNECTION_TURN_MS_MAX: Final = 10
 #: Milliseconds of one turn for requests that have waited since an earlier turn.
 TURN_MS_MAX: Final = 40
 
-#: Interval between searches for overdue connections, while there is one to watch.
+#: Interval between searches for overdue connections, while there is one to watch. The bytes of silent connections count
+#: anew after each.
 _SWEEP_S: Final = 1.0
 #: Interval of log lines about closed and refused connections.
 _NOTICE_S: Final = 10.0
@@ -62,6 +68,9 @@ class Caller(Protocol):
     def proceed(self) -> None:
         """Handle requests that were received in an earlier turn."""
 
+    def hold(self, *, is_held: bool) -> None:
+        """Stop reading, or read again."""
+
 
 class RpcBudgets:
     """The budgets of one server. Create one per listening port."""
@@ -78,6 +87,10 @@ class RpcBudgets:
         #: Connections with an unfinished frame -> (time of its first byte, bytes so far). Oldest first.
         self._unfinished: dict[Caller, tuple[float, int]] = {}
         self._unfinished_bytes = 0
+        #: Bytes that connections without a whole request have sent since the last sweep.
+        self._silent_bytes = 0
+        #: Such connections that the server does not read from until the next sweep.
+        self._held: set[Caller] = set()
         #: Connections that the server does not read from, because they do not read their replies.
         self._choked: set[Caller] = set()
         self._sweeping: IDelayedCall | None = None
@@ -131,6 +144,7 @@ class RpcBudgets:
             del self._callers[caller.address]
         self._silent.pop(caller, None)
         self._choked.discard(caller)
+        self._held.discard(caller)
         self._finish(caller)
 
     def asked(self, caller: Caller) -> None:
@@ -156,16 +170,32 @@ class RpcBudgets:
             # The place in the order stays: it is that of the first byte.
             self._unfinished[caller] = (known[0], unfinished)
             self._unfinished_bytes += unfinished - known[1]
+            self._count_silent(caller, unfinished - known[1])
         else:
             self._finish(caller)
             if not unfinished or caller not in self._callers.get(caller.address, {}):
                 return
             self._unfinished[caller] = (since, unfinished)
             self._unfinished_bytes += unfinished
+            self._count_silent(caller, unfinished)
             self._watch()
         while self._unfinished_bytes > UNFINISHED_BYTES_MAX:
             oldest = next(iter(self._unfinished))
             self._close(oldest, f"all unfinished frames exceed {UNFINISHED_BYTES_MAX} bytes, and its frame is oldest")
+
+    def _count_silent(self, caller: Caller, size: int) -> None:
+        """Count received bytes of a connection without a whole request; hold the connection if all have sent enough."""
+        if caller in self._silent:
+            self._silent_bytes += size
+            if self._silent_bytes > SILENT_BYTES_PER_S_MAX and caller not in self._held:
+                self._held.add(caller)
+                caller.hold(is_held=True)
+
+    def _release(self) -> None:
+        """Read from all held connections again."""
+        held, self._held, self._silent_bytes = self._held, set(), 0
+        for caller in held:
+            caller.hold(is_held=False)
 
     def _finish(self, caller: Caller) -> None:
         known = self._unfinished.pop(caller, None)
@@ -192,6 +222,7 @@ class RpcBudgets:
         now = self._reactor.seconds()
         if now - self._sweep_due > _SWEEP_S:
             # This process was stopped: what callers have sent meanwhile has not been read yet.
+            self._release()
             self._watch()
             return
         for caller, since in list(self._silent.items()):
@@ -203,6 +234,7 @@ class RpcBudgets:
                 break
             if caller not in self._choked:
                 self._close(caller, f"its frame is unfinished after {FRAME_S_MAX:g} s, with {size} bytes")
+        self._release()
         if self._silent or len(self._unfinished) > len(self._choked):
             self._watch()
 

@@ -181,6 +181,14 @@ class _ServerConnection(Frames):
         payloads.close()
         self._budgets.received(self, 0 if self._is_parked else self._reader.rest, is_new=is_new)
 
+    def hold(self, *, is_held: bool) -> None:
+        """Stop reading from a caller that has sent no whole request, or read again. It has neither replies to read nor
+        requests that wait."""
+        if is_held:
+            self.transport.pauseProducing()
+        else:
+            self.transport.resumeProducing()
+
     def _park(self) -> None:
         """Stop reading and handle the rest of the received requests in a later turn."""
         self._is_parked = True

@@ -11,7 +11,13 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 
 from coord.rpc import budgets as module
-from coord.rpc.budgets import FIRST_REQUEST_S_MAX, FRAME_S_MAX, UNFINISHED_BYTES_MAX, RpcBudgets
+from coord.rpc.budgets import (
+    FIRST_REQUEST_S_MAX,
+    FRAME_S_MAX,
+    SILENT_BYTES_PER_S_MAX,
+    UNFINISHED_BYTES_MAX,
+    RpcBudgets,
+)
 from coord.rpc.server import RpcServer
 from coord.rpc.wire import PREAMBLE, Reply, Request, RpcError, RpcFrameReader, encode_body, encode_frame
 
@@ -22,6 +28,7 @@ class Caller:
     def __init__(self, budgets: RpcBudgets, address: str = "10.0.0.1") -> None:
         self.address = address
         self.why = ""
+        self.is_held = False
         budgets.connected(self)
 
     def drop(self, error: RpcError) -> None:
@@ -29,6 +36,9 @@ class Caller:
 
     def proceed(self) -> None:
         raise AssertionError("nothing waits")
+
+    def hold(self, *, is_held: bool) -> None:
+        self.is_held = is_held
 
 
 class Ask(msgspec.Struct, tag=True):
@@ -153,6 +163,24 @@ class TestDeadlines:
         budgets.asked(caller)
         advance(clock, 60)
         assert not caller.why
+
+    def test_silent_connections_share_the_bytes_of_a_second(self, budgets: RpcBudgets, clock: Any) -> None:
+        """Beyond them the server reads no more from these connections, and from others as before.
+
+        Tried: `_count_silent` holds nobody; it counts every connection; `_sweep` releases nobody.
+        """
+        first, second, known = (Caller(budgets) for _ in range(3))
+        budgets.asked(known)
+        budgets.received(known, SILENT_BYTES_PER_S_MAX, is_new=True)
+        budgets.received(first, SILENT_BYTES_PER_S_MAX - 1, is_new=True)
+        budgets.received(second, 1, is_new=True)
+        assert not any(one.is_held for one in (first, second, known))
+        budgets.received(second, 2, is_new=False)
+        budgets.received(known, SILENT_BYTES_PER_S_MAX + 1, is_new=False)
+        assert [one.is_held for one in (first, second, known)] == [False, True, False]
+        advance(clock, 1)
+        budgets.received(second, 3, is_new=False)
+        assert not second.is_held
 
     def test_the_sum_of_unfinished_bytes_is_bounded(self, budgets: RpcBudgets) -> None:
         """The frame that began first costs its connection; the bytes of ended connections do not count."""
