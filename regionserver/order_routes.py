@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from twisted.internet.defer import Deferred, gatherResults
+import msgspec
+from twisted.internet.defer import Deferred, ensureDeferred, gatherResults
 
 from coord.rpc.wire import RpcError
 from regions.messages import (
@@ -17,6 +18,7 @@ from regions.messages import (
     CloseOrder,
     CloseRegions,
     ConfigChanged,
+    FindSplitKey,
     OpenOrder,
     OpenRegions,
     OrderOutcome,
@@ -31,6 +33,7 @@ from regions.messages import (
 )
 from regions.records.model import Incarnation
 from regionserver.replica.host import Host
+from regionserver.storage.resharding import ReshardingService
 from regionserver.tablets.messages import NO_REPLICA
 from regionserver.tablets.orders import key_of, split_orders
 from regionserver.tablets.server_tablets import ServerTablets
@@ -93,6 +96,12 @@ class OrderRoutes:
         """Change a member of a tablet, or its seal. Raise RpcError, or fire with one, if no replica runs here."""
         tablets = self._with_tablets()
         return tablets.seal(request) if isinstance(request, SealTablet) else tablets.change_members(request)
+
+    def reshard(self, request: ReshardingOrder, shared: ReshardingService) -> Deferred[msgspec.Struct]:
+        """Carry out an order about a split or merge, `shared` one about shared regions. It may fail with RpcError."""
+        if isinstance(request, FindSplitKey) and self._tablets is not None and self._tablets.has(request.region_id):
+            return ensureDeferred(self._tablets.split_key(request.region_id))
+        return ensureDeferred(shared.answer(request))
 
     def transfer(self, request: TransferLeadership) -> ConfigChanged:
         """Hand the leadership of a tablet over. Raise RpcError if no replica runs here."""

@@ -450,7 +450,7 @@ class RegionServer:
             return ensureDeferred(self._purges.purge(request.table_id))
         if isinstance(request, ReshardingOrder):
             self._admit(request)
-            return ensureDeferred(self._reshardings.answer(request))
+            return self._orders.reshard(request, self._reshardings)
         if request.recipient not in ("", self._record.uuid):
             raise RpcError(WRONG_SERVER, f"this server is {self._record.uuid}")
         if isinstance(request, ListOpen):

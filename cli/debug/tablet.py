@@ -24,7 +24,7 @@ from coord.storage.records import LogItem
 from coord.storage.shared.items import RecoveredLog, RecoveredSlot
 from coord.storage.shared.listing import SlotRecord, list_slot, slots_of
 from regionserver.kv.messages import PAGE_ROWS_MAX
-from regionserver.tablets.commands import CommandError, CompareAndSet, DeleteRow, KvCommand, PutRow, decode
+from regionserver.tablets.commands import CommandError, CompareAndSet, DeleteRow, KvCommand, PutRow, SealCommand, decode
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.exported_log import read_log
 from regionserver.tablets.disk.layout import QUARANTINE, SAVED_LOG, block_path, is_tablet, meta_path, rows_path
@@ -321,8 +321,10 @@ def entry_fields(item: LogItem) -> dict[str, Any]:
     return fields
 
 
-def _command_fields(command: KvCommand) -> dict[str, Any]:
-    """Return a client's request without its values."""
+def _command_fields(command: KvCommand | SealCommand) -> dict[str, Any]:
+    """Return a client's request without its values, or an entry about the tablet's seal."""
+    if isinstance(command, SealCommand):
+        return {"seal_of": command.resharding, "is_wanted": command.is_wanted, "time_ms": command.time_ms}
     operations = []
     for one in command.operations:
         size = len(one.value) if isinstance(one, PutRow | CompareAndSet) and one.value is not None else None
@@ -339,6 +341,9 @@ def _command_fields(command: KvCommand) -> dict[str, Any]:
 def _command_line(command: dict[str, Any] | None) -> str:
     if command is None:
         return ""
+    if "seal_of" in command:
+        what = "seals the tablet for" if command["is_wanted"] else "takes the seal away of"
+        return f"{instant(command['time_ms'])} {what} split {command['seal_of']}"
     named = [f"{one['operation']} {one['key']!r}" for one in command["operations"][:_OPERATIONS_SHOWN]]
     more = len(command["operations"]) - len(named)
     rest = f" and {more} more" if more else ""

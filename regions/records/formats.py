@@ -29,6 +29,8 @@ FORMATS: Final = {
     " builds of format 3 take such a table for a shared one",
     5: "regions that are split or merged: a region names its parents, whose rows it takes over when it is opened first;"
     " builds of format 4 would open it without rows",
+    6: "tablets that are split: their logs have an entry that seals the rows, and a daughter's replica is made from its"
+    " parent's; builds of format 5 cannot apply the entry",
 }
 #: The highest format that this build knows.
 KNOWN: Final = max(FORMATS)
@@ -36,6 +38,8 @@ KNOWN: Final = max(FORMATS)
 TABLETS: Final = 4
 #: No region is split or merged below this format.
 RESHARDING: Final = 5
+#: No tablet is split below this format.
+TABLET_RESHARDING: Final = 6
 #: The format of builds that announce none.
 UNANNOUNCED: Final = 2
 

@@ -57,12 +57,16 @@ SAMPLES_MAX: Final = 4096
 Rows = list[tuple[bytes, bytes]]
 
 
-class OpenParent(Protocol):
-    """An open region (`regionserver.kv.files.RegionFile`). The methods raise RpcError if it is closed."""
+class StoredRows(Protocol):
+    """The rows of an open region."""
 
     def stored_batch(self, after: bytes | None, count: int) -> Rows:
         """Return up to `count` rows in their stored form, those after a key."""
         ...
+
+
+class OpenParent(StoredRows, Protocol):
+    """An open region (`regionserver.kv.files.RegionFile`). The methods raise RpcError if it is closed."""
 
     def stored_rows(self, keys: Sequence[bytes]) -> Sequence[tuple[bytes, bytes | None]]:
         """Return rows in their stored form, None for a row that does not exist."""
@@ -331,7 +335,7 @@ def copy_rows(
 # --- reading an open parent -------------------------------------------------------------------------------------------
 
 
-def batches_of(parent: OpenParent) -> Iterable[Rows]:
+def batches_of(parent: StoredRows) -> Iterable[Rows]:
     """Yield all rows of an open region in their stored form, in batches, each of its own snapshot.
 
     So the region can be closed between two batches. Rows that are written meanwhile may be missing or old.
@@ -345,7 +349,7 @@ def batches_of(parent: OpenParent) -> Iterable[Rows]:
         after = batch[-1][0]
 
 
-def middle_of(parent: OpenParent) -> str:
+def middle_of(parent: StoredRows) -> str:
     """Return the key of the row at which the second half of an open region's bytes begins, up to 0.1 %.
 
     Raise RegionError for a region with fewer than two rows.

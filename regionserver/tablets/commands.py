@@ -1,6 +1,7 @@
 """The payload of a tablet's log entry: one client request is one entry.
 
     payload := FORMAT:u8 msgpack(KvCommand)
+             | SEAL_FORMAT:u8 msgpack(SealCommand)
 
 A command puts, deletes, or compares and sets several rows. All its conditions are compared with the rows before the
 command. If a condition does not hold, nothing changes. Otherwise the operations are carried out in order, atomically.
@@ -30,6 +31,7 @@ from regionserver.tablets.values.operations import (
     NUMBER_MAX,
     OPERATIONS_MAX,
     OUTCOME_NAMES,
+    SEALED,
     SUPERSEDED,
     TABLET_FULL,
     TOO_OLD,
@@ -44,6 +46,7 @@ from regionserver.tablets.values.operations import (
     PutRow,
     WriteOutcome,
 )
+from regionserver.tablets.values.seals import RESHARDING_BYTES_MAX, SealCommand
 
 __all__ = [
     "AHEAD_MS",
@@ -57,6 +60,7 @@ __all__ = [
     "OPERATIONS_MAX",
     "OUTCOME_NAMES",
     "PAYLOAD_BYTES_MAX",
+    "SEALED",
     "SUPERSEDED",
     "TABLET_FULL",
     "TOO_OLD",
@@ -69,14 +73,18 @@ __all__ = [
     "KvCommand",
     "Operation",
     "PutRow",
+    "SealCommand",
     "WriteOutcome",
     "check",
     "decode",
     "encode",
+    "encode_seal",
 ]
 
 #: First byte of a payload. A build that changes what a command means must raise it.
 FORMAT: Final = 1
+#: First byte of a payload about the tablet's seal.
+SEAL_FORMAT: Final = 2
 #: Upper bound for the header and numbers of an operation: tag, lengths.
 _OPERATION_OVERHEAD: Final = 24
 _COMMAND_OVERHEAD: Final = 256
@@ -85,6 +93,7 @@ PAYLOAD_BYTES_MAX: Final = WRITE_BYTES_MAX + OPERATIONS_MAX * _OPERATION_OVERHEA
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(KvCommand)
+_SEALS: Final = msgspec.msgpack.Decoder(SealCommand)
 
 
 def encode(command: KvCommand) -> bytes:
@@ -93,7 +102,13 @@ def encode(command: KvCommand) -> bytes:
     return bytes((FORMAT,)) + _ENCODER.encode(command)
 
 
-def decode(payload: bytes) -> KvCommand:
+def encode_seal(command: SealCommand) -> bytes:
+    """Return the payload of a command about the seal. Raise CommandError if the command exceeds a limit."""
+    _check_seal(command)
+    return bytes((SEAL_FORMAT,)) + _ENCODER.encode(command)
+
+
+def decode(payload: bytes) -> KvCommand | SealCommand:
     """Return the command in a payload.
 
     Raises:
@@ -102,7 +117,9 @@ def decode(payload: bytes) -> KvCommand:
     if not payload:
         raise CommandError("a command has at least one byte, this payload is empty")
     if payload[0] != FORMAT:
-        raise CommandError(f"the payload has format {payload[0]}, this build reads format {FORMAT}")
+        if payload[0] == SEAL_FORMAT:
+            return _decoded_seal(payload)
+        raise CommandError(f"the payload has format {payload[0]}, this build reads formats {FORMAT} and {SEAL_FORMAT}")
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise CommandError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes, this one {len(payload)}")
     try:
@@ -111,6 +128,23 @@ def decode(payload: bytes) -> KvCommand:
         raise CommandError(f"the payload is no command: {error}") from error
     _check_limits(command)
     return command
+
+
+def _decoded_seal(payload: bytes) -> SealCommand:
+    try:
+        command = _SEALS.decode(memoryview(payload)[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CommandError(f"the payload is no command about a seal: {error}") from error
+    _check_seal(command)
+    return command
+
+
+def _check_seal(command: SealCommand) -> None:
+    _check_number("epoch", command.epoch)
+    _check_number("time_ms", command.time_ms)
+    name_bytes = len(_utf8(command.resharding, "the name of a split"))
+    if not 1 <= name_bytes <= RESHARDING_BYTES_MAX:
+        raise CommandError(f"the name of a split has 1 to {RESHARDING_BYTES_MAX} bytes, this one {name_bytes}")
 
 
 def check(command: KvCommand) -> None:

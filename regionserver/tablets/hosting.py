@@ -39,6 +39,7 @@ from regionserver.tablets.process.host import TabletHost
 from regionserver.tablets.process.interfaces import HostSettings, ReplicaOpening
 from regionserver.tablets.rescue.work import RescueWork
 from regionserver.tablets.server_tablets import MakeTablets, ServerTablets
+from regionserver.tablets.splits.work import SplitWork
 from regionserver.tablets.upkeep.space import DiskSpace
 from regionserver.tablets.upkeep.work import Upkeep
 
@@ -62,6 +63,7 @@ class TabletCare(NamedTuple):
     #: Asks other servers.
     servers: ServerQuestions
     rescue: RescueWork
+    splits: SplitWork
 
 
 class HostedTablets:
@@ -109,6 +111,11 @@ class HostedTablets:
                 return why
             await deferLater(self._reactor, LOOK_S)
 
+    def inherit(self, order: OpenOrder) -> Deferred[str]:
+        """Make a replica of a daughter from the parent's replica. Fires with "" or the reason of the failure."""
+        parent = order.region.parents[0]
+        return self._care.splits.inherit(_opening(order), parent.region_id, parent.token)
+
     def close(self, tablet: str, stage: Stage) -> Deferred[str]:
         """Carry out the stage REST, REMOVE or DELETE. A copy ends first; then the order is carried out when it is
         repeated."""
@@ -152,7 +159,13 @@ class HostedTablets:
 
     def change_members(self, change: ChangeConfig) -> Deferred[ConfigChanged | Fate]:
         """Change a member of a tablet."""
-        return self._host.members.change(change)
+        why = self._care.splits.objection_to_change(change.region_id)
+        return succeed(why) if why is not None else self._host.members.change(change)
+
+    @property
+    def splits(self) -> SplitWork:
+        """Return what carries out orders about splits."""
+        return self._care.splits
 
     def transfer(self, tablet: str, to: int) -> ConfigChanged | None:
         """Hand the leadership of a tablet over."""
@@ -242,6 +255,7 @@ class HostedTablets:
         self.copies.stop()
         self._care.upkeep.stop()
         self._care.digests.stop()
+        self._care.splits.stop()
         await self._host.stop()
         self.links.stop()
 
@@ -287,7 +301,7 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
         digests = DigestWork(reactor, system.clock, instance.uuid, host, parts.replicas, servers.ask)
         digests.start()
         rescue = RescueWork(instance.uuid, host.turn, parts.replicas, host.life)
-        care = TabletCare(upkeep, digests, servers, rescue)
+        care = TabletCare(upkeep, digests, servers, rescue, SplitWork(reactor, host, instance.directory))
         return HostedTablets(reactor, host, links, copies, care)
 
     return lambda metrics, fatal, soon: ServerTablets(reactor, settings, system.clock, metrics, open_host, fatal, soon)

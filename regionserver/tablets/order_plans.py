@@ -12,9 +12,13 @@ know whether it has lost a disk; the next order says `must_exist`, and this serv
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from regions.messages import CloseOrder, OpenOrder, OrderOutcome
+from regions.messages.heartbeat import HAS_NO_FILES
 from regions.messages.server import ClosePurpose, MemberEndpoint
 from regions.records.kinds import KV, can_open
 from regions.records.model import Incarnation, RegionState
@@ -73,6 +77,11 @@ OPEN_PLANS: Final[dict[tuple[RegionState | None, OrderAnswer], OrderPlan]] = {
     (None, _A.ILLEGAL_STATE): _ends(OrderOutcome.REFUSED, _A.ILLEGAL_STATE),
 }
 
+NO_PARENT: Final = "this server has no replica of the tablet whose rows it takes over"
+#: A daughter's replica that was begun and has no superblock. The parent's replica on the same disk shows that the disk
+#: was not lost, and a lost superblock would have left a slot in the log: so the replica was never made.
+INHERIT_AGAIN: Final = OrderPlan((Stage.MAKE, Stage.BEGIN, Stage.ANNOUNCE))
+
 _WORK: Final = {
     ClosePurpose.REST: Stage.REST,
     ClosePurpose.TOMBSTONE: Stage.REMOVE,
@@ -88,8 +97,11 @@ CLOSE_ENDS: Final[dict[OrderAnswer, OrderPlan]] = {
 }
 
 
-def plan_open(order: OpenOrder, me: Incarnation, local: ReplicaOnDisk | None) -> OrderPlan:
-    """Return the plan for an OPEN. `local`: the replica on this server, None without a superblock."""
+def plan_open(
+    order: OpenOrder, me: Incarnation, local: ReplicaOnDisk | None, parents: Sequence[ReplicaOnDisk | None] = ()
+) -> OrderPlan:
+    """Return the plan for an OPEN. `local`: the replica on this server, None without a superblock. `parents`: those of
+    the tablets that were split or merged into this one."""
     record, opening = order.transition, order.tablet
     assert opening is not None, f"{record.key} is no tablet's"
     if record.state not in (_OFFLINE, _OPENING) or record.destination != me:
@@ -100,6 +112,12 @@ def plan_open(order: OpenOrder, me: Incarnation, local: ReplicaOnDisk | None) ->
     named = endpoint_of(opening.initial, record.replica)
     if local is None and named is not None and named.uuid != me.uuid:
         return OrderPlan((), OrderOutcome.REFUSED, f"number {record.replica} belongs to server {named.uuid}")
+    if parents and local is None:
+        if not all(one is not None and one.state not in HAS_NO_FILES for one in parents):
+            return OrderPlan((), OrderOutcome.FAILED, NO_PARENT)
+        if record.state is _OPENING:
+            return INHERIT_AGAIN
+        opening = replace(opening, must_exist=False)
     answer = answer_to_open(OpenFacts(record.replica, opening, local))
     found = OPEN_PLANS.get((record.state, answer)) or OPEN_PLANS.get((None, answer))
     assert found is not None, f"no plan for {answer} of {record.key}"

@@ -57,6 +57,10 @@ class ReplicaFiles(Protocol):
         """Make first replicas, all together; one reason per order. They do not take part in their groups yet."""
         ...
 
+    def inherit(self, order: OpenOrder) -> Deferred[str]:
+        """Make a first replica of a daughter from the parent's replica here, once that is sealed."""
+        ...
+
     def begin(self, tablet: str) -> Deferred[str]:
         """Start the replica's participation in its group, unless it takes part already."""
         ...
@@ -178,7 +182,8 @@ class TabletOrders:
             past = self._finished.opens(key, None if repeated else OrderId.of(order))
             if past is not None:
                 return past
-            plan = plan_open(order, steps.me, files.local(key[0]))
+            parents = [files.local(one.region_id) for one in order.region.parents]
+            plan = plan_open(order, steps.me, files.local(key[0]), parents)
         else:
             plan = plan_close(order, files.local(key[0]))
         if not plan.stages:
@@ -236,7 +241,7 @@ class TabletOrders:
             if stage is Stage.CLAIM:
                 taken = await self._claim(work, order)
             elif stage is Stage.MAKE:
-                _check(await self._make(order))
+                _check(await (files.inherit(order) if order.region.parents else self._make(order)))
             elif stage is Stage.BEGIN:
                 _check(await files.begin(work.key[0]))
             else:

@@ -23,7 +23,7 @@ from coord.client.session import ZkClient
 from coord.env import Clock
 from coord.http import Action
 from coord.peers.partition import LosingLinks
-from coord.rpc.wire import Code, RpcError
+from coord.rpc.wire import RpcError
 from regions.messages import (
     REPLICAS_PAGE_MAX,
     ChangeConfig,
@@ -36,6 +36,7 @@ from regions.messages import (
     ReplicaState,
     SealTablet,
     ShowReplicas,
+    SplitKey,
     TabletReport,
     TabletSealed,
     TransferLeadership,
@@ -73,6 +74,18 @@ class Answers(Protocol):
 
     def answer(self, request: Any) -> Any:
         """Answer a request of a leader or an operator. Raise RpcError."""
+        ...
+
+
+class SplitOrders(Protocol):
+    """The part of the host that carries out orders about splits."""
+
+    def seal(self, request: SealTablet) -> Deferred[TabletSealed]:
+        """Seal a tablet, or take its seal away. Raise RpcError."""
+        ...
+
+    async def split_key(self, tablet: str) -> str:
+        """Return the key in the middle of a tablet's bytes. Raise RpcError."""
         ...
 
 
@@ -121,6 +134,11 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
 
     def transfer(self, tablet: str, to: int) -> ConfigChanged | None:
         """Hand leadership over. Return the answer, None if no replica runs here."""
+        ...
+
+    @property
+    def splits(self) -> SplitOrders:
+        """Return what carries out orders about splits."""
         ...
 
     def claim_by(self, claims: Claims) -> None:
@@ -231,6 +249,10 @@ class ServerTablets:
             found = self._tables[tablet] = report.table_id
         return found
 
+    def has(self, tablet: str) -> bool:
+        """Return True if this server has a replica of the tablet, or had one."""
+        return self._host is not None and self._host.number(tablet) is not None
+
     # --- life ---
 
     def listen(self) -> int:
@@ -309,7 +331,11 @@ class ServerTablets:
 
     def seal(self, request: SealTablet) -> Deferred[TabletSealed]:
         """Seal a tablet that is split, or take its seal away. Raise RpcError."""
-        raise RpcError(Code.UNSUPPORTED, f"this build does not split tablets: {request.region_id} stays as it is")
+        return self._opened().splits.seal(request)
+
+    async def split_key(self, tablet: str) -> SplitKey:
+        """Return the key in the middle of a tablet's bytes. Raise RpcError."""
+        return SplitKey(await self._opened().splits.split_key(tablet))
 
     def transfer(self, request: TransferLeadership) -> ConfigChanged:
         """Hand the leadership of a tablet over. Raise RpcError if no replica runs here."""

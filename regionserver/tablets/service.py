@@ -27,7 +27,7 @@ from regionserver.kv.messages import NO_SCHEMA, RowsPoint, SnapshotPage, check_s
 from regionserver.kv.snapshot import RowSnapshot
 from regionserver.replica.effects import Key
 from regionserver.request_gate import RATE_SPAN_S
-from regionserver.tablets.commands import CommandError, KvCommand
+from regionserver.tablets.commands import SEALED, CommandError, KvCommand
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.messages import (
     NO_REPLICA,
@@ -51,6 +51,7 @@ from regionserver.tablets.messages import (
     check_tablets,
 )
 from regionserver.tablets.metrics import RequestMetrics
+from regionserver.tablets.rows.sealed.sealing import was_split
 
 #: A replica that has applied this entry may read on in a held snapshot: every replica that has rows.
 _ANY_ENTRY: Final = 1
@@ -188,6 +189,8 @@ class TabletService:
 
     def _written(self, answer: TabletAnswer, groups: TabletGroups) -> msgspec.Struct:
         if answer.fate is Fate.DONE:
+            if answer.value.code == SEALED:
+                raise was_split(answer.tablet)
             return TabletWritten(answer.value, groups.time_ms(answer.tablet))
         return self._turned_back(answer, groups)
 

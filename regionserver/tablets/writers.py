@@ -31,7 +31,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from regionserver.tablets.commands import KEPT_MS, SUPERSEDED, TOO_OLD, KvCommand, WriteOutcome
+from regionserver.tablets.commands import KEPT_MS, SEALED, SUPERSEDED, TOO_OLD, KvCommand, WriteOutcome
 from regionserver.tablets.values.results import Record, Result
 
 #: Limit of unacknowledged writes of one writer; a client has a few dozen.
@@ -78,6 +78,15 @@ class Totals:
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Record)
+
+
+def sealed_outcome(store: ResultStore, command: KvCommand, term: int, index: int) -> WriteOutcome:
+    """Return the outcome of a command behind a tablet's seal: the one that is kept, else SEALED. Nothing changes."""
+    stored = store.get(_RECORD + command.writer.encode())
+    result = None if stored is None else _DECODER.decode(stored).results.get(command.number)
+    if result is None:
+        return WriteOutcome(SEALED, term, index)
+    return WriteOutcome(result.code, result.term, result.index, result.failed)
 
 
 class WriterResults:

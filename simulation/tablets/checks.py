@@ -15,7 +15,7 @@ from dataclasses import replace
 from coord.raft.core import RaftCore
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import APPEND_RESP, NORMAL, PRE_VOTE_RESP, VOTE, VOTE_RESP, Entry, HardState, Message, Ready
-from regionserver.tablets.commands import CONDITION_FAILED, DONE, WriteOutcome, decode
+from regionserver.tablets.commands import CONDITION_FAILED, DONE, KvCommand, WriteOutcome, decode
 from regionserver.tablets.disk.life import RunState
 from regionserver.tablets.host.group import Group
 from regionserver.tablets.process.replica import TabletReplica
@@ -149,6 +149,8 @@ class TabletChecker:
         if outcome.code not in (DONE, CONDITION_FAILED):
             return
         command = decode(entry.data)
+        if not isinstance(command, KvCommand):
+            return
         name = (command.writer, command.number)
         before = self.executed.setdefault(name, entry.index)
         self.fates.setdefault(name, (self.now(), outcome.code))

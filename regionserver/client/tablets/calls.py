@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from kazoo.exceptions import KazooException
 
 from regions.records.model import RegionRecord, TabletState
+from regions.records.znodes import CorruptZnode
 from regionserver.client.errors import Attempt, Refused, Unavailable, require, shown_s, store_errors
 from regionserver.client.locator import RegionLocator
 from regionserver.client.store import StoreSilentError
@@ -79,13 +80,29 @@ class TabletCalls:
     ) -> WriteOutcome:
         """Carry out operations on one region, in one step and once; return the outcome.
 
-        `schema_version`: the version of the table's schema under which the values were encoded.
+        A region that was split since the operations were sorted by regions gets its part; the others get theirs by
+        further writes, and the last outcome is returned. `schema_version`: the version of the table's schema under
+        which the values were encoded.
         """
+        left = operations
+        while True:
+            outcome, left = self._write_inside(table, left, wait_s, schema_version)
+            if not left:
+                return outcome
 
-        def ask(tablet: str, name: WriteName | None) -> TabletWrite:
+    def _write_inside(
+        self, table: str, operations: list[Operation], wait_s: float, schema_version: int
+    ) -> tuple[WriteOutcome, list[Operation]]:
+        """Carry out those of the operations that are in one region with the first; return the outcome and the rest."""
+        rest: list[Operation] = []
+
+        def ask(region: RegionRecord, name: WriteName | None) -> TabletWrite:
             assert name is not None, "a write without a name"
+            inside = [one for one in operations if region.contains(one.key)]
+            is_whole = len(inside) == len(operations)
+            rest[:] = [] if is_whole else [one for one in operations if not region.contains(one.key)]
             return TabletWrite(
-                tablet, name.writer, name.number, name.done_below, name.began_ms, operations, schema_version
+                region.region_id, name.writer, name.number, name.done_below, name.began_ms, inside, schema_version
             )
 
         key = operations[0].key
@@ -95,7 +112,7 @@ class TabletCalls:
             raise Refused(
                 REGION_FULL, f"{table}: {key!r}: the tablet has reached its largest size; nothing was written"
             )
-        return outcome
+        return outcome, rest
 
     # --- inside ---
 
@@ -115,7 +132,9 @@ class TabletCalls:
         deadline_s = time.monotonic() + wait_s
 
         def purpose(bound_ms: int) -> CallPurpose[P]:
-            return CallPurpose(table, placed, lambda tablet, _: ask(tablet, bound_ms), expect, wait_s, deadline_s)
+            return CallPurpose(
+                table, placed, lambda region, _: ask(region.region_id, bound_ms), expect, wait_s, deadline_s
+            )  # fmt: skip
 
         if staleness is None:
             return self._call(purpose(0))
@@ -141,8 +160,20 @@ class TabletCalls:
             try:
                 return RegionCall(self._context, region, purpose).run(), region
             except RelocateError:
-                self._locator.forget(table)
-                self._pause(purpose, PAUSE_FIRST_S, f"region {region.region_id} does not hold the key")
+                self._relocate(purpose, region)
+
+    def _relocate(self, purpose: CallPurpose[R], region: RegionRecord) -> None:
+        """Read the record of a region that refuses the key. Wait, unless the region was split or merged already."""
+        now: RegionRecord | None = region
+        # A split goes on when the store is back.
+        with contextlib.suppress(StoreSilentError, KazooException, CorruptZnode):
+            now = self._locator.refresh(purpose.table, region.region_id, until_s=purpose.deadline_s)
+        if now is not None and now.is_replaced:
+            self._locator.outdated(purpose.table)
+            return
+        if now is None or not now.contains(purpose.key):
+            self._locator.forget(purpose.table)
+        self._pause(purpose, PAUSE_FIRST_S, f"region {region.region_id} does not hold the key, or is being split")
 
     def _region(self, purpose: CallPurpose[R]) -> RegionRecord:
         """Return the region of the key, once it can be called."""

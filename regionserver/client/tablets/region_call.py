@@ -50,7 +50,7 @@ class CallPurpose(Generic[R]):
 
     table: str
     key: str
-    ask: Callable[[str, WriteName | None], TabletRead | TabletScan | TabletWrite]
+    ask: Callable[[RegionRecord, WriteName | None], TabletRead | TabletScan | TabletWrite]
     expect: type[R]
     wait_s: float
     deadline_s: float
@@ -121,7 +121,7 @@ class RegionCall(Generic[R]):
             if self._request is None:
                 if self._is_write:
                     self._name = self._context.hints.begin(self._tablet, self._context.clock())
-                self._request = self._purpose.ask(self._tablet, self._name)
+                self._request = self._purpose.ask(self._region, self._name)
             self._exchange.start(sent, address, self._request, REPLIES[self._purpose.expect])
 
     def _also_led(self) -> list[str]:
@@ -193,7 +193,8 @@ class RegionCall(Generic[R]):
         if step is CallStep.END:
             raise refused(error, self._purpose.table)
         if step is CallStep.LOCATE:
-            self._check_known(f"is not in tablet {self._tablet} any more")
+            # No copy of a write was carried out, and none will be: the key is not the tablet's, or was not when the
+            # tablet was sealed, which has the results of all earlier writes.
             raise RelocateError
 
     def _observe(self, code: str) -> None:

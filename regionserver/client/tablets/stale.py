@@ -49,6 +49,7 @@ class StaleCall(Generic[R]):
     def __init__(self, context: TabletContext, region: RegionRecord, purpose: CallPurpose[R]) -> None:
         """The request of `purpose` names the bound."""
         self._context = context
+        self._region = region
         self._tablet = region.region_id
         self._purpose: CallPurpose[R] = purpose
         now_s = context.clock()
@@ -62,7 +63,7 @@ class StaleCall(Generic[R]):
         """Return the first answer; None if no member has one."""
         clock, exchange = self._context.clock, self._context.exchange()
         until_s = min(clock() + ALL_S, self._purpose.deadline_s)
-        request = self._purpose.ask(self._tablet, None)
+        request = self._purpose.ask(self._region, None)
         out: set[str] = set()
         next_s = clock()
         try:

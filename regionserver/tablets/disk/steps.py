@@ -22,7 +22,7 @@ that is cut short is given up at the next start.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from coord.storage.shared.items import EntryView
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
@@ -140,14 +140,33 @@ class SlotName(NamedTuple):
     generation: int
 
 
-def creation(block: Superblock, meta: ConsensusMeta) -> list[Effect]:
-    """Return the steps that make the first replica of a tablet on this server."""
+class Beginning(NamedTuple):
+    """Where the log of a first replica begins: behind this entry, which its rows have, and in this term."""
+
+    entry_term: int = 0
+    entry_index: int = 0
+
+
+#: Without rows.
+NOTHING: Final = Beginning()
+
+
+def creation(block: Superblock, meta: ConsensusMeta, beginning: Beginning = NOTHING) -> list[Effect]:
+    """Return the steps that make the first replica of a tablet on this server. Rows that it begins with are durable."""
     assert data_after(block.tablet, None, DataEvent.CREATE) is block.data_state, f"created as {block.data_state}"
     assert block.slot is not None
     assert (block.tablet, block.number) == (meta.tablet, meta.number), "superblock and metadata of two members"
     return [
         WriteMeta(meta),
-        BeginSlot(block.slot, block.generation, block.tablet, block.number),
+        BeginSlot(
+            block.slot,
+            block.generation,
+            block.tablet,
+            block.number,
+            term=beginning.entry_term,
+            floor_index=beginning.entry_index,
+            floor_term=beginning.entry_term,
+        ),
         WriteBlock(block),
     ]
 

@@ -52,11 +52,15 @@ class FilesWork:
         for opening, slot in openings:
             try:
                 # A first replica gets a generation that no file of the tablet has.
-                generation = 1 + former.get(opening.tablet, 0)
+                generation = opening.generation or 1 + former.get(opening.tablet, 0)
                 made.append(MadeReplica(*self._plan(opening, slot, generation, at_ms)))
             except (CoordError, OSError, ValueError, AssertionError) as error:
                 made.append(MadeReplica(None, None, _why(error)))
-        plans = [steps.creation(one.block, one.meta) for one in made if one.block is not None and one.meta is not None]
+        plans = [
+            steps.creation(one.block, one.meta, opening.beginning)
+            for one, (opening, _) in zip(made, openings, strict=True)
+            if one.block is not None and one.meta is not None
+        ]
         try:
             self._files.carry_out_together(plans)
         except (CoordError, OSError) as error:
@@ -90,6 +94,10 @@ class FilesWork:
             changed_ms=at_ms,
         )
         return block, ConsensusMeta(tablet, opening.number, 0, 0, configuration.encode())
+
+    def next_generation(self, tablet: str) -> int:
+        """Return the generation of the first replica of a tablet that is made here next."""
+        return 1 + self._files.former_generations().get(tablet, 0)
 
     def read(self, tablet: str) -> tuple[Superblock | Unreadable, ConsensusMeta | Unreadable | None]:
         """Return superblock and consensus metadata of a tablet whose files were intact at the start."""

@@ -34,30 +34,53 @@ def is_new(group: Group) -> bool:
     return core.term == 0 and core.log.last == 0 and core.leader == 0
 
 
+class _Asking:
+    """A group for whose leadership this server stands, as it was when it was opened."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.term = group.core.term
+        self.last = group.core.log.last
+        self.asks = 1
+
+    def goes_on(self) -> bool:
+        """Return True if nothing has happened in the group since, so that another attempt makes sense."""
+        core = self.group.core
+        is_untouched = (core.term, core.log.last, core.leader) == (self.term, self.last, 0)
+        return is_untouched and not self.group.failure and self.asks < ASKS_MAX
+
+
 class FirstElections:
     """The new tablets for whose leadership this server stands. Call every method on the reactor's thread."""
 
     def __init__(self, turn: Turn, reactor: Any) -> None:
         self._turn = turn
         self._reactor = reactor
-        #: Groups without a leader so far, with the number of attempts of each.
-        self._asking: dict[str, tuple[Group, int]] = {}
+        #: Groups without a leader so far.
+        self._asking: dict[str, _Asking] = {}
 
-    def opened(self, group: Group) -> None:
-        """Let the group of a new replica stand for election if it is the first to do so."""
+    def opened(self, group: Group, is_first: bool | None = None) -> None:
+        """Let the group of a new replica stand for election if it is the first to do so.
+
+        `is_first` None: the tablet's name decides, if the group is new.
+        """
         replica = group.replica
-        if not is_new(group) or not stands_first(replica.tablet, replica.number, group.core.configs.current.voters):
+        if is_first is None:
+            voters = group.core.configs.current.voters
+            is_first = is_new(group) and stands_first(replica.tablet, replica.number, voters)
+        if not is_first:
             return
         if not self._asking:
             self._reactor.callLater(ASK_AGAIN_S, self._ask_again)
-        self._asking[replica.tablet] = (group, 1)
+        self._asking[replica.tablet] = _Asking(group)
         group.core.hasten(_NEXT_TICK)
 
     def _ask_again(self) -> None:
         former, self._asking = self._asking, {}
-        for tablet, (group, asks) in former.items():
-            if self._turn.groups.get(tablet) is group and not group.failure and is_new(group) and asks < ASKS_MAX:
-                self._asking[tablet] = (group, asks + 1)
-                group.core.hasten(_NEXT_TICK)
+        for tablet, asking in former.items():
+            if self._turn.groups.get(tablet) is asking.group and asking.goes_on():
+                self._asking[tablet] = asking
+                asking.asks += 1
+                asking.group.core.hasten(_NEXT_TICK)
         if self._asking:
             self._reactor.callLater(ASK_AGAIN_S, self._ask_again)

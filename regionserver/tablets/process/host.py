@@ -31,7 +31,7 @@ from regions.messages.heartbeat import TabletReport
 from regions.messages.server import ClosePurpose, MemberEndpoint, TabletFigures
 from regionserver.session.instance import Instance
 from regionserver.tablets import commands
-from regionserver.tablets.commands import KvCommand
+from regionserver.tablets.commands import KvCommand, SealCommand
 from regionserver.tablets.disk.files import TabletFiles
 from regionserver.tablets.disk.joined import StartingSlots
 from regionserver.tablets.disk.layout import LOG, ROWS
@@ -164,14 +164,14 @@ class TabletHost:
             files_work,
             self._slow_pool,
             self._files_pool,
-            changed=self._report_changed,
+            changed=self.report_changed,
             soon=self._soon,
             learn=self._learn,
         )
         self.members = MembersWork(
             self.turn, self._replicas, files_work.write_meta, files_work.write_metas, self._files_pool,
             later=self._reactor.callLater, new_request=self._new_request, soon=self._soon,
-            changed=self._report_changed, learn=self._learn,
+            changed=self.report_changed, learn=self._learn,
         )  # fmt: skip
         self._log.start()
         if self._has_turns:
@@ -243,7 +243,15 @@ class TabletHost:
 
     def propose(self, tablet: str, command: KvCommand) -> Deferred[TabletAnswer]:
         """Write. The command gets the leader's time. Raise CommandError for a broken limit; nothing was done then."""
-        payload = commands.encode(msgspec.structs.replace(command, time_ms=self.time_ms(tablet)))
+        return self._append(tablet, commands.encode(msgspec.structs.replace(command, time_ms=self.time_ms(tablet))))
+
+    def propose_seal(self, tablet: str, command: SealCommand) -> Deferred[TabletAnswer]:
+        """Change the seal of a tablet, as `propose` writes. Raise CommandError."""
+        return self._append(
+            tablet, commands.encode_seal(msgspec.structs.replace(command, time_ms=self.time_ms(tablet)))
+        )  # fmt: skip
+
+    def _append(self, tablet: str, payload: bytes) -> Deferred[TabletAnswer]:
         request, answer = self._new_request(tablet)
         group = self.turn.groups.get(tablet)
         if self.is_full() and group is not None and group.core.leadership is not None:
@@ -357,7 +365,8 @@ class TabletHost:
         found = reports.figures_of(self._replicas, self.turn, self._log)
         return msgspec.structs.replace(found, entries=self._entries, waiting=len(self._waiting), is_full=self.is_full())
 
-    def _report_changed(self, tablet: str) -> None:
+    def report_changed(self, tablet: str) -> None:
+        """Have a tablet reported whose report differs from the last one."""
         if not self._is_stopping:
             self._changed(tablet)
 
@@ -465,7 +474,7 @@ class TabletHost:
                 "tablet {tablet}: dropped a message of server {server}: {why}", tablet=tablet, server=server, why=why
             )
         for tablet in self._changes.after_turn(out.events, self.turn.groups):
-            self._report_changed(tablet)
+            self.report_changed(tablet)
 
     # --- trouble ------------------------------------------------------------------------------------------------------
 
@@ -546,9 +555,9 @@ class TabletHost:
             self.turn.full(is_full=self.is_full())
             turn, seen = self.turn, self._servers_seen()
             for tablet in self._changes.of_health(turn.groups, turn.quiet.awake, seen, self.settings.dead_s):
-                self._report_changed(tablet)
+                self.report_changed(tablet)
             for tablet in self._changes.of_sizes(self._replicas, self.turn.beats.now):
-                self._report_changed(tablet)
+                self.report_changed(tablet)
 
     # --- stop ---------------------------------------------------------------------------------------------------------
 

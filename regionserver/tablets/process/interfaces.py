@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from regions.messages.server import MemberEndpoint
 from regionserver.kv.snapshot import RowSnapshot
+from regionserver.tablets.disk.steps import NOTHING, Beginning
 
 #: A log write that takes longer counts as a disk that does not answer: leaderships leave.
 SLOW_WRITE_MS: Final = 1000
@@ -81,3 +82,8 @@ class ReplicaOpening:
     start_key: str = ""
     end_key: str = ""
     hash_buckets: int = 0
+    #: For a replica that begins with rows: the generation of their file, and their last entry.
+    generation: int = 0
+    beginning: Beginning = NOTHING
+    #: True for the member that stands for election at once; None: the tablet's name decides.
+    stands_first: bool | None = None

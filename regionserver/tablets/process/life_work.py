@@ -147,7 +147,8 @@ class ReplicaLife:
             for endpoint in result.endpoints:
                 self._learn(endpoint)
             self._set_run(replica, RunEvent.WAKE)
-            self._first_elections.opened(result.group)
+            self._first_elections.opened(result.group, replica.stands_first)
+            replica.stands_first = None
             self._turn.add(result.group)
             self._changed(replica.tablet)
             done("")
@@ -221,7 +222,8 @@ class ReplicaLife:
                 one = next(outcomes)
                 reasons[position] = one.reason
                 if one.block is not None and not one.reason:
-                    self._replicas[one.block.tablet] = TabletReplica(one.block, one.meta, RunState.ASLEEP)
+                    made = self._replicas[one.block.tablet] = TabletReplica(one.block, one.meta, RunState.ASLEEP)
+                    made.stands_first = openings[position].stands_first
             answer.callback(reasons)
 
         at_ms = self._clock.wall_ms()

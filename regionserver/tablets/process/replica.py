@@ -42,6 +42,8 @@ class TabletReplica:
         self.pin: int | None = None
         #: Bytes received while this replica is being copied.
         self.received = 0
+        #: Whether it stands for election as soon as it is open; None: if it is new, and its tablet's name chooses it.
+        self.stands_first: bool | None = None
         self.is_opening = False
         self.is_steadying = False
         #: True while entries cannot be applied because the disk is full.

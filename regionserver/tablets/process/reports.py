@@ -210,6 +210,7 @@ def report_of(replica: TabletReplica, group: Group | None, seen: ServersSeen, de
     return TabletReport(
         block.tablet, block.table, block.number, state, core.term, role_of(group), config_of(group),
         applied_index=applied, size_bytes=size, reason=replica.reason, leader=leader, rows=count,
+        sealed=rows.seal.resharding if rows is not None else "",
     )  # fmt: skip
 
 

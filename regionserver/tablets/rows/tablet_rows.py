@@ -27,15 +27,18 @@ from regionserver.kv.held import HeldRows
 from regionserver.kv.messages import RowsPoint
 from regionserver.kv.rows import seal, unseal
 from regionserver.kv.snapshot import DAMAGE, RowSnapshot
-from regionserver.tablets.commands import NO_COMMAND, CommandError, KvCommand, WriteOutcome, decode
+from regionserver.tablets.commands import NO_COMMAND, CommandError, SealCommand, WriteOutcome, decode
 from regionserver.tablets.rows import environment, steady
 from regionserver.tablets.rows.digest import add_to_digest, row_hash
 from regionserver.tablets.rows.environment import STATE_KEY, RowsDisk, RowsFile, translated, translation
 from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed, RowsFull
 from regionserver.tablets.rows.marks import DigestMarks
 from regionserver.tablets.rows.round import Round, StoredResults
+from regionserver.tablets.rows.sealed import sealing
+from regionserver.tablets.rows.sealed.sealing import Command
 from regionserver.tablets.rows.state import Identity, RowsState, encode
 from regionserver.tablets.rows.steady import SteadyPoint, Unsteady
+from regionserver.tablets.values.seals import Seal, seal_after
 
 #: Limits of one commit: entries, operations and bytes of payload. LMDB keeps the pages of a commit in memory, and each
 #: operation may touch a separate page.
@@ -83,6 +86,9 @@ class TabletRows:
         self._unsteady = Unsteady()
         #: Before this time of the tablet's clock no writer expires: see `WriterResults`.
         self._next_expiry_ms = 0
+        #: The seal in the file; and whether reads are refused, which begins before its commit.
+        self._seal = sealing.stored_seal(file)
+        self._is_sealed = self._seal.is_set
         self._is_closed = False
         self._users = 0
         #: Snapshots that a backup reads; the end of the file ends them.
@@ -156,6 +162,11 @@ class TabletRows:
         return self._state
 
     @property
+    def seal(self) -> Seal:
+        """The seal of a tablet that is split."""
+        return self._seal
+
+    @property
     def point(self) -> tuple[int, int]:
         """Index and term of the last steady point: a power cut loses nothing up to it, so the log's floor may rise to
         it."""
@@ -226,8 +237,13 @@ class TabletRows:
             self.marks.reached(stop, self._state.digest)
         return outcomes
 
-    def _commit(self, commands: list[tuple[Entry, KvCommand | None]]) -> list[WriteOutcome]:
+    def _commit(self, commands: list[tuple[Entry, Command]]) -> list[WriteOutcome]:
         """Apply the entries of one commit."""
+        first = commands[0]
+        if isinstance(first[1], SealCommand):
+            return [self._commit_seal(first[0], first[1])]
+        if self._is_sealed:
+            return self._pass_sealed(commands)
         if all([command is None for _, command in commands]):  # noqa: C419 (a generator takes longer)
             last = commands[-1][0]
             assert commands[0][0].index == self._state.applied_index + 1, f"entry {last.index} does not follow"
@@ -238,7 +254,7 @@ class TabletRows:
         try:
             results = StoredResults(transaction, file.writers)
             work = Round(self._state, transaction.get, results, next_expiry_ms=self._next_expiry_ms)
-            outcomes = work.apply_all(commands)
+            outcomes = work.apply_all(commands)  # type: ignore[arg-type]  # none is about the seal
             changes = work.finish()
             for key in changes.deletes:
                 transaction.delete(key)
@@ -260,18 +276,48 @@ class TabletRows:
         self._unsteady.note(changes.size + file.page_bytes * pages)
         return outcomes
 
-    def _decoded(self, entries: Sequence[Entry], start: int, limit: int) -> list[tuple[Entry, KvCommand | None]]:
-        """Return the entries of the next commit with their commands, at most `limit`."""
-        found: list[tuple[Entry, KvCommand | None]] = []
+    def _commit_seal(self, entry: Entry, command: SealCommand) -> WriteOutcome:
+        """Apply an entry about the seal."""
+        after, code = seal_after(self._seal, command, entry.term, entry.index)
+        state = sealing.state_after(self._state, self._seal, after, command, entry)
+        # Before the commit: no read may see it, and be answered.
+        self._is_sealed = self._is_sealed or after.is_set
+        transaction = self._begin()
+        try:
+            sealing.store(transaction, self._file, state, after)
+            transaction.commit()
+        except BaseException:
+            transaction.abort()
+            raise
+        self._state = self._stored = state
+        self._seal, self._is_sealed = after, after.is_set
+        self._next_expiry_ms = 0
+        self._unsteady.note(self._file.page_bytes * _COMMIT_PAGES)
+        return sealing.outcome_of(code, after, entry)
+
+    def _pass_sealed(self, commands: list[tuple[Entry, Command]]) -> list[WriteOutcome]:
+        """Let entries behind the seal pass: they change nothing but the applied index, in memory."""
+        with self._file.env.begin(db=self._file.writers) as transaction:
+            results = StoredResults(transaction, self._file.writers)
+            outcomes = [sealing.outcome_behind(results, entry, command) for entry, command in commands]
+        last = commands[-1][0]
+        self._state = msgspec.structs.replace(self._state, applied_index=last.index, applied_term=last.term)
+        return outcomes
+
+    def _decoded(self, entries: Sequence[Entry], start: int, limit: int) -> list[tuple[Entry, Command]]:
+        """Return the entries of the next commit with their commands, at most `limit`. One about the seal is alone."""
+        found: list[tuple[Entry, Command]] = []
         operations = size = 0
         for position in range(start, min(len(entries), start + min(limit, ROUND_ENTRIES_MAX))):
             entry = entries[position]
-            command = None
+            command: Command = None
             if entry.kind == NORMAL:
                 try:
                     command = decode(entry.data)
                 except CommandError as error:
                     raise RowsFailed(f"{self.path}: entry {entry.index} cannot be applied: {error}") from error
+                if isinstance(command, SealCommand):
+                    return found or [(entry, command)]
                 operations += len(command.operations)
                 size += len(entry.data)
                 if found and (operations > ROUND_OPERATIONS_MAX or size > ROUND_BYTES_MAX):
@@ -294,6 +340,7 @@ class TabletRows:
             self._check_usable()
             self._close_file()
             self._file, self._stored = environment.open_existing(self.path, self._identity, lambda: None)
+            self._seal = sealing.stored_seal(self._file)
             self._must_reopen = False
             self._repin()
 
@@ -433,7 +480,10 @@ class TabletRows:
                 transaction = file.env.begin(db=file.rows)
             try:
                 with transaction:
-                    yield RowSnapshot(transaction, hold=lambda: self._hold(file))
+                    if self._is_sealed:
+                        yield sealing.sealed_snapshot(self._identity.tablet)
+                    else:
+                        yield RowSnapshot(transaction, hold=lambda: self._hold(file))
             except (RpcError, *DAMAGE) as error:
                 with self._guarded():  # errors that the caller raises for other reasons pass
                     raise error

@@ -86,8 +86,11 @@ SUPERSEDED: Final = 3
 TOO_OLD: Final = 4
 #: The entry carried no command (a leader's first entry, a configuration).
 NO_COMMAND: Final = 5
+#: The tablet is sealed, because it is split (`regionserver.tablets.values.seals`): this copy changed nothing, and no
+#: copy was carried out before. Of an entry about the seal: the tablet is sealed for another attempt.
+SEALED: Final = 6
 
-OUTCOME_NAMES: Final = ("done", "condition failed", "tablet full", "superseded", "too old", "no command")
+OUTCOME_NAMES: Final = ("done", "condition failed", "tablet full", "superseded", "too old", "no command", "sealed")
 
 
 class WriteOutcome(msgspec.Struct, frozen=True, array_like=True):

@@ -16,10 +16,13 @@ from regionserver.tablets.commands import (
     CompareAndSet,
     DeleteRow,
     KvCommand,
+    SealCommand,
     WriteOutcome,
     decode,
 )
-from regionserver.tablets.writers import Totals, WriterResults
+from regionserver.tablets.rows.sealed.sealing import outcome_of
+from regionserver.tablets.values.seals import Seal, seal_after
+from regionserver.tablets.writers import Totals, WriterResults, sealed_outcome
 
 _MASK = (1 << 64) - 1
 
@@ -57,11 +60,13 @@ class RowsImage:
         self.results: dict[bytes, bytes] = {}
         self.totals = Totals()
         self.digest = 0
+        self.seal = Seal()
 
     def copy(self) -> RowsImage:
         """Return an image that shares nothing with this one."""
         other = RowsImage()
         other.index, other.term, other.digest = self.index, self.term, self.digest
+        other.seal = self.seal
         other.rows = dict(self.rows)
         other.results = dict(self.results)
         totals = self.totals
@@ -80,7 +85,8 @@ class RowsImage:
 
     def apply(self, entries: Sequence[Entry]) -> list[WriteOutcome]:
         """Apply entries in one commit; one outcome for each."""
-        writers = WriterResults(DictStore(self.results), self.totals)
+        store = DictStore(self.results)
+        writers = WriterResults(store, self.totals)
         outcomes = []
         for entry in entries:
             assert entry.index == self.index + 1, f"entry {entry.index} behind {self.index}"
@@ -89,6 +95,14 @@ class RowsImage:
                 outcomes.append(WriteOutcome(NO_COMMAND, entry.term, entry.index))
                 continue
             command = decode(entry.data)
+            if isinstance(command, SealCommand):
+                self.seal, code = seal_after(self.seal, command, entry.term, entry.index)
+                outcomes.append(outcome_of(code, self.seal, entry))
+                continue
+            if self.seal.is_set:
+                writers.flush()
+                outcomes.append(sealed_outcome(store, command, entry.term, entry.index))
+                continue
             outcome = writers.check(command, entry.term, entry.index)
             if outcome is None:
                 outcome = self._execute(command, entry)

@@ -116,7 +116,7 @@ def test_what_just_does_not_fit_is_refused_on_both_sides(name: str) -> None:
     ("payload", "says"),
     [
         (b"", "empty"),
-        (b"\x02" + encode(EVERY_KIND)[1:], "format 2, this build reads format 1"),
+        (b"\x03" + encode(EVERY_KIND)[1:], "format 3, this build reads formats 1 and 2"),
         (b"\x01", "is no command"),
         (encode(EVERY_KIND)[:-1], "is no command"),
         (encode(EVERY_KIND) + b"\0", "is no command"),

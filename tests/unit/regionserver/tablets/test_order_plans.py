@@ -46,6 +46,28 @@ def test_a_replica_that_was_begun_is_never_made_again() -> None:
         assert "no memory of a number" in plan.why
 
 
+def test_a_daughter_is_made_again_as_long_as_its_parent_is_here() -> None:
+    """The parent's replica shows that the disk was not lost: kill -9 of all servers must not end a daughter."""
+    for state in (ReplicaState.RUNNING, ReplicaState.FAILED, ReplicaState.COPYING):
+        parents = [ReplicaOnDisk(1, state)]
+        again = plan_open(open_order(RegionState.OPENING), ME, None, parents)
+        assert again.stages == (Stage.MAKE, Stage.BEGIN, Stage.ANNOUNCE)
+        late = plan_open(open_order(must_exist=True), ME, None, parents)
+        assert late.stages == (Stage.CLAIM, Stage.MAKE, Stage.BEGIN, Stage.ANNOUNCE)
+
+
+@pytest.mark.parametrize(
+    "parent", [None, ReplicaOnDisk(1, ReplicaState.TOMBSTONE), ReplicaOnDisk(1, ReplicaState.LOST)]
+)
+def test_a_daughter_is_never_made_without_its_parent(parent: ReplicaOnDisk | None) -> None:
+    """It would have no rows, and would vote for members that have none either."""
+    for order in (open_order(), open_order(must_exist=True), open_order(RegionState.OPENING)):
+        plan = plan_open(order, ME, None, [parent])
+        assert (plan.stages, plan.outcome) == ((), OrderOutcome.FAILED)
+    local = ReplicaOnDisk(1, ReplicaState.RUNNING)
+    assert plan_open(open_order(), ME, local, [parent]).stages == (Stage.CLAIM, Stage.BEGIN, Stage.ANNOUNCE)
+
+
 @pytest.mark.parametrize("state", [ReplicaState.ASLEEP, ReplicaState.RUNNING, ReplicaState.RESTING])
 def test_a_replica_that_is_there_is_announced(state: ReplicaState) -> None:
     local = ReplicaOnDisk(1, state)

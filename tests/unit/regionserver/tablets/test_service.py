@@ -14,7 +14,7 @@ from coord.rpc.wire import Code, RpcError
 from regionserver.kv.held import HELD_IDLE_S, SNAPSHOT_GONE, HeldRows, PageRead
 from regionserver.kv.messages import SCHEMA_CHANGED, RowsPoint, SnapshotPage
 from regionserver.request_gate import RATE_SPAN_S
-from regionserver.tablets.commands import DONE, KEY_BYTES_MAX, DeleteRow, PutRow, WriteOutcome
+from regionserver.tablets.commands import DONE, KEY_BYTES_MAX, SEALED, DeleteRow, PutRow, WriteOutcome
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.messages import (
     NO_REPLICA,
@@ -192,6 +192,13 @@ class TabletServiceTest(SynchronousTestCase):
             error: Any = self.failureResultOf(answer, RpcError).value
             assert error.code == REFUSALS[fate][0]
             assert "r1" in error.message
+
+    def test_a_sealed_tablet_sends_clients_to_its_daughters(self) -> None:
+        """An acknowledged write would be in the parent alone, which nobody reads any more."""
+        answer = self.ask(write())
+        self.hosting.answer(Fate.DONE, WriteOutcome(SEALED, 3, 17))
+        error: Any = self.failureResultOf(answer, RpcError).value
+        assert (error.code, "r1 was split" in error.message) == (WRONG_REGION, True)
 
     def test_limits_and_range_are_checked_before_the_group(self) -> None:
         assert self.refused(write(tablet="elsewhere")) == NO_REPLICA

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from coord.rpc.wire import Code
+from regions.records.model import RegionRecord
 from regionserver.client import DataError, OutcomeUnknown, Unavailable
 from regionserver.client.tablets import answers
 from regionserver.client.tablets.answers import CallStep, Meaning
@@ -72,9 +73,9 @@ class History:
         expected = self.world.rows.get("k")
         operation = CompareAndSet("k", value, expected) if self.world.rng.random() < 0.5 else PutRow("k", value)
 
-        def ask(tablet: str, name: WriteName | None) -> TabletWrite:
+        def ask(region: RegionRecord, name: WriteName | None) -> TabletWrite:
             assert name is not None
-            return TabletWrite(tablet, name.writer, name.number, name.done_below, name.began_ms, [operation])
+            return TabletWrite(region.region_id, name.writer, name.number, name.done_below, name.began_ms, [operation])
 
         purpose = self.purpose(ask, TabletWritten)
         try:

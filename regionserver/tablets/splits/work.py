@@ -1,0 +1,219 @@
+"""Orders about splits of tablets on one server: split keys, seals, and replicas of daughters.
+
+Every method is called on the reactor's thread. Rows of daughters are made on a thread of their own, one daughter at a
+time: the threads that open files and make steady points must not wait for them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from coord import kill_points
+from coord.errors import CoordError
+from coord.raft.core import RaftCore
+from coord.rpc.wire import RpcError
+from regions.messages import BAD_REQUEST, BUSY, ChangeAnswer, ConfigChanged, SealAnswer, SealTablet, TabletSealed
+from regions.messages.codes import NOT_LEADER
+from regions.messages.heartbeat import HAS_NO_FILES, MemberHealth, TabletReport
+from regions.records.members import MemberRole
+from regions.replication.policy.situation import CAUGHT_UP_ENTRIES
+from regionserver.errors import RegionError
+from regionserver.tablets.commands import SEALED, SUPERSEDED, SealCommand, WriteOutcome
+from regionserver.tablets.disk.layout import rows_path
+from regionserver.tablets.disk.steps import Beginning
+from regionserver.tablets.host.group import Group
+from regionserver.tablets.host.members import answer_of
+from regionserver.tablets.host.requests import Fate, TabletAnswer
+from regionserver.tablets.process.host import TabletHost
+from regionserver.tablets.process.interfaces import ReplicaOpening
+from regionserver.tablets.process.life_work import why_of
+from regionserver.tablets.rows.errors import RowsError
+from regionserver.tablets.rows.state import Identity
+from regionserver.tablets.rows.tablet_rows import TabletRows
+from regionserver.tablets.service import refusal
+from regionserver.tablets.splits import heirs
+from regionserver.tablets.splits.heirs import Daughter
+from regionserver.tablets.values.seals import Seal
+from regionserver.workers import Workers, outcome_of
+
+log = Logger()
+
+#: Pauses between two looks at a parent whose replica here does not hold the seal yet.
+LOOK_S: Final = 0.05
+#: Answers for the outcomes of an entry about a seal.
+_ANSWERS: Final = {SEALED: SealAnswer.OTHER, SUPERSEDED: SealAnswer.CANCELED}
+#: Answers for requests that the group has not carried out.
+_FATES: Final = {
+    Fate.NOT_LEADER: SealAnswer.NOT_LEADER,
+    Fate.UNKNOWN: SealAnswer.STARTED,
+    Fate.BUSY: SealAnswer.NOT_READY,
+    Fate.DISK_FULL: SealAnswer.NOT_READY,
+}
+
+
+class SplitWork:
+    """See the module docstring."""
+
+    def __init__(self, reactor: Any, host: TabletHost, directory: Path) -> None:
+        self._reactor = reactor
+        self._host = host
+        self._directory = directory
+        self._pool = Workers(reactor, 1, lambda: None, lambda failure: log.failure("a daughter's rows", failure))
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Make no more replicas."""
+        self._is_stopping = True
+        self._pool.stop(0.0)
+
+    # --- the parent ---------------------------------------------------------------------------------------------------
+
+    async def split_key(self, tablet: str) -> str:
+        """Return the key in the middle of the bytes of a tablet that this server leads. Raise RpcError."""
+        group, rows = self._running(tablet)
+        if group.core.leadership is None:
+            raise RpcError(NOT_LEADER, f"another member leads tablet {tablet}")
+        found = await outcome_of(self._pool.submit, lambda: heirs.split_key(rows))
+        if isinstance(found, RegionError):
+            raise RpcError(BAD_REQUEST, str(found))
+        if isinstance(found, Exception):
+            raise RpcError(BUSY, f"the rows of tablet {tablet} cannot be read: {found}")
+        return str(found)
+
+    def seal(self, request: SealTablet) -> Deferred[TabletSealed]:
+        """Seal a tablet, or take its seal away. Raise RpcError if no replica runs here."""
+        tablet = request.region_id
+        group, rows = self._running(tablet)
+        core = group.core
+        if request.wanted and core.leadership is not None and not rows.seal.is_set:
+            why = objection_to_seal(core, self._host.report(tablet))
+            if why:
+                answered: Deferred[TabletSealed] = Deferred()
+                answered.callback(self._answer(tablet, SealAnswer.NOT_READY, why=why))
+                return answered
+        command = SealCommand(request.resharding, request.epoch, 0, request.wanted)
+        reply: Deferred[TabletSealed] = Deferred()
+
+        def answered_by_group(answer: TabletAnswer) -> None:
+            if timer.active():
+                timer.cancel()
+            if not reply.called:
+                self._reply(answer, reply)
+
+        def late() -> None:
+            reply.callback(self._answer(tablet, SealAnswer.STARTED, why="it is in the log and not applied yet"))
+
+        timer = self._reactor.callLater(max(0, request.answer_within_ms) / 1000, late)
+        self._host.propose_seal(tablet, command).addCallback(answered_by_group)
+        return reply
+
+    def objection_to_change(self, tablet: str) -> ConfigChanged | None:
+        """Return the refusal of a change of a sealed tablet's members, None if the tablet is not sealed. Its members
+        are to become those of the daughters."""
+        group, rows = self._host.turn.groups.get(tablet), self._host.rows_of(tablet)
+        if group is None or group.failure or rows is None or not rows.seal.is_set:
+            return None
+        return answer_of(group.core, group.servers, ChangeAnswer.PENDING, "the tablet is sealed, because it is split")
+
+    def _reply(self, answer: TabletAnswer, reply: Deferred[TabletSealed]) -> None:
+        tablet = answer.tablet
+        if answer.fate is Fate.DONE:
+            outcome: WriteOutcome = answer.value
+            kill_points.reached("seal applied")
+            log.info("tablet {tablet}: seal of a split: {what}", tablet=tablet,
+                     what=_ANSWERS.get(outcome.code, SealAnswer.DONE).value)  # fmt: skip
+            self._host.report_changed(tablet)
+            reply.callback(self._answer(tablet, _ANSWERS.get(outcome.code, SealAnswer.DONE), outcome.index))
+        elif answer.fate in _FATES:
+            reply.callback(self._answer(tablet, _FATES[answer.fate], why=f"the request is {answer.fate.name}"))
+        else:
+            reply.errback(refusal(answer.fate, tablet))
+
+    def _answer(self, tablet: str, answer: SealAnswer, index: int = 0, why: str = "") -> TabletSealed:
+        group = self._host.turn.groups.get(tablet)
+        if group is None or group.failure:
+            return TabletSealed(answer, index, why=why)
+        known = answer_of(group.core, group.servers, ChangeAnswer.DONE)
+        return TabletSealed(
+            answer, index, known.config_id, known.members, known.leader, known.leader_server, why
+        )  # fmt: skip
+
+    def _running(self, tablet: str) -> tuple[Group, TabletRows]:
+        group, rows = self._host.turn.groups.get(tablet), self._host.rows_of(tablet)
+        if group is None or rows is None or group.failure:
+            is_here = self._host.key_range(tablet) is not None
+            raise refusal(Fate.FAILED if is_here else Fate.DOES_NOT_EXIST, tablet)
+        return group, rows
+
+    # --- daughters ----------------------------------------------------------------------------------------------------
+
+    def inherit(self, opening: ReplicaOpening, parent: str, index: int) -> Deferred[str]:
+        """Make a daughter's replica from the parent's, once that holds the seal at `index`. Return "" or why not."""
+        return ensureDeferred(self._inherit(opening, parent, index))
+
+    async def _inherit(self, opening: ReplicaOpening, parent: str, index: int) -> str:
+        while True:
+            if self._is_stopping:
+                return "the server stops"
+            rows = self._host.rows_of(parent)
+            if rows is not None and rows.seal.is_set and rows.seal.index == index:
+                break
+            report = self._host.report(parent)
+            if report is None or report.state in HAS_NO_FILES:
+                return f"this server has no replica of tablet {parent}, whose rows {opening.tablet} takes over"
+            if rows is not None and rows.applied[0] > index:
+                return f"tablet {parent} was not sealed by entry {index}, and is at entry {rows.applied[0]}"
+            await deferLater(self._reactor, LOOK_S)
+        return await self._make(opening, parent, rows, rows.seal)
+
+    async def _make(self, opening: ReplicaOpening, parent: str, rows: TabletRows, seal: Seal) -> str:
+        parts, tablet = self._host.life.parts(), opening.tablet
+        if tablet in parts.replicas:
+            return f"tablet {tablet} is on this server already"
+        generation = await outcome_of(parts.files_pool.submit, lambda: parts.files.next_generation(tablet))
+        if isinstance(generation, Exception):
+            return why_of(generation)
+        path = os.fspath(self._directory / rows_path(tablet, generation))
+        daughter = Daughter(path, Identity(tablet, generation), opening.start_key, opening.end_key)
+        failed = await outcome_of(self._pool.submit, lambda: heirs.make_heir(rows, seal, daughter, parts.boot))
+        if isinstance(failed, (RowsError, CoordError, OSError)):
+            return f"the rows of tablet {tablet} cannot be made: {failed}"
+        if isinstance(failed, Exception):
+            raise failed
+        group = self._host.turn.groups.get(parent)
+        leads = group is not None and not group.failure and group.core.leadership is not None
+        begun = replace(
+            opening, generation=generation, beginning=Beginning(seal.term, seal.index), stands_first=leads
+        )  # fmt: skip
+        reasons: list[str] = await self._host.make([begun])
+        if reasons[0]:
+            await outcome_of(self._pool.submit, lambda: heirs.remove_rows(path))
+        return reasons[0]
+
+
+def objection_to_seal(core: RaftCore, report: TabletReport | None) -> str:
+    """Return why a leader's tablet must not be sealed now, "" if it may be. Its members become those of the daughters,
+    and each makes the daughters' replicas from its own rows."""
+    lead = core.leadership
+    if lead is None or report is None or report.leader is None or not lead.has_committed_in_term():
+        return "its leader is new"
+    if core.configs.newest_index() > core.log.commit:
+        return "a change of its members is under way"
+    if lead.transferee:
+        return "its leadership is being handed over"
+    for member in report.leader.members:
+        if member.role is not MemberRole.VOTER:
+            return f"member {member.number} is no voter"
+    for one in report.leader.health:
+        if one.health is not MemberHealth.HEALTHY:
+            return f"member {one.number} is {one.health.value}{one.reason and ': '}{one.reason}"
+        if one.behind > CAUGHT_UP_ENTRIES:
+            return f"member {one.number} is {one.behind} entries behind"
+    return ""

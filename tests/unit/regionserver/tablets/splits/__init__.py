@@ -1,0 +1,1 @@
+"""Tests of splits of tablets on their servers."""

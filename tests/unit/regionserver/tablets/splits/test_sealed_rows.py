@@ -1,0 +1,189 @@
+"""The rows of a sealed tablet: nothing changes them, nobody reads them, and daughters are made from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coord.raft.messages import NORMAL, Entry
+from coord.rpc.wire import RpcError
+from regionserver.errors import RegionError
+from regionserver.kv.messages import WRONG_REGION
+from regionserver.tablets.commands import (
+    DONE,
+    SEALED,
+    SUPERSEDED,
+    TOO_OLD,
+    PutRow,
+    SealCommand,
+    WriteOutcome,
+    encode_seal,
+)
+from regionserver.tablets.rows.environment import steady_path
+from regionserver.tablets.rows.errors import RowsFailed
+from regionserver.tablets.rows.state import Identity, RowsState
+from regionserver.tablets.rows.tablet_rows import TabletRows
+from regionserver.tablets.splits.heirs import Daughter, make_heir, split_key
+from regionserver.tablets.values.seals import Seal
+from tests.support.power_cut import UnsyncedDisk
+from tests.unit.regionserver.tablets.rows.rows_file import content, entry, opened
+
+ALL = [("", "m"), ("m", "")]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "t1.1.mdb"
+
+
+def sealing(index: int, name: str = "one", epoch: int = 1, *, is_wanted: bool = True, time_ms: int = 5000) -> Entry:
+    return Entry(1, index, NORMAL, encode_seal(SealCommand(name, epoch, time_ms, is_wanted)))
+
+
+def daughter(path: Path, name: str, start: str, end: str) -> Daughter:
+    return Daughter(str(path.with_name(f"{name}.1.mdb")), Identity(name, 1), start, end)
+
+
+def heir(path: Path, name: str) -> TabletRows:
+    return TabletRows.open(
+        str(path.with_name(f"{name}.1.mdb")), Identity(name, 1), "b", (3, 1), disk=UnsyncedDisk()
+    )  # fmt: skip
+
+
+def test_a_sealed_tablet_carries_out_no_write_and_answers_no_read(path: Path) -> None:
+    rows = opened(path)
+    # One round: the write behind the seal is in the same transaction as the one before it would be.
+    outcomes = rows.apply([entry(1, PutRow("a", b"1")), sealing(2), entry(3, PutRow("a", b"2")), sealing(4)])
+    assert outcomes == [
+        WriteOutcome(DONE, 1, 1),
+        WriteOutcome(DONE, 1, 2),
+        WriteOutcome(SEALED, 1, 3),
+        WriteOutcome(DONE, 1, 2),
+    ]
+    assert rows.seal == Seal("one", 1, 1, 2)
+    assert (rows.state.rows, rows.applied) == (1, (4, 1))
+    with rows.reading() as snapshot:
+        for read in (lambda: snapshot.values([b"a"]), lambda: snapshot.page(b"", b"", 9), snapshot.hold):
+            with pytest.raises(RpcError, match="was split") as refused:
+                read()
+            assert refused.value.code == WRONG_REGION
+    rows.close()
+
+
+def test_a_late_copy_of_an_earlier_write_gets_its_answer(path: Path) -> None:
+    rows = opened(path)
+    first = rows.apply([entry(1, PutRow("a", b"1"))])[0]
+    rows.apply([sealing(2)])
+    before = rows.state
+    assert rows.apply([entry(3, PutRow("a", b"1"), number=1)]) == [first]
+    assert rows.state == RowsState(3, 1, *(getattr(before, one) for one in RowsState.__struct_fields__[2:]))
+    rows.close()
+
+
+def test_the_seal_is_there_after_a_restart_and_after_a_power_cut(path: Path) -> None:
+    rows = opened(path)
+    rows.apply([entry(1, PutRow("a", b"1")), sealing(2)])
+    rows.close()
+    rows = opened(path, boot="another")
+    assert rows.seal == Seal("one", 1, 1, 2)
+    assert rows.apply([entry(3, PutRow("a", b"2"))])[0].code == SEALED
+    rows.close()
+
+
+def test_nothing_moves_behind_the_seal(path: Path) -> None:
+    """Otherwise two replicas of a daughter, made from parents that have applied more and less, would differ."""
+    rows = opened(path)
+    rows.apply([entry(1, PutRow("a", b"1")), sealing(2)])
+    clock = rows.state.clock_ms, rows.state.horizon_ms
+    rows.apply([sealing(3, time_ms=9000), sealing(4, "two", time_ms=9000), entry(5, PutRow("b", b"1"))])
+    assert (rows.state.clock_ms, rows.state.horizon_ms) == clock
+    rows.close()
+
+
+def test_a_seal_is_taken_away(path: Path) -> None:
+    rows = opened(path)
+    rows.apply([entry(1, PutRow("a", b"1")), sealing(2)])
+    assert rows.apply([entry(3, PutRow("a", b"2"))])[0].code == SEALED
+    assert rows.apply([sealing(4, is_wanted=False)])[0].code == DONE
+    assert content(rows) == {"a": b"1"}
+    # The client may have written again, under another number: a late copy of the refused write must not count.
+    assert rows.apply([entry(5, PutRow("a", b"2"), number=3)])[0].code == TOO_OLD
+    assert rows.apply([entry(6, PutRow("a", b"3"), number=9000)])[0].code == DONE
+    assert rows.apply([sealing(7)])[0].code == SUPERSEDED
+    assert content(rows) == {"a": b"3"}
+    rows.close()
+
+
+def test_daughters_have_the_rows_of_their_parent(path: Path) -> None:
+    rows = opened(path)
+    rows.apply(
+        [
+            entry(1, *(PutRow(f"{letter}{n}", b"%d" % n) for letter in "alz" for n in range(9))),
+            entry(2, PutRow("a1", b"1")),
+        ]
+    )
+    rows.apply([sealing(3)])
+    for name, (start, end) in zip(("A", "B"), ALL, strict=True):
+        make_heir(rows, rows.seal, daughter(path, name, start, end), "b")
+    first, second = heir(path, "A"), heir(path, "B")
+    assert {**content(first), **content(second)} == {f"{letter}{n}": b"%d" % n for letter in "alz" for n in range(9)}
+    assert set(content(second)) == {f"z{n}" for n in range(9)}
+    for one in (first, second):
+        assert one.applied == one.point == (3, 1)
+        assert not one.seal.is_set
+        stored, counted = one.recount()
+        assert stored == counted
+        assert (one.state.horizon_ms, one.state.clock_ms, one.state.kept) == (5000, 5001, 0)
+    assert first.state.rows + second.state.rows == rows.state.rows
+    # A write that began before the split: the parent may have carried it out.
+    assert first.apply([entry(4, PutRow("a1", b"late"), number=1)])[0].code == TOO_OLD
+    assert first.apply([entry(5, PutRow("a1", b"new"), number=9000)])[0].code == DONE
+    for one in (first, second, rows):
+        one.close()
+
+
+def test_a_daughter_is_made_again(path: Path) -> None:
+    rows = opened(path)
+    rows.apply([entry(1, PutRow("a", b"1")), entry(2, PutRow("b", b"1")), sealing(3)])
+    made = daughter(path, "A", "", "")
+    Path(made.path).write_bytes(b"unfinished")
+    Path(steady_path(made.path)).write_bytes(b"unfinished")
+    for _ in range(2):
+        make_heir(rows, rows.seal, made, "b")
+    one = heir(path, "A")
+    assert content(one) == {"a": b"1", "b": b"1"}
+    one.close()
+    rows.close()
+
+
+def test_a_daughter_without_rows(path: Path) -> None:
+    rows = opened(path)
+    rows.apply([entry(1, PutRow("a", b"1")), entry(2, PutRow("a", b"1")), sealing(3)])
+    make_heir(rows, rows.seal, daughter(path, "B", "m", ""), "b")
+    one = heir(path, "B")
+    assert (content(one), one.applied) == ({}, (3, 1))
+    one.close()
+    rows.close()
+
+
+def test_a_damaged_row_makes_no_daughter(path: Path) -> None:
+    rows = opened(path)
+    rows.apply([entry(1, PutRow("a", b"1")), entry(2, PutRow("a", b"1")), sealing(3)])
+    with rows.using_file() as file, file.env.begin(write=True, db=file.rows) as transaction:
+        transaction.put(b"a", b"\0\0\0\0wrong")
+    made = daughter(path, "A", "", "")
+    with pytest.raises(RowsFailed, match="damaged"):
+        make_heir(rows, rows.seal, made, "b")
+    assert not list(path.parent.glob("A.*"))
+    rows.close()
+
+
+def test_the_key_in_the_middle(path: Path) -> None:
+    rows = opened(path)
+    rows.apply([entry(1, PutRow("a", b"1"))])
+    with pytest.raises(RegionError, match="the region has 1 row: a split needs two"):
+        split_key(rows)
+    rows.apply([entry(2, *(PutRow(f"b{n}", b"x") for n in range(5)))])
+    assert split_key(rows) == "b2"
+    rows.close()

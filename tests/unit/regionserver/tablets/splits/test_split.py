@@ -1,0 +1,265 @@
+"""A tablet of three servers in one process is sealed and becomes two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import ensureDeferred
+
+from coord.rpc.wire import RpcError
+from regions.messages import ChangeAnswer, SealAnswer, SealTablet, TabletSealed
+from regions.messages.codes import NOT_LEADER
+from regions.messages.server import ClosePurpose
+from regionserver.kv.messages import WRONG_REGION
+from regionserver.tablets.commands import SEALED, KvCommand, PutRow, WriteOutcome
+from regionserver.tablets.host.requests import Fate
+from regionserver.tablets.splits.work import SplitWork
+from tests.support.hosts_in_process import Cluster, Machine
+from tests.support.reactors import in_reactor, until
+
+#: Daughters: first key, end.
+DAUGHTERS = {"A": ("", "k5"), "B": ("k5", "")}
+
+
+class Splitting:
+    """A cluster with a tablet "p" of ten rows, and the work on splits of its servers."""
+
+    def __init__(self, reactor: Any, folder: Path) -> None:
+        self.reactor = reactor
+        self.cluster = Cluster(reactor, folder)
+        self.works: dict[str, SplitWork] = {}
+
+    async def begin(self) -> None:
+        self.cluster.start()
+        await self.cluster.make(["p"])
+        for number in range(10):
+            await self.cluster.put("p", f"k{number}", b"%d" % number)
+
+    def work(self, machine: Machine) -> SplitWork:
+        """Return the work of the server's present process."""
+        host = machine.running()
+        found = self.works.get(machine.name)
+        if found is None or found._host is not host:
+            found = self.works[machine.name] = SplitWork(self.reactor, host, machine.directory)
+        return found
+
+    async def seal(self, name: str = "one", *, wanted: bool = True) -> TabletSealed:
+        """Seal the tablet as a master does: ask its leader until that has an answer."""
+        waiting = (SealAnswer.NOT_LEADER, SealAnswer.STARTED, SealAnswer.NOT_READY)
+        while True:
+            machine = await self.cluster.leader("p")
+            answer = await self.work(machine).seal(SealTablet(1, machine.uuid, 1, "p", name, wanted))
+            if answer.answer not in waiting:
+                return answer
+            await until(self.reactor, lambda: True, "another turn")
+
+    async def inherit(self, machine: Machine, tablet: str, index: int) -> str:
+        """Make a daughter's replica on a server, and host it."""
+        number = self.cluster.machines.index(machine) + 1
+        opening = self.cluster.opening(tablet, number)
+        start, end = DAUGHTERS[tablet]
+        opening = type(opening)(tablet, "table", number, opening.initial, start, end)
+        why = await self.work(machine).inherit(opening, "p", index)
+        return why or await machine.running().begin(tablet)
+
+    async def split(self) -> int:
+        index = (await self.seal()).index
+        for machine in self.cluster.machines:
+            for tablet in DAUGHTERS:
+                assert await self.inherit(machine, tablet, index) == ""
+        return index
+
+    async def write(self, command: KvCommand) -> WriteOutcome:
+        """Send a write to the leader, until one has applied it."""
+        while True:
+            answer = await self.cluster.send(await self.cluster.leader("p"), "p", command)
+            if answer.fate is Fate.DONE:
+                outcome: WriteOutcome = answer.value
+                return outcome
+            await until(self.reactor, lambda: True, "another turn")
+
+    async def is_read_refused(self) -> bool:
+        """Read from the leader; return whether it sends the client elsewhere."""
+        while True:
+            machine = await self.cluster.leader("p")
+            try:
+                answer = await machine.running().read("p", lambda rows: rows.values([b"k1"]))
+            except RpcError as error:
+                return error.code == WRONG_REGION
+            if answer.fate is Fate.DONE:
+                return False
+            await until(self.reactor, lambda: True, "another turn")
+
+    async def stop(self) -> None:
+        for work in self.works.values():
+            work.stop()
+        await self.cluster.stop()
+
+
+def run(tmp_path: Path, main: Any) -> None:
+    async def whole(reactor: Any) -> None:
+        splitting = Splitting(reactor, tmp_path)
+        await splitting.begin()
+        await main(splitting)
+        await splitting.stop()
+
+    in_reactor(whole)
+
+
+def test_every_row_is_in_one_daughter(tmp_path: Path) -> None:
+    async def main(split: Splitting) -> None:
+        index = await split.split()
+        for number in range(10):
+            tablet = "A" if number < 5 else "B"
+            assert await split.cluster.get(tablet, f"k{number}") == b"%d" % number
+        answer = await split.cluster.put("A", "k1", b"new")
+        assert answer.index > index
+        await split.cluster.applied("A", answer.index)
+        for tablet in DAUGHTERS:
+            states = [machine.running().rows_of(tablet).state for machine in split.cluster.machines]  # type: ignore[union-attr]
+            assert len({(one.digest, one.rows, one.horizon_ms) for one in states}) == 1
+
+    run(tmp_path, main)
+
+
+def test_the_parent_answers_nothing_more(tmp_path: Path) -> None:
+    async def main(split: Splitting) -> None:
+        done = split.cluster.command(PutRow("k1", b"before"))
+        first = await split.write(done)
+        index = (await split.seal()).index
+        for _ in range(2):
+            assert (await split.write(split.cluster.command(PutRow("k1", b"after")))).code == SEALED
+            assert await split.write(done) == first
+            assert await split.is_read_refused()
+            # A leader that was elected after the seal knows of it.
+            leader = await split.cluster.leader("p")
+            await leader.stop()
+            leader.start()
+        assert (await split.seal()).index == index
+        for machine in split.cluster.machines:
+            await split.cluster.applied("p", index)
+            with pytest.raises(RpcError, match="was split"):
+                await machine.running().read("p", lambda rows: rows.values([b"k1"]), max_stale_ms=60_000)
+
+    run(tmp_path, main)
+
+
+def test_answers_to_an_order_to_seal(tmp_path: Path) -> None:
+    async def main(split: Splitting) -> None:
+        sealed = await split.seal()
+        assert (sealed.answer, len(sealed.members)) == (SealAnswer.DONE, 3)
+        assert await split.seal() == sealed
+        assert (await split.seal("two")).answer is SealAnswer.OTHER
+        assert (await split.seal("two", wanted=False)).answer is SealAnswer.OTHER
+        leader = await split.cluster.leader("p")
+        assert leader.running().report("p").sealed == "one"  # type: ignore[union-attr]
+        objection = split.work(leader).objection_to_change("p")
+        assert objection is not None
+        assert objection.answer is ChangeAnswer.PENDING
+        assert (await split.seal(wanted=False)).answer is SealAnswer.DONE
+        assert leader.running().report("p").sealed == ""  # type: ignore[union-attr]
+        assert (await split.seal()).answer is SealAnswer.CANCELED
+        assert (await split.cluster.put("p", "k1", b"new")).fate is Fate.DONE
+        assert (await split.seal("two")).answer is SealAnswer.DONE
+        for machine in split.cluster.machines:
+            if machine is not leader:
+                order = SealTablet(1, machine.uuid, 1, "p", "two")
+                assert (await split.work(machine).seal(order)).answer is SealAnswer.NOT_LEADER
+        with pytest.raises(RpcError, match="no replica"):
+            split.work(leader).seal(SealTablet(1, leader.uuid, 1, "q", "two"))
+
+    run(tmp_path, main)
+
+
+def test_a_tablet_whose_member_is_away_is_not_sealed(tmp_path: Path) -> None:
+    async def main(split: Splitting) -> None:
+        leader = await split.cluster.leader("p")
+        other = next(machine for machine in split.cluster.machines if machine is not leader)
+        await other.stop()
+        answer = await split.work(leader).seal(SealTablet(1, leader.uuid, 1, "p", "one"))
+        assert answer.answer is SealAnswer.NOT_READY
+        assert "member" in answer.why
+        assert (await split.cluster.put("p", "k1", b"new")).fate is Fate.DONE
+
+    run(tmp_path, main)
+
+
+def test_the_leader_finds_the_key_in_the_middle(tmp_path: Path) -> None:
+    async def main(split: Splitting) -> None:
+        leader = await split.cluster.leader("p")
+        assert await split.work(leader).split_key("p") == "k5"
+        other = next(machine for machine in split.cluster.machines if machine is not leader)
+        with pytest.raises(RpcError) as refused:
+            await split.work(other).split_key("p")
+        assert refused.value.code == NOT_LEADER
+
+    run(tmp_path, main)
+
+
+def test_a_replica_waits_for_the_seal(tmp_path: Path) -> None:
+    """A daughter that was made from a replica behind the seal would lack the last rows."""
+
+    async def main(split: Splitting) -> None:
+        cluster = split.cluster
+        leader = await cluster.leader("p")
+        late = next(machine for machine in cluster.machines if machine is not leader)
+        cluster.wires.cut |= {frozenset((late.uuid, one.uuid)) for one in cluster.machines}
+        await cluster.put("p", "k1", b"last")
+        index = (await split.seal()).index
+        waiting = split.work(late)
+        made = split.inherit(late, "A", index)
+        deferred = ensureDeferred(made)
+        for machine in cluster.machines:
+            if machine is not late:
+                assert await split.inherit(machine, "A", index) == ""
+        assert not deferred.called
+        assert waiting._host.report("A") is None
+        cluster.wires.cut.clear()
+        assert await deferred == ""
+        rows = late.running().rows_of("A")
+        assert rows is not None
+        with rows.reading() as snapshot:
+            assert snapshot.values([b"k1"]) == [b"last"]
+
+    run(tmp_path, main)
+
+
+def test_daughters_survive_the_restart_of_all_servers(tmp_path: Path) -> None:
+    async def main(split: Splitting) -> None:
+        await split.split()
+        await split.cluster.put("B", "k7", b"new")
+        for machine in split.cluster.machines:
+            await machine.stop()
+        split.cluster.start()
+        assert await split.cluster.get("A", "k0") == b"0"
+        assert await split.cluster.get("B", "k7") == b"new"
+
+    run(tmp_path, main)
+
+
+def test_the_rows_of_a_daughter_are_not_made_twice(tmp_path: Path) -> None:
+    async def main(split: Splitting) -> None:
+        index = await split.split()
+        await split.cluster.put("A", "k1", b"new")
+        for machine in split.cluster.machines:
+            assert "on this server already" in await split.inherit(machine, "A", index)
+        assert await split.cluster.get("A", "k1") == b"new"
+
+    run(tmp_path, main)
+
+
+def test_a_server_without_the_parent_makes_no_daughter(tmp_path: Path) -> None:
+    async def main(split: Splitting) -> None:
+        index = (await split.seal()).index
+        machine = split.cluster.machines[0]
+        await split.cluster.applied("p", index)
+        assert await machine.running().close("p", ClosePurpose.TOMBSTONE) == ""
+        why = await split.inherit(machine, "A", index)
+        assert why == "this server has no replica of tablet p, whose rows A takes over"
+        for other in split.cluster.machines[1:]:
+            assert await split.inherit(other, "A", index) == ""
+        assert await split.cluster.get("A", "k1") == b"1"
+
+    run(tmp_path, main)
