@@ -8,7 +8,6 @@ process then enters the next election, with the same uuid and under a new sessio
 
 from __future__ import annotations
 
-import gc
 import signal
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
@@ -21,7 +20,7 @@ from twisted.python.failure import Failure
 
 from coord import logs
 from coord.client.session import SessionState, ZkClient
-from coord.daemon import allow_many_files, listen
+from coord.daemon import allow_many_files, collect_rarely, listen
 from coord.env import System
 from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError, NoAuth
@@ -68,9 +67,6 @@ __all__ = ["MasterService", "MasterSettings", "run"]
 
 log = Logger()
 
-#: Thresholds of the garbage collector for a process with 100,000 regions in memory, none of them part of a cycle. With
-#: Python's defaults, loading the regions takes 50 % longer.
-GC_THRESHOLDS: Final = (50_000, 20, 10)
 #: Pause before the next election. The pause doubles up to RETRY_MAX_S after a failed election or a short tenure.
 RETRY_S: Final = 0.2
 RETRY_MAX_S: Final = 5.0
@@ -561,7 +557,7 @@ def run(settings: MasterSettings) -> int:
     logs.begin(loop)
 
     identity = MasterIdentity(settings.data_dir)
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_rarely()
     process.use_daemon(settings.certs_dir, Principal(MASTER, identity.uuid))
     service = MasterService(loop, settings, identity)
 

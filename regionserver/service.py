@@ -8,7 +8,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 
 from coord import logs
-from coord.daemon import allow_many_files, stop_on_signals
+from coord.daemon import allow_many_files, collect_rarely, stop_on_signals
 from coord.env_os import share_processors
 from coord.errors import ConfigError
 from coord.peers.reactor import install
@@ -52,6 +52,7 @@ def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
         ConfigError: the server was not started; the message is one line for the operator.
     """
     allow_many_files()
+    collect_rarely()
     if is_loopback(settings.host):
         # Its clients, and the members of its tablets, share this machine. Before any thread starts: threads inherit it.
         share_processors()

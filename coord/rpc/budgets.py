@@ -47,7 +47,7 @@ SILENT_BYTES_PER_S_MAX: Final = 32 << 20
 #: Milliseconds of one turn for the requests of one connection.
 CONNECTION_TURN_MS_MAX: Final = 10
 #: Milliseconds of one turn for requests that have waited since an earlier turn.
-TURN_MS_MAX: Final = 40
+TURN_MS_MAX: Final = 10
 
 #: Interval between searches for overdue connections, while there is one to watch. The bytes of silent connections count
 #: anew after each.

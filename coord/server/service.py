@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from coord import logs
 from coord.compiled import form
-from coord.daemon import allow_many_files, stop_on_signals
+from coord.daemon import allow_many_files, collect_rarely, stop_on_signals
 from coord.env import Disk, read_file, replace_file
 from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng, return_memory, share_processors
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
@@ -61,8 +61,6 @@ HASTENED_APART_TICKS: Final = 3
 HAND_OVER_S: Final = 1.0
 #: Descriptors reserved for the node: peers, unauthenticated connections to the peer port, log, snapshots, admin port.
 OWN_DESCRIPTORS: Final = 256
-#: Garbage collector thresholds for a process with many long-lived, acyclic objects.
-GC_THRESHOLDS: Final = (50_000, 20, 1000)
 
 
 def run(settings: StoreSettings) -> int:
@@ -119,7 +117,7 @@ class Service:
         """Lock the directory, bind the ports, recover and begin. Raise CoordError or OSError with a one-line
         message."""
         # Set before recovery reads millions of objects.
-        gc.set_threshold(*GC_THRESHOLDS)
+        collect_rarely()
         settings = self.settings
         disk = self._take_directory()
         self._guard = PeerGuard(

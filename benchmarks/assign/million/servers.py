@@ -29,7 +29,7 @@ from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
 from coord import logs
-from coord.daemon import allow_many_files
+from coord.daemon import allow_many_files, collect_rarely
 from coord.peers.reactor import install
 from regionserver.config import ServerSettings
 from regionserver.opener import NothingOpener
@@ -187,6 +187,7 @@ def main() -> None:
     parser.add_argument("--store", required=True)
     options = parser.parse_args()
     allow_many_files()
+    collect_rarely()
     reactor: Any = install()
     logs.begin(reactor)
     stdio.StandardIO(Commands(reactor, Servers(reactor, options.store)))
