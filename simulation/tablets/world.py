@@ -444,7 +444,13 @@ class World(SeededHistory):
 
     @staticmethod
     def _check_quiet(server: SimServer, turn: Turn, frame: TurnFrame) -> None:
-        """Raise Violation if a follower has become quiet and lacks what its leader has."""
+        """Raise Violation if a follower has become quiet and lacks what its leader has, or if the quiet tablets that
+        the figures count are others."""
+        asleep = {name: one for name, one in turn.groups.items() if not one.failure and name not in turn.quiet.awake}
+        led = {name for name, one in asleep.items() if one.core.leadership is not None}
+        if (set(turn.quiet.quiet), set(turn.quiet.led)) != (set(asleep), led):
+            counted = f"{list(turn.quiet.quiet)}, of which it leads {list(turn.quiet.led)}"
+            raise Violation(f"{server.name} counts the quiet tablets {counted}; they are {list(asleep)}, led {led}")
         for item in frame.items:
             if isinstance(item, Quiet) and item.word is QuietWord.QUIET and item.tablet not in turn.quiet.awake:
                 group = turn.groups.get(item.tablet)

@@ -29,6 +29,7 @@ from regionserver.tablets.digests.messages import (
     ShowDigests,
 )
 from regionserver.tablets.host.group import Group
+from regionserver.tablets.host.quiet import Looks
 from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.links.questions import Ask
 from regionserver.tablets.process.interfaces import RowsReader
@@ -91,6 +92,9 @@ class DigestWork:
         #: What an operator should know, by tablet, and until when (wall clock); 0: until a comparison finds it equal.
         self._alarms: dict[str, tuple[str, int]] = {}
         self._differing = 0
+        #: Which tablets each look visits, and those that the last one left out.
+        self._looks = Looks()
+        self._left: list[str] = []
         self._is_stopping = False
 
     def start(self) -> None:
@@ -142,9 +146,15 @@ class DigestWork:
                 self._judged(one)
 
     def _due(self) -> list[_Compared]:
-        """Return the tablets to compare, and note that they are compared."""
-        found = []
-        for tablet, group in self._host.turn.groups.items():
+        """Return the tablets to compare, and note that they are compared.
+
+        The rows of a quiet tablet pass no entries, so nearly all tablets of an idle server are left out.
+        """
+        found: list[_Compared] = []
+        turn = self._host.turn
+        looked = self._looks.next(turn.groups, turn.quiet.awake, self._left)
+        for number, tablet in enumerate(looked):
+            group = turn.groups[tablet]
             if group.core.leadership is None or group.failure:
                 continue
             rows = self._rows(tablet)
@@ -155,7 +165,9 @@ class DigestWork:
             if digest is not None:
                 found.append(_Compared(group, index, digest))
                 if len(found) == ASKED_MAX:
-                    break
+                    self._left = looked[number + 1 :]
+                    return found
+        self._left = []
         return found
 
     def _asked(self, server: str, tablets: list[_Compared]) -> Deferred[Any]:

@@ -25,8 +25,8 @@ Source: docs/tablets.md, Quiet tablets; Cockroach's quiescence and TiKV's hibern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, islice
 from typing import Final
 
 from coord.raft.messages import FOLLOWER, HEARTBEAT_RESP, Message
@@ -39,6 +39,8 @@ from regionserver.tablets.host.group import HEARTBEAT_TICKS, Group
 QUIET_TICKS: Final = 20
 #: Groups that wake at one tick because a server was lost or came back. Requests of clients do not wait for this.
 WAKES_PER_TICK: Final = 1000
+#: A quiet tablet is looked at in one of this many looks.
+QUIET_LOOKS: Final = 10
 
 
 class QuietGroups:
@@ -72,20 +74,31 @@ class QuietGroups:
         #: Quiet tablets that wake at the next ticks, in this order -> the lost server of their leader, "" for another
         #: reason.
         self._due: dict[str, str] = {}
+        #: The quiet tablets, and those of them that are led here: a leader stays one until its group wakes.
+        self.quiet: dict[str, None] = {}
+        self.led: dict[str, None] = {}
 
     def added(self, group: Group) -> None:
         """Begin with a group, which is awake."""
         self.awake[group.replica.tablet] = group
 
-    def count(self, groups: Mapping[str, Group]) -> int:
-        """Return how many of the groups of a server are quiet."""
-        return sum(tablet not in self.awake and not group.failure for tablet, group in groups.items())
+    def leaders(self) -> int:
+        """Return how many groups are led here. Only those that are awake are looked at."""
+        awake = self.awake.values()
+        return len(self.led) + sum(group.core.leadership is not None and not group.failure for group in awake)
 
     def removed(self, tablet: str) -> None:
-        """Forget a group that is gone, or that becomes quiet."""
-        self.awake.pop(tablet, None)
-        self._unchanged.pop(tablet, None)
-        self._due.pop(tablet, None)
+        """Forget a group that is gone."""
+        for known in (self.awake, self._unchanged, self._due, self.quiet, self.led):
+            known.pop(tablet, None)
+
+    def _sleeps(self, group: Group) -> None:
+        """Let a group be quiet."""
+        tablet = group.replica.tablet
+        self.removed(tablet)
+        self.quiet[tablet] = None
+        if group.core.leadership is not None:
+            self.led[tablet] = None
 
     # --- who becomes quiet --------------------------------------------------------------------------------------------
 
@@ -104,7 +117,7 @@ class QuietGroups:
             self._unchanged[tablet] = (state, self._beats.now)
         elif self._beats.now - known[1] >= self._quiet_ticks and self._may_be_quiet(group):
             self._say_to_all(group, QuietWord.QUIET)
-            self.removed(tablet)
+            self._sleeps(group)
 
     def _may_be_quiet(self, group: Group) -> bool:
         """Return True if nothing is to be done in a group that is led here, and its members know it."""
@@ -158,7 +171,7 @@ class QuietGroups:
                 self.wake(group, by=server)
                 self._run(group, group.peer_gone, server)
         elif quiet.word is QuietWord.QUIET and self._beats.is_there(server) and self._agrees(group, quiet):
-            self.removed(group.replica.tablet)
+            self._sleeps(group)
         else:
             self.wake(group, by=server)
             if quiet.word is QuietWord.QUIET:
@@ -188,6 +201,8 @@ class QuietGroups:
         if group.failure or tablet in self.awake:
             return
         self.awake[tablet] = group
+        self.quiet.pop(tablet, None)
+        self.led.pop(tablet, None)
         lost = self._due.pop(tablet, "")
         core = group.core
         if core.leadership is not None:
@@ -215,6 +230,24 @@ class QuietGroups:
     def take_due(self) -> list[str]:
         """Return the tablets that wake at this tick: `wakes_per_tick` at most."""
         return list(islice(self._due, self.wakes_per_tick)) if self._due else []
+
+
+class Looks:
+    """Which tablets a periodic look visits: a server may have ten thousand, and nearly all of them are quiet.
+
+    A tablet that is awake, or was at the last look, is visited by every look, and each other one by one in QUIET_LOOKS.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._were_awake: dict[str, None] = {}
+
+    def next(self, tablets: Mapping[str, object], awake: Iterable[str], due: Iterable[str] = ()) -> list[str]:
+        """Return those of the `tablets` that this look visits; `due` are visited as well."""
+        self._number += 1
+        others = islice(tablets, self._number % QUIET_LOOKS, None, QUIET_LOOKS)
+        were_awake, self._were_awake = self._were_awake, dict.fromkeys(awake)
+        return [one for one in dict.fromkeys(chain(self._were_awake, were_awake, due, others)) if one in tablets]
 
 
 def is_news(group: Group, m: Message) -> bool:

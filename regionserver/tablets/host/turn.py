@@ -104,6 +104,8 @@ class Turn:
         self._refusals = RefusalLimit()
         self._copies = WantedCopies()
         self._leaders = LeadersHeard(ELECTION_TICKS)
+        #: Bytes of the entries in memory, as of the last `bound_memory`.
+        self.memory_bytes = 0
         self.quiet = QuietGroups(self.beats, quiet_ticks, reads_quiet, self._send, self._run)
 
     # --- tablets ------------------------------------------------------------------------------------------------------
@@ -453,11 +455,8 @@ class Turn:
             self._run(group, group.loaded, member, before, entries)
 
     def bound_memory(self, limit: int, keep: int = KEEP_ENTRIES) -> None:
-        """Take applied entries out of memory, of the largest logs first, if all logs take more than `limit` bytes.
-
-        Each log keeps at most `keep` applied entries.
-        """
-        used = sum(group.memory.bytes for group in self.groups.values())
+        """If all logs exceed `limit` bytes, drop applied entries from memory, all but `keep` of each, largest first."""
+        used = self.memory_bytes = sum(group.memory.bytes for group in self.groups.values())
         if used <= limit:
             return
         for group in sorted(self.groups.values(), key=lambda each: -each.memory.bytes):

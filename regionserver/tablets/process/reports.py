@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from coord.raft.leadership import Leadership
@@ -216,18 +217,19 @@ def report_of(replica: TabletReplica, group: Group | None, seen: ServersSeen, de
 
 def figures_of(replicas: Mapping[str, TabletReplica], turn: Turn, log: LogThread) -> TabletFigures:
     """Return the figures of a host that its replicas, groups and log have."""
-    groups = turn.groups.values()
     shared = log.shared
+    # Counted by C code: heartbeats ask every second, and there may be ten thousand replicas.
+    states = Counter(map(attrgetter("run"), replicas.values()))
     return TabletFigures(
-        replicas=dict(Counter(replica.run.value for replica in replicas.values())),
-        leaders=sum(group.core.leadership is not None and not group.failure for group in groups),
-        quiet=turn.quiet.count(turn.groups),
+        replicas={state.value: count for state, count in states.items()},
+        leaders=turn.quiet.leaders(),
+        quiet=len(turn.quiet.quiet),
         syncs=shared.syncs,
         log_bytes=shared.written_bytes,
         segments=shared.segment_count(),
         slow_writes=log.slow_writes,
         in_flight_bytes=turn.in_flight.bytes,
-        memory_bytes=sum(group.memory.bytes for group in groups),
+        memory_bytes=turn.memory_bytes,
         disk_answers=log.answers,
     )
 

@@ -6,9 +6,8 @@ those that open files and make steady points, because a steady point may wait fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -26,6 +25,7 @@ from regionserver.kv.messages import DAMAGED
 from regionserver.kv.snapshot import DAMAGE
 from regionserver.tablets.commands import WriteOutcome
 from regionserver.tablets.host.group import Group
+from regionserver.tablets.host.quiet import Looks
 from regionserver.tablets.host.requests import Fate, ReadyRead, TabletAnswer
 from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.process import floors
@@ -42,8 +42,6 @@ T = TypeVar("T")
 
 #: Pause before work that found no room on the disk is tried again.
 FULL_RETRY_S: Final = 0.5
-#: A quiet tablet is looked at in one of this many sweeps, which is once in ten seconds.
-QUIET_SWEEPS: Final = 10
 #: Bytes of entries that are read back at once for a member: as many as one append carries.
 READ_BACK_BYTES: Final = 1 << 20
 
@@ -90,8 +88,8 @@ class RowsWork:
         self._park = park
         #: Tablets whose rows were found waiting for room: each write asks.
         self._full: set[str] = set()
-        #: Calls of `sweep` that looked at some tablets only; the tablets whose points were due at the last call.
-        self._sweeps = 0
+        #: The tablets that a sweep looks at, and those whose points were due at the last one.
+        self._looks = Looks()
         self._due: list[str] = []
         #: Floors for the next batch of the log.
         self.floors: list[Floor] = []
@@ -254,14 +252,14 @@ class RowsWork:
         """Make steady points that are due, and move floors. Called once a second.
 
         What every member has does not change while a tablet is quiet, and there may be thousands of such tablets. So a
-        quiet tablet is looked at once in QUIET_SWEEPS calls, unless the log waits for its floor.
+        quiet tablet is looked at once in QUIET_LOOKS calls, unless the log waits for its floor.
         """
         segments = shared.segment_count()
         pinning = frozenset(shared.pinning()) if segments >= SEGMENTS_CHECKPOINT else frozenset()
         able: list[tuple[TabletReplica, TabletRows]] = []
         candidates: list[floors.PointCandidate] = []
         awake = self._turn.quiet.awake
-        looked = list(self._replicas) if pinning else self._some(awake)
+        looked = list(self._replicas) if pinning else self._looks.next(self._replicas, awake, self._due)
         self._due.clear()
         for tablet in looked:
             replica = self._replicas[tablet]
@@ -282,12 +280,6 @@ class RowsWork:
                 self._make_point(replica, rows, segments if candidate.is_pinning else 0)
             else:
                 self.move_floor(replica, rows, segments if candidate.is_pinning else 0)
-
-    def _some(self, awake: Iterable[str]) -> list[str]:
-        """Return the tablets that this sweep looks at: awake ones, those that were due at the last one, some others."""
-        self._sweeps += 1
-        others = islice(self._replicas, self._sweeps % QUIET_SWEEPS, None, QUIET_SWEEPS)
-        return [tablet for tablet in dict.fromkeys(chain(awake, self._due, others)) if tablet in self._replicas]
 
     def _make_point(self, replica: TabletReplica, rows: TabletRows, segments: int) -> None:
         replica.is_steadying = True

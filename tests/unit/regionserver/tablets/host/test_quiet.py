@@ -17,7 +17,7 @@ from regionserver.tablets.host.beats import BEAT_TICKS, SILENCE_TICKS
 from regionserver.tablets.host.delivery import Word
 from regionserver.tablets.host.envelope import BeatFrame, Header, Quiet, QuietWord, Refusal, TurnFrame
 from regionserver.tablets.host.group import HEARTBEAT_TICKS, Group
-from regionserver.tablets.host.quiet import QUIET_TICKS, is_news
+from regionserver.tablets.host.quiet import QUIET_LOOKS, QUIET_TICKS, Looks, is_news
 from regionserver.tablets.host.requests import Fate
 from tests.support.tablet_hosts import CLUSTER, Hosts, fates
 
@@ -67,6 +67,28 @@ def test_a_tablet_without_work_sends_nothing(hosts: Hosts) -> None:
     hosts.ticks(400)
     assert all(not server.sent and not server.beaten for server in hosts.servers.values())
     assert (hosts.leader(), hosts.core(leader).term) == (leader, term)
+
+
+# Fails if `wake` or `_sleeps` leaves out a set: simulation.tablets.world compares them after every frame as well.
+def test_the_figures_count_quiet_tablets_and_leaders_without_looking_at_each(hosts: Hosts) -> None:
+    leader = rest(hosts)
+    for name, server in hosts.servers.items():
+        quiet = server.turn.quiet
+        assert (len(quiet.quiet), quiet.leaders(), len(quiet.led)) == (1, name == leader, name == leader)
+    hosts.servers[leader].turn.propose("t", 1, b"x")
+    quiet = hosts.servers[leader].turn.quiet
+    assert (len(quiet.quiet), quiet.leaders(), len(quiet.led)) == (0, 1, 0)
+
+
+# Fails if `next` leaves out the tablets that were awake before: what they did since the last look is not seen.
+def test_a_look_visits_awake_tablets_and_each_other_one_once_in_ten() -> None:
+    looks, tablets = Looks(), dict.fromkeys(f"t{number}" for number in range(3 * QUIET_LOOKS))
+    assert "t5" in looks.next(tablets, ["t5", "gone"])
+    visited = looks.next(tablets, [])
+    assert "t5" in visited
+    assert len(visited) == 4
+    later = [one for _ in range(QUIET_LOOKS) for one in looks.next(tablets, [])]
+    assert sorted(later) == sorted(tablets)
 
 
 def test_work_wakes_all_members_and_ends(hosts: Hosts) -> None:

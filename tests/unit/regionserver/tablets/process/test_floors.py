@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from coord.storage.shared.log import SEGMENTS_CHECKPOINT, SEGMENTS_MAX
+from regionserver.tablets.host.quiet import QUIET_LOOKS
 from regionserver.tablets.process.floors import FORCED_SEGMENTS, PointCandidate, points_wanted, target
-from regionserver.tablets.process.rows_work import QUIET_SWEEPS, RowsWork
+from regionserver.tablets.process.rows_work import RowsWork
 from regionserver.tablets.rows.steady import STEADY_AFTER_S
 
 
@@ -108,7 +109,7 @@ def test_a_quiet_tablet_is_looked_at_once_in_ten_sweeps_and_then_until_its_point
     def asks(name: str) -> Callable[[float], bool]:
         return lambda _: asked.append(name) or name in due  # type: ignore[func-returns-value]
 
-    names = [f"t{slot}" for slot in range(2 * QUIET_SWEEPS)]
+    names = [f"t{slot}" for slot in range(2 * QUIET_LOOKS)]
     replicas = {name: replica(name, slot, asks(name)) for slot, name in enumerate(names)}
     turn: Any = SimpleNamespace(quiet=SimpleNamespace(awake={}))
     log: Any = SimpleNamespace(segment_count=lambda: 1, pinning=list)
@@ -116,11 +117,11 @@ def test_a_quiet_tablet_is_looked_at_once_in_ten_sweeps_and_then_until_its_point
     work = RowsWork(turn, replicas, {}, none, none, none, none)
     for name in ("_make_point", "move_floor"):
         monkeypatch.setattr(work, name, lambda *_: None)
-    for _ in range(QUIET_SWEEPS):
+    for _ in range(QUIET_LOOKS):
         work.sweep(0.0, log)
     assert sorted(asked) == sorted(names)
     due.add("t3")
-    for _ in range(QUIET_SWEEPS):
+    for _ in range(QUIET_LOOKS):
         work.sweep(0.0, log)
     asked.clear()
     work.sweep(0.0, log)
