@@ -89,6 +89,8 @@ from regions.records.znodes import decode_region
 log = Logger()
 
 TICK_S: Final = 0.5
+#: Pause between two turns in which times of orders are checked.
+CHECK_PAUSE_S: Final = 0.01
 #: Returns the mirror that this master kept as a standby, up to date as of the call; None without a complete mirror.
 HandOver = Callable[[], Awaitable[Warm | None]]
 
@@ -176,6 +178,7 @@ class ActiveMaster:
         self.janitor = Janitor(self, self.operations, now_ms, forgetting, self.purging.finished)
         self.formats = Formats(fence, now_ms)
         self._ticking: IDelayedCall | None = None
+        self._checking: IDelayedCall | None = None
         self._stop_listening: Callable[[], None] | None = None
         self._waiters = Waiters()
         self._beginning: Deferred[None] | None = None
@@ -297,8 +300,9 @@ class ActiveMaster:
         self._planner.cancel()
         if self._beginning is not None:
             self._beginning.cancel()
-        if self._ticking is not None and self._ticking.active():
-            self._ticking.cancel()
+        for timer in (self._ticking, self._checking):
+            if timer is not None and timer.active():
+                timer.cancel()
         self.server_events.close()
         if self._stop_listening is not None:
             self._stop_listening()
@@ -448,6 +452,8 @@ class ActiveMaster:
         self._ticking = self._reactor.callLater(TICK_S, self._tick)
         if self.may_act:
             self.assigner.tick(self._now_ms())
+            if self._checking is None or not self._checking.active():
+                self._checking = self._reactor.callLater(CHECK_PAUSE_S, self._check_orders)
             self._reader.changed.due(self._now_ms())
             self.keeper.tick()
             moves = self.balancing.tick()
@@ -468,6 +474,13 @@ class ActiveMaster:
             if self._writer.is_idle:
                 self.bulk_plans.finish_stuck()
             self._pump()
+
+    def _check_orders(self) -> None:
+        """Check the times of the orders that `tick` has left, one part in each turn."""
+        if self.may_act and self.assigner.has_unchecked:
+            self.assigner.check_orders(self._now_ms())
+            self._pump()
+            self._checking = self._reactor.callLater(CHECK_PAUSE_S, self._check_orders)
 
     # --- the event loop -----------------------------------------------------------------------------------------------
 
@@ -494,6 +507,8 @@ class ActiveMaster:
             self._failed(Failure())  # type: ignore[no-untyped-call]
             return
         self._waiters.wake()
+        if self.assigner.has_selected:
+            self.schedule()
 
     def bar_of(self, server: ServerRecord, reason: str, bar_ms: int) -> BarRecord:
         """Return the bar that keeps regions from `server` for `bar_ms` from now on, or until an operator ends it."""

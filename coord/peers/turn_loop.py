@@ -16,8 +16,13 @@ from coord.metrics.turns import TurnTimes
 
 log = Logger(__name__)
 
-#: Events taken from the kernel in one poll.
+#: Events taken from the kernel in one poll: at most, and at least after long turns.
 EVENTS_MAX: Final = 1024
+EVENTS_MIN: Final = 8
+#: After a longer turn the next poll takes half as many events, after a shorter one twice as many. The kernel keeps the
+#: others, and returns those first that it has not returned before.
+SHORTER_FROM_S: Final = 0.02
+LONGER_BELOW_S: Final = 0.005
 
 Watcher = Callable[[int], None]
 Events = list[tuple[int, int]]
@@ -33,6 +38,9 @@ class TurnLoop:
         self.preferred: set[int] = set()
         #: True if this turn brought at most one event: other work is unlikely at the moment.
         self.is_calm = True
+        #: Events that the next poll takes.
+        self.events_max: int = EVENTS_MAX
+        self._served = 0
         self.turn_end: Callable[[], bool] = _no_work
         self.on_fault: Callable[[Exception], None] = _ignore_fault
         self.peers_served: Callable[[], None] = _do_nothing
@@ -45,16 +53,20 @@ class TurnLoop:
         times = self._times
         began = times.busy_since
         if began:
-            times.add(time.monotonic() - began)
+            took_s = time.monotonic() - began
+            times.add(took_s)
             times.busy_since = 0.0
+            if took_s > SHORTER_FROM_S or self.events_max < EVENTS_MAX:
+                self._adapt(took_s)
         try:
-            ready = self._poll(timeout, EVENTS_MAX)
+            ready = self._poll(timeout, self.events_max)
         except OSError as error:
             if error.errno == errno.EINTR:
                 return None
             raise
         times.busy_since = time.monotonic()
-        self.is_calm = len(ready) <= 1
+        self._served = len(ready)
+        self.is_calm = self._served <= 1
         if len(ready) > 1 and self.preferred:
             preferred = [one for one in ready if one[0] in self.preferred]
             if preferred and len(preferred) < len(ready):
@@ -62,6 +74,13 @@ class TurnLoop:
                 self._serve(preferred)
                 self.peers_served()
         return self._serve(ready)
+
+    def _adapt(self, took_s: float) -> None:
+        """Choose how many events the next turn serves: a thousand connections with work would make it last a second."""
+        if took_s > SHORTER_FROM_S and self._served > 1:
+            self.events_max = max(EVENTS_MIN, min(self.events_max, self._served) // 2)
+        elif took_s < LONGER_BELOW_S:
+            self.events_max = min(EVENTS_MAX, 2 * self.events_max)
 
     def _serve(self, ready: Events) -> Events:
         """Call the watchers of these events; return the events of descriptors without a watcher."""

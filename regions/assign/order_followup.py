@@ -115,11 +115,14 @@ class OrderFollowUp:
         self._decisions.attempt_failed(replica, _OPEN_FAILED, failure[1], now_ms)
         return True
 
-    def check_deadlines(self, replica: Replica, order: Order, now_ms: int) -> None:
-        """End an overdue open, fence the server of an overdue close, or send the order again if that is due."""
+    def check_deadlines(self, replica: Replica, order: Order, now_ms: int) -> bool:
+        """End an overdue open, fence the server of an overdue close, or send the order again if that is due.
+
+        Return True if one of these was done.
+        """
         assert replica.order is order, f"order of {replica.key} was dropped"
         if order.server.fencing:
-            return
+            return False
         if order.kind == OPEN:
             late = open_overdue(replica, order, self._config, now_ms)
             if late:
@@ -129,7 +132,7 @@ class OrderFollowUp:
             if late:
                 self._servers.fence(order.server, late)
         if late or order.state in (_QUEUED, _SENT) or order.next_ms > now_ms:
-            return
+            return bool(late)
         if order.state is _DONE:
             order.next_ms = now_ms + self._config.resend_ms
             self._outbox.read_transition(replica)
@@ -138,6 +141,7 @@ class OrderFollowUp:
             self._decisions.decide(replica, now_ms)
         else:
             self._orders.enqueue(replica, order)
+        return True
 
     def _give_up_move(self, replica: Replica) -> None:
         self._outbox.note("the move is canceled, the server does not answer", replica.key)

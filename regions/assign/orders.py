@@ -104,19 +104,24 @@ class OrderBook:
         if order is not None and not _only_waits(replica, order):
             self._timed[replica.key] = replica
 
-    def timed(self, most: int) -> list[Replica]:
-        """Return the next replicas, at most `most`, whose orders have a time. Each has its turn in every round."""
+    @property
+    def is_in_round(self) -> bool:
+        """True if replicas of the present round of `timed` are left."""
+        return bool(self._round)
+
+    def timed(self, most: int) -> Iterator[Replica]:
+        """Yield the next replicas, at most `most`, whose orders have a time. Each has its turn in every round."""
         if not self._round:
             self._round = list(self._timed.values())
             self._round.reverse()
-        taken: list[Replica] = []
-        while self._round and len(taken) < most:
+        taken = 0
+        while self._round and taken < most:
             replica = self._round.pop()
             if replica.order is not None:
-                taken.append(replica)
+                taken += 1
+                yield replica
             elif self._timed.get(replica.key) is replica:
                 del self._timed[replica.key]
-        return taken
 
     def dispatch(self, effects: list[fx.Effect], now_ms: int) -> None:
         """Append the batches that can be sent now to `effects`."""

@@ -1,13 +1,18 @@
 """Selects destinations for replicas that need one, one by one or by a bulk plan.
 
-A waiting replica is in exactly one of three sets: unplaced until the next selection, in a plan that is being computed,
-or unplaceable until a server becomes eligible. Whether the replica still needs a destination is checked when it is
-taken from the set.
+A waiting replica is in exactly one of four sets: unplaced until the next selection, selected to be placed one by one,
+in a plan that is being computed, or unplaceable until a server becomes eligible. Whether the replica still needs a
+destination is checked when it is taken from the set.
+
+All replicas of many dead servers are selected at once, and placed PLACED_MAX at a time, so that the master hears its
+servers and the store in between.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
+from itertools import chain
 from typing import Final
 
 from regions.assign.placement import LeastLoaded, choose, is_eligible
@@ -24,6 +29,9 @@ _ASSIGN: Final = Cause.ASSIGN
 _CLOSING: Final = RegionState.CLOSING
 _IDLE: Final = WriteState.IDLE
 
+#: Replicas that get destinations in one turn, one by one.
+PLACED_MAX: Final = 300
+
 
 class Selection:
     """The replicas that wait for a destination."""
@@ -32,6 +40,9 @@ class Selection:
         self._world = world
         self._bulk_min = bulk_min
         self._unplaced: dict[str, Replica] = {}
+        #: Those to be placed one by one, and their order.
+        self._selected: dict[str, Replica] = {}
+        self._order: deque[str] = deque()
         self._planning: dict[str, Replica] = {}
         self._unplaceable: dict[str, Replica] = {}
         #: Between `begin_many` and `placed`: servers by load, of a group, a kind, and with or without flapping ones.
@@ -40,14 +51,23 @@ class Selection:
     def __contains__(self, replica: Replica) -> bool:
         """Return True if the replica waits for the next selection, for a plan, or for an eligible server."""
         key = replica.key
-        return replica in (self._unplaced.get(key), self._planning.get(key), self._unplaceable.get(key))
+        places = (self._unplaced, self._selected, self._planning, self._unplaceable)
+        return any(place.get(key) is replica for place in places)
 
     def __len__(self) -> int:
-        return len(self._unplaced) + len(self._planning) + len(self._unplaceable)
+        return len(self._unplaced) + len(self._selected) + len(self._planning) + len(self._unplaceable)
+
+    @property
+    def has_selected(self) -> bool:
+        """True if replicas are left for the next `take`, however soon it is called."""
+        return bool(self._selected)
 
     def add(self, replica: Replica) -> None:
-        """Add the replica to the next selection, unless it waits for a plan."""
-        if replica.key not in self._planning:
+        """Add the replica to the next selection, unless it is selected or waits for a plan."""
+        key = replica.key
+        if self._selected.get(key, replica) is not replica:
+            del self._selected[key]  # of a region that was dropped, and has come again
+        if key not in self._planning and key not in self._selected:
             self._unplaceable.pop(replica.key, None)
             self._unplaced[replica.key] = replica
 
@@ -71,7 +91,13 @@ class Selection:
 
     def validate(self) -> None:
         """Raise AssertionError if a replica waits in two places, or under another key."""
-        places = {"unplaced": self._unplaced, "in a plan": self._planning, "without a server": self._unplaceable}
+        places = {
+            "unplaced": self._unplaced,
+            "selected": self._selected,
+            "in a plan": self._planning,
+            "without a server": self._unplaceable,
+        }
+        assert set(self._order) >= self._selected.keys(), "a selected replica would never be placed"
         found: dict[str, str] = {}
         for place, replicas in places.items():
             for key, replica in replicas.items():
@@ -98,25 +124,37 @@ class Selection:
         return replica.write_state is _IDLE and self.wants(replica)
 
     def take(self, effects: list[fx.Effect]) -> list[Replica]:
-        """Return the replicas to be placed one by one now, those of system tables first (RT-05).
+        """Return the replicas to be placed one by one now, those of system tables first (RT-05), at most PLACED_MAX.
 
         Many replicas without a former place become one request for a bulk plan, which is appended to `effects`. System
         tables are never placed by a plan.
         """
         self.begin_many()
-        if not self._unplaced:
-            return []
+        if self._unplaced:
+            self._select(effects)
+        taken: list[Replica] = []
+        while self._order and len(taken) < PLACED_MAX:
+            replica = self._selected.pop(self._order.popleft(), None)
+            if replica is not None and self._may_place(replica):
+                taken.append(replica)
+        return taken
+
+    def _select(self, effects: list[fx.Effect]) -> None:
+        """Divide the unplaced replicas between those to be placed one by one and a plan."""
         waiting, self._unplaced = self._unplaced, {}
         wanting = [one for one in waiting.values() if self._may_place(one)]
         urgent = [one for one in wanting if one.region.table.record.system]
         rest = [one for one in wanting if not one.region.table.record.system]
         fresh = [one for one in rest if one.cause is _ASSIGN and not one.plan_id]
-        if len(fresh) < self._bulk_min or not self._world.servers:
-            return urgent + rest
-        for replica in fresh:
-            self._planning[replica.key] = replica
-        effects.append(fx.RequestPlan([one.key for one in fresh], _ASSIGN.value, origin=fresh[0].origin))
-        return urgent + [one for one in rest if one.key not in self._planning]
+        if len(fresh) >= self._bulk_min and self._world.servers:
+            for replica in fresh:
+                self._planning[replica.key] = replica
+            effects.append(fx.RequestPlan([one.key for one in fresh], _ASSIGN.value, origin=fresh[0].origin))
+            rest = [one for one in rest if one.key not in self._planning]
+        self._order.extendleft(one.key for one in reversed(urgent))
+        self._order.extend(one.key for one in rest)
+        for replica in chain(urgent, rest):
+            self._selected[replica.key] = replica
 
     def begin_many(self) -> None:
         """Many replicas get destinations, until `placed` is called. Until then no server comes, goes, or is altered."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from regions.assign.assigner import ACTED_MAX, Assigner
+from regions.assign.selection import PLACED_MAX
+from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
-from regions.records.model import RegionState
-from tests.unit.regions.model_cluster import ModelCluster, region, server
+from regions.records.model import RegionRecord, RegionState, TableRecord, TransitionRecord
+from tests.unit.regions.model_cluster import ModelCluster, at, region, server
 
 BUSY = 4
 REGIONS = 20
@@ -27,7 +30,7 @@ def test_orders_that_wait_for_a_slot_cost_nothing() -> None:
     cluster = full_server()
     orders = cluster.assigner._orders
     assert len(cluster.assigner.world.active) == REGIONS
-    assert len(orders.timed(REGIONS)) == BUSY
+    assert len(list(orders.timed(REGIONS))) == BUSY
     cluster.assigner.validate()
 
 
@@ -49,7 +52,61 @@ def test_an_open_by_an_earlier_master_has_its_deadline_though_the_order_waits() 
     assert record is not None
     assert record.state is RegionState.OFFLINE
     orders = cluster.assigner._orders
-    assert waiting not in orders.timed(REGIONS)
+    assert waiting not in list(orders.timed(REGIONS))
     begun = msgspec.structs.replace(record, state=RegionState.OPENING)
     cluster.handle(ev.TransitionRead(record.region_id, 0, begun, waiting.version + 1))
-    assert waiting in orders.timed(REGIONS)
+    assert waiting in list(orders.timed(REGIONS))
+
+
+def of_server(state: RegionState, count: int, uuid: str) -> Assigner:
+    """Return an assigner that has taken over that many transitions to a server; `a` and `b` live."""
+    assigner = Assigner(5)
+    bounds = [(f"{n:04}" if n else "", f"{n + 1:04}" if n < count - 1 else "") for n in range(count)]
+    regions = [RegionRecord("t", f"t.{n:04}", *bounds[n]) for n in range(count)]
+    moving = [TransitionRecord(one.region_id, "t", 0, state, destination=at(uuid)) for one in regions]
+    assigner.load(
+        [(TableRecord("t", "t", regions=count), 0)],
+        [(one, 0) for one in regions],
+        [server("a"), server("b")],
+        [(one, 0) for one in moving],
+        [],
+        1_000,
+    )
+    assigner.begin(1_000)
+    return assigner
+
+
+def placed(assigner: Assigner) -> int:
+    return sum(isinstance(one, fx.WriteOffline) for one in assigner.take(1_000_000))
+
+
+# Fails without the comparison with ACTED_MAX: after a pause of the store the master did nothing else for seconds.
+def test_orders_that_are_all_late_are_followed_up_a_part_in_each_turn() -> None:
+    assigner = of_server(RegionState.OPENING, 2 * ACTED_MAX + 1, "a")
+    assert placed(assigner) == 0
+    assigner.tick(1_000_000)
+    found = [placed(assigner)]
+    while assigner.has_unchecked:
+        assigner.check_orders(1_000_000)
+        found.append(placed(assigner))
+    assert found == [ACTED_MAX, ACTED_MAX, 1]
+
+
+# Fails without PLACED_MAX in `Selection.take`.
+def test_the_regions_of_dead_servers_are_placed_a_part_in_each_turn() -> None:
+    assigner = of_server(RegionState.OFFLINE, 2 * PLACED_MAX + 1, "dead")
+    found = [placed(assigner)]
+    while assigner.has_selected:
+        assigner.validate()
+        found.append(placed(assigner))
+    assert found == [PLACED_MAX, PLACED_MAX, 1]
+    assert assigner.unplaced == 0
+
+
+# Fails if `_select` appends the regions of system tables.
+def test_a_region_of_a_system_table_goes_before_those_that_are_selected_already() -> None:
+    assigner = of_server(RegionState.OFFLINE, 2 * PLACED_MAX, "dead")
+    placed(assigner)
+    assigner.handle(ev.TableSeen(TableRecord("s", "s", system=True), 0, [(RegionRecord("s", "s.0"), 0)]), 1_000_000)
+    [first, *_] = [one for one in assigner.take(1_000_000) if isinstance(one, fx.WriteOffline)]
+    assert first.record.region_id == "s.0"
