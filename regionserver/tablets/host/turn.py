@@ -456,15 +456,15 @@ class Turn:
 
     def bound_memory(self, limit: int, keep: int = KEEP_ENTRIES) -> None:
         """If all logs exceed `limit` bytes, drop applied entries from memory, all but `keep` of each, largest first."""
-        used = self.memory_bytes = sum(group.memory.bytes for group in self.groups.values())
-        if used <= limit:
+        self.memory_bytes = sum(group.memory.bytes for group in self.groups.values())
+        if self.memory_bytes <= limit:
             return
         for group in sorted(self.groups.values(), key=lambda each: -each.memory.bytes):
-            if used <= limit // 2:
+            if self.memory_bytes <= limit // 2:
                 return
             before = group.memory.bytes
             self._run(group, group.evict, keep)
-            used -= before - group.memory.bytes
+            self.memory_bytes -= before - group.memory.bytes
 
     def peer_gone(self, server: str, start_code: int) -> None:
         """The connection to that process broke."""
