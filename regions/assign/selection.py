@@ -4,7 +4,7 @@ A waiting replica is in exactly one of four sets: unplaced until the next select
 in a plan that is being computed, or unplaceable until a server becomes eligible. Whether the replica still needs a
 destination is checked when it is taken from the set.
 
-All replicas of many dead servers are selected at once, and placed PLACED_MAX at a time, so that the master hears its
+All replicas of many dead servers are selected at once, and placed PLACED_MAX at a time, so that the master serves its
 servers and the store in between.
 """
 
