@@ -17,6 +17,7 @@ from cli.topology.load import parsed
 from cli.topology.model import CERTIFICATES, KEYS
 from cli.topology.units import quoted_word, stop_seconds, unit_name, units
 from cli.topology.words import arguments
+from coord.security.credentials import EVERY_PORT_FILE
 from tests.unit.test_docker import parse
 
 FILE = """
@@ -166,3 +167,28 @@ def test_every_secret_that_a_command_line_names_is_made(
     assert run([*words, "--keep", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["made"] == []
     assert (made / "cluster-secret.json").read_bytes() == secret
+
+
+def test_certificates_are_made_beside_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The way of a cluster with keys to TLS: its secrets stay, each daemon gets its directory. With --keep nothing is
+    made: daemons that run with these keys must not find a directory for TLS when they start again.
+
+    Tried: `_make` calls `making.init` for every directory; --keep makes what is missing.
+    """
+    file, made = tmp_path / "shop.toml", tmp_path / "certs"
+    words = ["topology", "credentials", str(file), "--to", str(made)]
+    file.write_text(FILE.format(credentials=KEYS))
+    assert run(words) == 0
+    names = ("cluster-secret.json", "peer-secret", "user.admin.json", "store-auth")
+    keys = {name: (made / name).read_bytes() for name in names}
+    file.write_text(FILE.format(credentials=CERTIFICATES))
+    assert run([*words, "--keep"]) == 0
+    assert not (made / EVERY_PORT_FILE).exists()
+    capsys.readouterr()
+    assert run([*words, "--json"]) == 0
+    daemons = parsed(FILE.format(credentials=CERTIFICATES), "shop.toml").nodes()
+    assert json.loads(capsys.readouterr().out)["made"] == [f"certificates of {len(daemons)} daemons"]
+    assert {name: (made / name).read_bytes() for name in names} == keys
+    assert (made / EVERY_PORT_FILE).exists()
+    assert all((made / one.name / "ca.crt").exists() for one in daemons)
+    assert run(words) == 1
