@@ -139,8 +139,7 @@ def test_a_command_that_is_killed_at_any_step_is_repeated(tmp_path: Path) -> Non
     """`rk secure` dies amid the znodes, `--finish` as soon as the door is closed, and once more amid the znodes:
     clients are served meanwhile, and the same command completes what is left.
 
-    Tried: `_close_znodes` returns at once if the door is closed before --finish; `close_all` leaves out the children of
-    a znode whose list is right.
+    Tried: `_close_door` ends the command if the door is closed; `close_all` ends at a znode whose list is right.
     """
     with local_up(tmp_path / "up", *_SMALL, "--insecure", "--base-port", str(free_base_port())) as up:
         up.event("up")
