@@ -30,6 +30,8 @@ CLIENTS: Final = 16
 STORE_NODES: Final = 3
 MASTERS: Final = 2
 SERVERS: Final = 4
+#: Replicas of each tablet.
+REPLICAS: Final = 3
 #: The nodes keep their whole logs, for the replay.
 WHOLE_LOG: Final = ("--keep-entries", "100000000", "--keep-bytes", "100000000000")
 #: Pause between two lines of progress.
@@ -41,11 +43,12 @@ QUIET_S: Final = 2.0
 class Soak:
     """One run."""
 
-    def __init__(self, folder: Path, seed: int, *, is_json: bool, kills: bool) -> None:
+    def __init__(self, folder: Path, seed: int, *, is_json: bool, kills: bool, tablets: bool = False) -> None:
         self._folder = folder
         self._seed = seed
         self._is_json = is_json
         self._has_kills = kills
+        self._has_tablets = tablets
         self._began_s = time.monotonic()
         self.clients: list[Client] = []
         self.resharders: list[Resharder] = []
@@ -63,16 +66,21 @@ class Soak:
         with contextlib.ExitStack() as running:
             hosts = running.enter_context(own_store(self._folder / "store", STORE_NODES, *WHOLE_LOG))
             cluster = running.enter_context(
-                cluster_on(hosts, self._folder / "cluster", masters=MASTERS, servers=SERVERS)
+                cluster_on(
+                    hosts, self._folder / "cluster", masters=MASTERS, servers=SERVERS, has_shared=not self._has_tablets
+                )
             )
             cluster.wait_active()
             cluster.wait_servers(SERVERS)
             splits = [key_of(number * KEYS // REGIONS[0]) for number in range(1, REGIONS[0])]
-            cluster.ask_active(ms.CreateTable(TABLE, splits, wait_ms=WAIT_MS), ms.Tables)
+            replicas = REPLICAS if self._has_tablets else 1
+            cluster.ask_active(ms.CreateTable(TABLE, splits, replication=replicas, wait_ms=WAIT_MS), ms.Tables)
             for number in range(CLIENTS):
                 client = running.enter_context(connect(hosts, connect_timeout_s=PATIENCE_S, timeout_s=CALL_S))
                 self.clients.append(Client(number, CLIENTS, client, self._seed))
-            self.resharders = [Resharder(cluster, f"{self._seed}-{number}") for number in range(AT_ONCE)]
+            self.resharders = [
+                Resharder(cluster, f"{self._seed}-{number}", merges=not self._has_tablets) for number in range(AT_ONCE)
+            ]
             self._work(cluster, minutes, count)
             self._check_running(cluster, hosts)
         found = replayed(self._folder / "store" / "store1", Layout())
@@ -132,7 +140,7 @@ class Soak:
         eventually(lambda: not cluster.zk.get_children(cluster.layout.reshardings), CALL_S, "no split under way")
         cluster.wait_settled()
         wanted = {one.region_id for one in cluster.regions() if not one.is_replaced}
-        if (held := set(cluster.owners())) != wanted:
+        if not self._has_tablets and (held := set(cluster.owners())) != wanted:
             self.faults.append(f"open regions: {held - wanted} too many, {wanted - held} too few")
         with connect(hosts, connect_timeout_s=PATIENCE_S, timeout_s=CALL_S) as client:
             rows = dict(client.scan(TABLE))
@@ -141,7 +149,7 @@ class Soak:
         if fsck.returncode:
             self.faults.append(f"rk fsck: {fsck.stdout}{fsck.stderr}")
         present = {path.name for path in (self._folder / "cluster" / "shared" / "regions").glob("*/*")}
-        if present != wanted:
+        if present != wanted and not self._has_tablets:
             self.faults.append(f"directories of regions: {present - wanted} too many, {wanted - present} too few")
         self.say(f"{len(rows)} rows in {len(wanted)} regions", event="rows", rows=len(rows), regions=len(wanted))
 
@@ -195,11 +203,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=0, help="end after so many splits and merges (default: no limit)")
     parser.add_argument("--seed", type=int, help="the order of operations and kills (default: random)")
     parser.add_argument("--no-kills", action="store_true", help="only measure: no process is killed")
+    parser.add_argument("--tablets", action="store_true", help="a table of tablets, which are only split")
     parser.add_argument("--json", action="store_true", help="lines of JSON")
     given = parser.parse_args()
     seed = begin(given.seed)
     folder = Path(tempfile.mkdtemp(prefix="rk-soak-splits-"))
-    soak = Soak(folder, seed, is_json=given.json, kills=not given.no_kills)
+    soak = Soak(folder, seed, is_json=given.json, kills=not given.no_kills, tablets=given.tablets)
     soak.say(f"seed {seed}, in {folder}", event="begin", seed=seed, folder=str(folder))
     try:
         soak.run(given.minutes, given.count)

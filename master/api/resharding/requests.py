@@ -23,7 +23,7 @@ from regions.assign.resharding.parents import Parents
 from regions.cluster import events as ev
 from regions.cluster.entities import Region
 from regions.records.acts.resharding import ReshardingRecord
-from regions.records.formats import RESHARDING
+from regions.records.formats import KNOWN
 from regions.records.model import RegionRecord
 from regions.records.znodes import encode
 
@@ -65,7 +65,7 @@ async def merge(
 async def _check(active_master: ActiveMaster, regions: list[Region]) -> None:
     """Raise RpcError if one of the regions cannot be split or merged now."""
     in_force = await store.format_in_force(active_master.fence)
-    if in_force < RESHARDING:
+    if in_force < KNOWN:
         await active_master.formats.look()  # all may have upgraded since it was checked last
         in_force = await store.format_in_force(active_master.fence)
     for region in regions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regions.assign.resharding.daughters import ID_MAX
 from regions.cluster.entities import Region, Table
-from regions.records.formats import RESHARDING
+from regions.records.formats import RESHARDING, TABLET_RESHARDING
 from regions.records.model import TableIntent, TableState
 
 
@@ -12,18 +12,17 @@ def objection_to_table(table: Table, format_in_force: int) -> str:
     """Return why no region of the table can be split or merged."""
     record = table.record
     name = f"table {record.name}"
-    if record.is_tablet:
-        return f"{name} has tablets: only the regions of tables with shared storage can be split and merged"
-    if record.replication != 1:
+    if not record.is_tablet and record.replication != 1:
         return f"{name} has {record.replication} replicas of each region: only regions with one can be split and merged"
     if record.state not in (TableState.RUNNING, TableState.ALTERING):
         return f"{name} is being deleted"
     if record.intent is not TableIntent.ENABLED:
         return f"{name} is disabled: enable it first (`rk table enable {record.name}`)"
-    if format_in_force < RESHARDING:
+    what, needed = ("a split of a tablet", TABLET_RESHARDING) if record.is_tablet else ("a split or merge", RESHARDING)
+    if format_in_force < needed:
         return (
-            f"the cluster has format {format_in_force}, and a split or merge needs format {RESHARDING}: upgrade all"
-            " masters and servers"
+            f"the cluster has format {format_in_force}, and {what} needs format {needed}: upgrade all masters and"
+            " servers"
         )
     return ""
 

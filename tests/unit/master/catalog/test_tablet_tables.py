@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from twisted.internet.defer import ensureDeferred
 
+from coord.rpc.server import RpcError
+from master.catalog import ddl
 from master.catalog.servers_for import missing_group
 from regions import messages as ms
 from regions.cluster.entities import Server
@@ -221,3 +223,12 @@ def test_a_startup_does_not_wipe_transitions_of_tablets(tmp_path: Path) -> None:
     assert waiting.destination == Incarnation("s1", 7)
     assert store.nodes[LAYOUT.region("u", "u.0")] == before[LAYOUT.region("u", "u.0")]
     assert store.nodes.get(shared) != before[shared]
+
+
+def test_tablets_are_split_by_size_and_not_merged() -> None:
+    """Tried: without the look at the storage a table of tablets gets a limit that nothing obeys."""
+    ddl.plan_create(CreateTable("a", replication=3, split_above=100))
+    with pytest.raises(RpcError, match="tablets can be split, and not merged"):
+        ddl.plan_create(CreateTable("a", replication=3, split_above=100, merge_below=25))
+    with pytest.raises(RpcError, match="shared storage with one replica"):
+        ddl.plan_create(CreateTable("a", replication=3, storage="shared", split_above=100))

@@ -1,0 +1,127 @@
+"""Splits of tablets under writers, with a process that dies at each point of them (docs/splits.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from coord.rpc.server import RpcError
+from regions import messages as ms
+from regions.records.model import RegionRecord
+from regions.records.partitioning import RegionSpec, check_ranges
+from regionserver.client import RegionClient, connect
+from tests.e2e.armed import Armed, Case, Who, armed_on
+from tests.e2e.masters import Cluster, own_store
+from tests.e2e.test_splits import SLOW_S, TABLE, Writers, said
+from tests.support.helpers import PATIENCE_S, eventually
+
+pytestmark = pytest.mark.e2e
+
+#: Points in the order in which a split passes them, and who dies there.
+#: Each case splits the tablet of one of the keys' first letters.
+CASES = {
+    "a": Case("Create reshardings", Who.ITSELF),
+    "c": Case("SetData reshardings", Who.ITSELF),
+    "e": Case("SetData reshardings", Who.LEADER),
+    "p": Case("SetData regions", Who.ITSELF),
+    "r": Case("wrote OPENING", Who.ITSELF),
+    "t": Case("wrote OPENING", Who.MASTER),
+    "x": Case("WriteBlock READY", Who.LEADER),
+}
+#: Each first letter of a key has a tablet of its own.
+SPLITS = ["b", "d", "f", "n", "q", "s", "u"]
+
+
+@pytest.fixture(scope="module")
+def armed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Armed]:
+    """Return two masters and three servers, and a table of tablets with three replicas."""
+    folder = tmp_path_factory.mktemp("data")
+    with (
+        own_store(folder / "store", 1) as hosts,
+        armed_on(hosts, folder / "cluster", masters=2, servers=3) as running,
+    ):
+        running.cluster.ask_active(ms.CreateTable(TABLE, SPLITS, replication=3, wait_ms=60_000), ms.Tables)
+        yield running
+
+
+@pytest.fixture
+def client(armed: Armed) -> Iterator[RegionClient]:
+    """Return a client that keeps its locations of tablets during a test."""
+    with connect(armed.cluster.hosts, connect_timeout_s=PATIENCE_S, timeout_s=SLOW_S) as made:
+        yield made
+
+
+def tablets_of(cluster: Cluster) -> list[RegionRecord]:
+    """Return the tablets of the table by key, and check that they have each key once."""
+    found = [one for one in cluster.regions() if not one.is_replaced]
+    found.sort(key=lambda one: one.start_key)
+    check_ranges([RegionSpec(one.start_key, one.end_key) for one in found])
+    return found
+
+
+def wait_at_rest(cluster: Cluster, *, with_parents: bool) -> None:
+    """Wait until no member is in transition and every tablet is healthy, and the parents of splits are gone, too."""
+
+    def at_rest() -> bool:
+        assert not with_parents or cluster.zk.get_children(cluster.layout.reshardings) == []
+        assert cluster.transitions() == []
+        listed = cluster.ask_active(ms.ListTablets(), ms.TabletList).tablets
+        unhealthy = [(one.region_id, one.health, one.reason) for one in listed if one.health != ms.TabletHealth.HEALTHY]
+        assert not unhealthy, unhealthy
+        return True
+
+    eventually(at_rest, SLOW_S, "all tablets are healthy")
+
+
+def check_at_rest(armed: Armed) -> None:
+    """Check that nothing of the parents is left, in the store and on disks."""
+    wait_at_rest(armed.cluster, with_parents=True)
+    armed.check_files()
+    assert said(armed.cluster, "fsck").endswith("nothing is wrong\n")
+
+
+def test_a_tablet_is_split_under_writers(armed: Armed, client: RegionClient) -> None:
+    """No row is lost or doubled, clients find the daughters, and nothing is left of the parent."""
+    cluster = armed.cluster
+    wait_at_rest(cluster, with_parents=True)
+    with Writers(client) as writers:
+        answer = json.loads(said(cluster, "region", "split", f"{TABLE}:m", "--at", "m-2", "--json"))
+        assert answer["is_done"]
+        low, high = (one["region_id"] for one in answer["daughters"])
+        assert said(cluster, "fsck").endswith("nothing is wrong\n")
+        before = writers.writes
+        eventually(lambda: writers.writes > before + 50, what="rows are written to the daughters")
+    writers.check()
+    assert len(tablets_of(cluster)) == len(SPLITS) + 2
+    refused = said(cluster, "region", "merge", low, high, status=1)
+    assert "tablets can be split, and only shared regions can be merged" in refused
+    check_at_rest(armed)
+
+
+def test_a_death_between_two_steps_ends_before_or_after(armed: Armed, client: RegionClient) -> None:
+    """Whichever process dies at whichever point: the keys are whole, no row is lost, and the work is done."""
+    cluster = armed.cluster
+    for letter, case in CASES.items():
+        wait_at_rest(cluster, with_parents=False)
+        before = tablets_of(cluster)
+        parent = next(one for one in before if one.contains(letter))
+        request = ms.SplitRegion(parent.region_id, f"{letter}-1")
+        with Writers(client, 4) as writers:
+            armed.take(case, lambda: parent.region_id, lambda: _ask(cluster, request))  # noqa: B023
+            cluster.wait_servers(3)
+            eventually(lambda: len(tablets_of(cluster)) > len(before), SLOW_S, f"a split: {case}")  # noqa: B023
+            wait_at_rest(cluster, with_parents=False)
+            writes = writers.writes
+            eventually(lambda: writers.writes > writes + 50 or writers.errors, SLOW_S, "rows are written")  # noqa: B023
+        writers.check()
+    check_at_rest(armed)
+
+
+def _ask(cluster: Cluster, request: ms.SplitRegion) -> None:
+    """Ask once; the master may die before it answers."""
+    master = cluster.wait_active()
+    with contextlib.suppress(RpcError, OSError):
+        cluster.ask(master, request, ms.Resharded)

@@ -1,0 +1,45 @@
+"""What may be in the way of a split of a tablet."""
+
+from __future__ import annotations
+
+from regions.assign.resharding import objections
+from regions.assign.resharding.automatic import QUIET_MS, ROUND_MS, Automatic
+from regions.cluster.entities import Table
+from regions.cluster.state import ClusterState
+from regions.records.acts.resharding import epoch_of_seal, seal_of
+from regions.records.formats import RESHARDING, TABLET_RESHARDING
+from regions.records.members import Storage
+from regions.records.model import RegionRecord, TableRecord
+
+TABLETS = TableRecord("t", "rows", replication=3, storage=Storage.TABLET, split_above=100, merge_below=25)
+SHARED = TableRecord("s", "rows")
+
+
+def test_tablets_are_split_from_their_format_on_and_not_merged() -> None:
+    """Tried: with the format of shared splits an older member could not apply the seal."""
+    table = Table(TABLETS, 0)
+    assert "a split of a tablet needs format 6" in objections.objection_to_table(table, RESHARDING)
+    assert objections.objection_to_table(table, TABLET_RESHARDING) == ""
+    assert "only shared regions can be merged" in objections.objection_to_merge(table)
+    assert objections.objection_to_merge(Table(SHARED, 0)) == ""
+
+
+def test_a_large_tablet_is_split_if_its_members_are_at_rest() -> None:
+    """A region that is in the way of nothing else waits for its members. Tried: without the question it is proposed."""
+    world = ClusterState()
+    world.put_table(TABLETS, 0, [(RegionRecord("t", "t.0", next_number=4), 0)])
+
+    def proposed(why_not: str) -> list[tuple[str, ...]]:
+        decision, found = Automatic(0), []
+        for at in (1, 2):
+            found = decision.step(world, lambda _: 101, lambda _: why_not, 0, "", QUIET_MS + at * ROUND_MS)
+        return [one.regions for one in found]
+
+    assert proposed("") == [("t.0",)]
+    assert proposed("the members of tablet t.0 change") == []
+
+
+def test_a_seal_names_the_epoch_that_began_the_split() -> None:
+    """A master ends no seal of a later one: it does not know that master's splits."""
+    assert epoch_of_seal(seal_of(12, 3)) == 12
+    assert seal_of(12, 3) != seal_of(1, 23)
