@@ -230,6 +230,7 @@ class Assigner:
 
         At a cluster startup no region is open, so one bulk plan places all regions (RT-06).
         """
+        assert not self._begun, "an assigner begins once"
         self._begun = self._catalog.has_begun = True
         self._decisions.is_deciding = not self._suspended
         self.causes.act_for(None, f"takeover: epoch {self.epoch} begins, {'startup' if startup else 'failover'}")

@@ -43,6 +43,7 @@ class MoveBook:
             if replica is None or replica.transition is not None or replica.home != move.source:
                 continue
             self.drop(replica)
+            assert move.key not in self._batch_of, f"the former move of {move.key} is pending"
             replica.move, replica.move_plan, replica.move_reason = move.destination, batch.plan_id, batch.reason
             replica.origin = origin
             keys.add(move.key)
@@ -54,6 +55,7 @@ class MoveBook:
     def want(self, replica: Replica, destination: str, plan_id: str, reason: str, origin: WorkOrigin) -> None:
         """Request a move that is not persisted and ends with this tenure."""
         self.drop(replica)
+        assert replica.key not in self._batch_of, f"the former move of {replica.key} is pending"
         replica.move, replica.move_plan, replica.move_reason = destination, plan_id, reason
         if replica.transition is None:
             replica.origin = origin

@@ -147,3 +147,4 @@ class OrderFollowUp:
         self._outbox.note("the move is canceled, the server does not answer", replica.key)
         self._moves.drop(replica)
         self._orders.drop(replica)
+        assert replica.move is None, f"the move of {replica.key} was given up, and is wanted"

@@ -92,6 +92,7 @@ class OrderBook:
         if order is None:
             return
         self._world.set_order(replica, None)
+        assert replica.order is None, f"{replica.key} has kept its order"
         if order.first_sent_ms:
             order.server.busy.pop(replica.key, None)
             assert replica.key not in order.server.busy, f"the order of {replica.key} still has a slot"
@@ -257,6 +258,8 @@ class OrderBook:
     def _book(self, taken: list[tuple[Replica, Order]]) -> int:
         batch = self._next_batch
         self._next_batch += 1
+        assert taken, f"batch {batch} has no orders, so no reply would end it"
+        assert batch not in self._batches, f"batch {batch} would get the replies of another one"
         self._batches[batch] = taken
         return batch
 

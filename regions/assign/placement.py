@@ -26,13 +26,19 @@ class Candidate(Site, Protocol):
     """The attributes of a server that the choice uses."""
 
     @property
-    def group(self) -> str: ...
+    def group(self) -> str:
+        """Group of servers; "" for the default group."""
+        ...
 
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """Kind of service; "" for the default kind."""
+        ...
 
     @property
-    def draining(self) -> bool: ...
+    def draining(self) -> bool:
+        """True if the server gets no regions: it is drained, barred or being stopped."""
+        ...
 
 
 def is_eligible(
@@ -142,6 +148,7 @@ class LeastLoaded:
                 found = uuid
         for entry in passed:
             heapq.heappush(heap, entry)
+        assert found is None or (found in self._eligible and found not in exclude), f"server {found} is not eligible"
         return found
 
     def changed(self, uuid: str) -> None:

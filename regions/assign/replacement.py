@@ -94,6 +94,7 @@ class Replacements:
         region.is_given_up = region.is_replacing = False
         region.creating_since_ms = 0
         self._given_up.pop(region.record.region_id, None)
+        assert region not in self, f"region {region.record.region_id} is wanted, and would be replaced"
 
     def __contains__(self, region: Region) -> bool:
         """Return True if the region was given up, and has neither been replaced nor returned by `tick` since."""
@@ -105,6 +106,7 @@ class Replacements:
             assert not region.is_given_up or region in self, f"region {region_id} is given up, and will not be replaced"
 
     def _replace(self, region: Region) -> None:
+        assert not region.is_replacing, f"region {region.record.region_id} is being replaced already"
         for one in region.replicas:
             assert one.open_on is None, f"{one.key} is open, and its region would be replaced"
         region.is_replacing = True

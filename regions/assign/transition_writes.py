@@ -47,6 +47,7 @@ def offline(
     Source, plan and attempts are kept unless given. A write with a destination has the intent to open the region, and
     checks the table's record. A write without a destination keeps the former intent, unless `intent` is given.
     """
+    assert destination is None or intent is _OPEN, f"{replica.key} has a destination and is not to be opened"
     former = replica.transition
     region = replica.region.record
     if former is None:
@@ -90,6 +91,8 @@ def delete(replica: Replica, transition: TransitionRecord, cause: Cause, origin:
     For a region that stays closed, the same multi also clears the location in the region's record, and checks the
     records whose intents make the deletion legal (X3).
     """
+    named = (transition.region_id, transition.replica)
+    assert named == (replica.region.record.region_id, replica.number), f"{named} would be deleted for {replica.key}"
     effect = fx.DeleteTransition(
         replica.key,
         transition.region_id,

@@ -27,7 +27,9 @@ ANSWER_WITHIN_MS_MAX: Final = 60_000
 class AnswerTimers(Protocol):
     """The part of a reactor that OrderBatch uses."""
 
-    def callLater(self, delay: float, f: Callable[..., object], *args: object) -> IDelayedCall: ...
+    def callLater(self, delay: float, f: Callable[..., object], *args: object) -> IDelayedCall:
+        """Call `f` after `delay` seconds."""
+        ...
 
 
 class OrderBatch:

@@ -44,16 +44,29 @@ IN_FLIGHT_MAX: Final = 4
 class Store(Protocol):
     """The methods of `coord.client.session.ZkClient` that are used here."""
 
-    def multi(self, operations: list[WriteOp]) -> Deferred[list[WriteResult]]: ...
-    def multi_read(self, operations: list[ReadOp]) -> Deferred[list[ReadResult]]: ...
-    def get(self, path: str) -> Deferred[tuple[bytes, Stat]]: ...
-    def sync(self, path: str = "/") -> Deferred[None]: ...
+    def multi(self, operations: list[WriteOp]) -> Deferred[list[WriteResult]]:
+        """Carry out all operations or none."""
+        ...
+
+    def multi_read(self, operations: list[ReadOp]) -> Deferred[list[ReadResult]]:
+        """Read several znodes; the errors of some are results as well."""
+        ...
+
+    def get(self, path: str) -> Deferred[tuple[bytes, Stat]]:
+        """Read one znode."""
+        ...
+
+    def sync(self, path: str = "/") -> Deferred[None]:
+        """Wait until the node that answers has all writes committed before the call."""
+        ...
 
 
 class TimerReactor(Protocol):
     """The part of a reactor that StepWriter uses."""
 
-    def callLater(self, delay: float, f: Callable[..., object], *args: object) -> IDelayedCall: ...
+    def callLater(self, delay: float, f: Callable[..., object], *args: object) -> IDelayedCall:
+        """Call `f` after `delay` seconds."""
+        ...
 
 
 class Outcomes(Protocol):

@@ -108,6 +108,7 @@ class CatalogUpdates:
         home = record.destination
         if home is None:
             return
+        assert record.replica == replica.number, f"a transition of replica {record.replica} for {replica.key}"
         replica.schema_version = -1
         region = replica.region
         home = self._world.shared(home)
@@ -147,6 +148,7 @@ class CatalogUpdates:
                 last_uuid = last_uuid or replica.last_uuid
                 self._orders.drop(replica)
             self._world.drop_region(former)
+            assert region_id not in self._world.regions, f"parent {region_id} was replaced, and stays"
         for daughter in event.record.daughters:
             region = self._world.put_region(daughter, 0)
             for replica in () if region is None else region.replicas:
