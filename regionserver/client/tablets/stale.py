@@ -1,7 +1,7 @@
 """Stale reads: any member that can prove the age of its rows answers, so that a read needs no leader.
 
-The members are asked one after the other, each as soon as the one before it has refused or is silent. The caller asks
-the leader if no member has answered.
+The members are asked one after the other, each as soon as the one before it has refused or is silent. A silent one is
+asked last for a while (`TabletHints.suspect`). The caller asks the leader if no member has answered.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from regionserver.tablets.messages import STALE_MS_MAX, LeaderElsewhere
 NEXT_S: Final = 0.1
 #: Time limit for all members. A member that must ask the leader first refuses after 0.5 s.
 ALL_S: Final = 1.0
+#: Part of the call's time that they may take at most: the rest is for the leader.
+ALL_PART: Final = 0.5
 
 
 class Staleness:
@@ -62,10 +64,11 @@ class StaleCall(Generic[R]):
     def run(self) -> R | None:
         """Return the first answer; None if no member has one."""
         clock, exchange = self._context.clock, self._context.exchange()
-        until_s = min(clock() + ALL_S, self._purpose.deadline_s)
-        request = self._purpose.ask(self._region, None)
-        out: set[str] = set()
         next_s = clock()
+        until_s = next_s + min(ALL_S, ALL_PART * (self._purpose.deadline_s - next_s))
+        request = self._purpose.ask(self._region, None)
+        #: Servers that have not answered yet, and when each was asked.
+        out: dict[str, float] = {}
         try:
             while (self._left or out) and (now_s := clock()) < until_s:
                 if self._left and (not out or now_s >= next_s):
@@ -74,18 +77,19 @@ class StaleCall(Generic[R]):
                     if address is None:
                         self._observe(NO_ADDRESS)
                         continue
-                    out.add(server)
+                    out[server] = now_s
                     exchange.start(server, address, request, REPLIES[self._purpose.expect])
                 wake_s = min(next_s, until_s) if self._left else until_s
                 for arrival in exchange.wait(max(0.0, wake_s - clock())):
-                    out.discard(arrival.key)
+                    out.pop(arrival.key, None)
                     reply = self._arrived(arrival)
                     if reply is not None:
                         return reply
         finally:
             exchange.close()
-        for server in out:
-            self._context.hints.suspect(server, clock())
+            for server, asked_s in out.items():
+                if (now_s := clock()) >= asked_s + NEXT_S:
+                    self._context.hints.suspect(server, now_s)
         return None
 
     def _arrived(self, arrival: Received) -> R | None:
