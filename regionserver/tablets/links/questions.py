@@ -26,17 +26,25 @@ class ServerQuestions:
         self._reactor = reactor
         #: Returns where a server takes requests, by its uuid; None if that is not known.
         self.address_of: Callable[[str], Address | None] = lambda _server: None
+        #: Connections by address, with the number of their open questions. The last answer closes them.
+        self._clients: dict[Address, tuple[RpcClient, int]] = {}
 
     def ask(self, server: str, message: msgspec.Struct, expect: type[Any]) -> Deferred[Any]:
         """Ask a server. Fires with its answer, or fails with RpcError."""
         address = self.address_of(server)
         if address is None:
             return fail(RpcError("UNREACHABLE", f"the address of server {server} is not known"))
-        client = RpcClient(self._reactor, *address)
+        client, count = self._clients.get(address) or (RpcClient(self._reactor, *address), 0)
+        self._clients[address] = client, count + 1
 
-        def close(result: object) -> object:
-            client.close()
+        def answered(result: object) -> object:
+            left = self._clients[address][1] - 1
+            if left:
+                self._clients[address] = client, left
+            else:
+                del self._clients[address]
+                client.close()
             return result
 
         asked: Deferred[Any] = client.call(message, ANSWER_S, expect=expect)
-        return asked.addBoth(close)
+        return asked.addBoth(answered)

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred, succeed
 
+from coord.rpc.wire import RpcError
 from regions.messages import OwnReplica, ReplicaList, ShowReplicas, TabletReport
 from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
@@ -111,3 +112,35 @@ def test_the_end_of_a_running_replicas_log_is_asked_for_first(
     assert answers == [None]
     seen = [order.seen for order in Server.orders]
     assert seen == ([SeenReplica(3, ReplicaState.RUNNING, 6, 90)] if own == [RUNNING] else [])
+
+
+def test_questions_that_are_open_together_share_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader of many tablets asks one server for many copies at once. Fails with a client for each question, and if
+    a connection is closed while another question waits for its answer."""
+    clients: list[Waiting] = []
+
+    class Waiting:
+        def __init__(self, *_: object) -> None:
+            self.answers: list[Deferred[object]] = []
+            self.is_closed = False
+            clients.append(self)
+
+        def call(self, *_: object, **_more: object) -> Deferred[object]:
+            self.answers.append(Deferred())
+            return self.answers[-1]
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    monkeypatch.setattr(questions_module, "RpcClient", Waiting)
+    servers = ServerQuestions(None)
+    servers.address_of = lambda server: ("h", 7003 if server == "s3" else 7004)
+    for server in ("s3", "s3", "s4"):
+        servers.ask(server, ShowReplicas(), ReplicaList).addErrback(lambda _: None)
+    assert [len(one.answers) for one in clients] == [2, 1]
+    clients[0].answers[0].callback(None)
+    assert not clients[0].is_closed
+    clients[0].answers[1].errback(RpcError("TIMEOUT", ""))
+    assert [one.is_closed for one in clients] == [True, False]
+    servers.ask("s3", ShowReplicas(), ReplicaList)
+    assert len(clients) == 3
