@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from regionserver.opener import RegionError
@@ -93,17 +94,25 @@ def check_tree(path: str, progress: Callable[[], None] = lambda: None) -> None:
         Tree(file.fileno(), path).check(progress)
 
 
+#: Returns that many bytes of a file from an offset on; fewer at the end of the file.
+Read = Callable[[int, int], bytes]
+
+
 def latest_meta(fd: int, path: str, length: int) -> Meta:
     """Return the meta page of the latest commit. Raise Damaged if the file has none."""
-    first = _meta(fd, path, length, 0)
-    second = _meta(fd, path, length, first.page_bytes)
+    return _latest_meta(partial(os.pread, fd), path, length)
+
+
+def _latest_meta(read: Read, path: str, length: int) -> Meta:
+    first = _meta(read, path, length, 0)
+    second = _meta(read, path, length, first.page_bytes)
     if second.page_bytes != first.page_bytes:
         raise Damaged(f"{path} is damaged: its two meta pages contradict each other")
     return max(first, second, key=lambda one: one.transaction)
 
 
-def _meta(fd: int, path: str, length: int, at: int) -> Meta:
-    data = os.pread(fd, _META.size, at + PAGE_HEADER)
+def _meta(read: Read, path: str, length: int, at: int) -> Meta:
+    data = read(_META.size, at + PAGE_HEADER)
     if len(data) < _META.size:
         raise _cut(path, length)
     return parse_meta(data, path)
@@ -123,15 +132,17 @@ def parse_meta(data: bytes, path: str) -> Meta:
 class Tree:
     """The pages of one file, read one at a time."""
 
-    def __init__(self, fd: int, path: str, leaves_apart: bytes = b"") -> None:
+    def __init__(self, fd: int, path: str, leaves_apart: bytes = b"", content: bytes | None = None) -> None:
         """`leaves_apart`: the named database whose leaf pages are not read, only found; b"" for none.
+
+        `content`: all bytes of the file, if the caller has them.
 
         Raise Damaged, OSError.
         """
-        self._fd = fd
+        self._read: Read = partial(os.pread, fd) if content is None else lambda size, at: content[at : at + size]
         self._path = path
-        self._length = os.fstat(fd).st_size
-        self._meta = latest_meta(fd, path, self._length)
+        self._length = os.fstat(fd).st_size if content is None else len(content)
+        self._meta = _latest_meta(self._read, path, self._length)
         self._page_bytes = self._meta.page_bytes
         self._seen: set[int] = set()
         self._leaves_apart = leaves_apart
@@ -174,7 +185,7 @@ class Tree:
     def page(self, number: int) -> bytes:
         """Return a page as it is in the file. Raise Damaged, OSError."""
         size = self._page_bytes
-        page = os.pread(self._fd, size, number * size) if number * size < self._length else b""
+        page = self._read(size, number * size) if number * size < self._length else b""
         if len(page) < size:
             raise _cut(self._path, self._length)
         return page
@@ -230,7 +241,7 @@ class Tree:
         at = first * self._page_bytes
         if at + PAGE_HEADER > self._length:
             raise _cut(self._path, self._length)
-        found, _, overflow_flags, count_low, count_high = _PAGE.unpack(os.pread(self._fd, _PAGE.size, at))
+        found, _, overflow_flags, count_low, count_high = _PAGE.unpack(self._read(_PAGE.size, at))
         if found != first or overflow_flags & ~DIRTY != _OVERFLOW:
             raise self.damaged(first, "is not an overflow page")
         if (count_low | count_high << 16) * self._page_bytes < PAGE_HEADER + value_bytes:
@@ -250,7 +261,7 @@ class Tree:
                 end = begin + key_bytes
                 self._value_bytes(number, page, end, size, flags)
                 first = _PAGE_NUMBER.unpack_from(page, end)[0] * self._page_bytes
-                yield page[begin:end], os.pread(self._fd, size, first + PAGE_HEADER)
+                yield page[begin:end], self._read(size, first + PAGE_HEADER)
 
     def damaged(self, number: int, what: str) -> Damaged:
         """Return the error for a page."""

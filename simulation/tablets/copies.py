@@ -257,8 +257,8 @@ class Copies:
         run.source_life = source.life
         run.pin = source.rows_of(run.tablet).steady.index
         self.world.pins.setdefault((source.name, run.tablet), []).append(run.pin)
-        meta = self._merged(run, group, group.applied_index)
-        run.server.work.carry_out(steps.copy_merged(self._block(run), meta))
+        run.meta = self._merged(run, group, group.applied_index)
+        run.server.work.carry_out(steps.copy_merged(self._block(run), run.meta))
         self.world.checks[run.tablet].on_promise(order.number)
         self._then(run, self._fetch_rows)
 
@@ -281,14 +281,15 @@ class Copies:
         assert run.rows is not None, "rows come first"
         assert run.slot is not None, "the files come first"
         index, term = run.rows.index, run.rows.term
-        run.meta = self._merged(run, group, index)
+        assert run.meta is not None, "a session comes first"
+        written, run.meta = run.meta, self._merged(run, group, index)
         slot = source.log.slots[source.holdings[run.tablet].slot]
         before, entries = slot.entries_from(index + 1, 1 << 30)
         if slot.last().index > index and (before is None or (before.index, before.term) != (index, term)):
             self.world.counts["copy_log_gone"] += 1
             raise CopyRefusal("the source's log does not follow the rows any more")
         block = self._block(run)
-        run.server.work.carry_out(steps.copy_slot(block, run.slot, run.meta, index, term))
+        run.server.work.carry_out(steps.copy_slot(block, run.slot, run.meta, written, index, term))
         last = (entries[-1].term, entries[-1].index) if entries else (term, index)
         if entries and not self.world.bug.log_not_copied:
             self.world.counts["copy_with_log"] += 1

@@ -103,9 +103,9 @@ class CopyThread:
     def run(self) -> CopiedReplica:
         """Fetch everything; return the READY replica. Raise CoordError, OSError or ValueError."""
         self._rested_s = time.thread_time()
-        channel = self._begin()
+        channel, meta = self._begin()
         try:
-            copied = self._fetch_log(channel, self._fetch_rows(channel))
+            copied = self._fetch_log(channel, self._fetch_rows(channel), meta)
             with contextlib.suppress(ChannelLost):  # the copy is complete; the source notices the end as well
                 channel.send(wire.ASK, wire.encode(wire.EndCopy()))
         finally:
@@ -120,8 +120,8 @@ class CopyThread:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> Channel:
-        """Begin the session. Step 2."""
+    def _begin(self) -> tuple[Channel, ConsensusMeta]:
+        """Begin the session. Step 2. Return the connection, and the consensus metadata that were written."""
         plan = self._plan
         asked = wire.BeginCopy(plan.block.tablet, plan.source, plan.block.number)
         channel = self._channel = self._host.dial()
@@ -133,9 +133,11 @@ class CopyThread:
                     self._check_range(begun)
                     self._job.expected = begun.rows_bytes
                     self._check_room(begun.rows_bytes)
-                    meta = SourceMeta(begun.term, begun.config_term, begun.config_index, begun.configuration)
-                    self._host.carry_out(steps.copy_merged(plan.block, self._merged(meta)))
-                    return channel
+                    meta = self._merged(
+                        SourceMeta(begun.term, begun.config_term, begun.config_index, begun.configuration)
+                    )
+                    self._host.carry_out(steps.copy_merged(plan.block, meta))
+                    return channel, meta
                 if not attempt:
                     self._host.enter(CopyState.WAITING, "the source serves as many copies as it may")
                 time.sleep(min(WAIT_S * 2**attempt, WAIT_MAX_S))
@@ -164,7 +166,7 @@ class CopyThread:
             rows.close()
         self._rest()
         identity = Identity(plan.block.tablet, plan.block.generation)
-        state = adopt(path, identity, sent.generation, plan.boot, counted, self._check)
+        state = adopt(path, identity, sent.generation, plan.boot, counted)
         kill_points.reached("rows checked")
         self._rest()
         return state
@@ -178,8 +180,9 @@ class CopyThread:
                 return chunk
             rows.write(chunk.data, chunk.crc)
 
-    def _fetch_log(self, channel: Channel, state: RowsState) -> CopiedReplica:
-        """Receive the entries behind the rows, and finish. Steps 4 and 5."""
+    def _fetch_log(self, channel: Channel, state: RowsState, written: ConsensusMeta) -> CopiedReplica:
+        """Receive the entries behind the rows, and finish. Steps 4 and 5. `written`: the consensus metadata of step
+        2."""
         plan, host = self._plan, self._host
         block = plan.block
         index, term = state.applied
@@ -188,7 +191,7 @@ class CopyThread:
         assert begins is not None, "an answer that must not wait"
         meta = self._merged(SourceMeta(*_fields(begins)))
         # None of these steps counts before the superblock is READY, so they become durable with the first entries.
-        waiting = steps.copy_slot(block, plan.slot, meta, index, term)
+        waiting = steps.copy_slot(block, plan.slot, meta, written, index, term)
         last_index, last_term = index, term
         while True:
             chunk = self._next(channel, wire.LogSent)

@@ -8,7 +8,8 @@ effect is durable before the next one begins. Repeating an effect does nothing.
                 -> copy of the consensus metadata -> log exported, slot dropped -> rows moved              (TC-11)
     burning     as a deletion; the superblock keeps no memory
     copying     superblock COPYING -> consensus metadata merged -> rows received, checked and synced -> consensus
-                metadata of the rows' entry, slot begun there, log behind the rows -> superblock READY          (TC-13)
+                metadata of the rows' entry (if they differ), slot begun there, log behind the rows
+                -> superblock READY                                                                         (TC-13)
     giving up   partial files removed -> superblock DELETED with the kept memory
     forgetting  superblock removed -> consensus metadata removed
 
@@ -183,12 +184,14 @@ def copy_merged(block: Superblock, meta: ConsensusMeta) -> list[Effect]:
     return [WriteMeta(meta)]
 
 
-def copy_slot(block: Superblock, slot: int, meta: ConsensusMeta, floor_index: int, floor_term: int) -> list[Effect]:
+def copy_slot(
+    block: Superblock, slot: int, meta: ConsensusMeta, written: ConsensusMeta, floor_index: int, floor_term: int
+) -> list[Effect]:
     """Return the beginning of step 4 of a copy. The rows are durable and checked, and hold all entries to the floor;
-    `meta` has the configuration that is in force there."""
+    `meta` has the configuration that is in force there, `written` is what step 2 wrote."""
     assert block.data_state is DataState.COPYING, f"tablet {block.tablet} is {block.data_state}"
     begun = BeginSlot(slot, block.generation, block.tablet, block.number, meta.term, meta.vote, floor_index, floor_term)
-    return [*copy_merged(block, meta), begun]
+    return [begun] if meta == written else [*copy_merged(block, meta), begun]
 
 
 def copy_ended(after: Superblock) -> list[Effect]:

@@ -266,6 +266,12 @@ def open_existing(path: str, identity: Identity, progress: Callable[[], None]) -
             if not is_suspect(path):
                 forget_use(path)
         check_whole(path)
+    return open_checked(path, identity)
+
+
+def open_checked(path: str, identity: Identity) -> tuple[RowsFile, RowsState]:
+    """Open a file that has just been checked. Raise RowsFailed, RowsFull, RowsTooNew."""
+    with translated(path):
         file = RowsFile(lambda: _opened(path, is_new=False))
         try:
             file.open()

@@ -14,15 +14,11 @@ import contextlib
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
-import lmdb
-
-from regionserver.kv.layout import reserve_lock
-from regionserver.kv.pages import Damaged
 from regionserver.tablets.rows import environment
-from regionserver.tablets.rows.environment import IDENTITY_KEY, MAP_BYTES, RowsDisk, RowsFile, translated
+from regionserver.tablets.rows.environment import RowsDisk, RowsFile, translated
 from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed
 from regionserver.tablets.rows.state import Identity, RowsCount, RowsState
 from regionserver.tablets.rows.tablet_rows import TabletRows
@@ -115,14 +111,7 @@ class _ArrivedDisk(RowsDisk):
         """Do nothing: `replace` makes the name durable."""
 
 
-def adopt(
-    path: str,
-    identity: Identity,
-    source_generation: int,
-    boot: str,
-    counted: RowsCount,
-    progress: Callable[[], None] = lambda: None,
-) -> RowsState:
+def adopt(path: str, identity: Identity, source_generation: int, boot: str, counted: RowsCount) -> RowsState:
     """Make a received and checked file that of `identity`, and make its steady point. Return its state.
 
     The file and its name are durable on return.
@@ -134,9 +123,7 @@ def adopt(
         RowsFull: there is no room.
         RowsTooNew: a later build wrote it.
     """
-    with translated(path):
-        _rename(path, identity, Identity(identity.tablet, source_generation))
-    file, state = environment.open_existing(path, identity, progress)
+    file, state = environment.open_checked(path, Identity(identity.tablet, source_generation))
     rows = TabletRows(path, identity, boot, _ArrivedDisk(), file, state, None)
     try:
         if counted != (state.rows, state.size, state.digest):
@@ -144,28 +131,10 @@ def adopt(
                 f"{path} has {counted.rows} rows with digest {counted.digest.hex()}; its source has stored"
                 f" {state.rows} rows with digest {state.digest.hex()}"
             )
+        with translated(path), file.env.begin(write=True, db=file.meta) as transaction:
+            transaction.put(environment.IDENTITY_KEY, environment.sealed_identity(identity))
         rows.steady()
     finally:
         with contextlib.suppress(RowsError):
             rows.abandon()
     return state
-
-
-def _rename(path: str, identity: Identity, source: Identity) -> None:
-    """Replace the identity of a received file."""
-    reserve_lock(path)
-    env: Any = lmdb.open(
-        path, subdir=False, map_size=MAP_BYTES, max_dbs=len(environment.DATABASES), mode=0o600, create=False,
-        readahead=False, sync=False, metasync=False,
-    )  # fmt: skip
-    try:
-        meta = env.open_db(b"meta", create=False)
-        with env.begin(write=True, db=meta) as transaction:
-            found = environment.stored_identity(transaction, path)
-            if found != source:
-                raise Damaged(f"{path} holds tablet {found.tablet} generation {found.generation}, not {source}")
-            transaction.put(IDENTITY_KEY, environment.sealed_identity(identity))
-    except lmdb.NotFoundError as error:
-        raise Damaged(f"{path} lacks the databases of a tablet's rows") from error
-    finally:
-        env.close()

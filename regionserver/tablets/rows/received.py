@@ -107,9 +107,11 @@ class ReceivedRows:
         if self._summing is None:
             with translated(self._path):
                 self._read_back(progress)
-                for data in self._first:
-                    self._sum(data)
-                return self._counted(progress)
+                # What was read back has the same checksums as what was received.
+                content = b"".join(self._first)
+                if content:
+                    self._sum(content)
+                return self._counted(progress, content=content)
         self._wait_for_sums(0)
         with translated(self._path), ThreadPoolExecutor(_CHECKING, "check") as pool:
             reading_back = pool.submit(self._read_back, progress)
@@ -119,10 +121,10 @@ class ReceivedRows:
                 # What the disk has changed explains everything else that the check finds.
                 reading_back.result()
 
-    def _counted(self, progress: Callable[[], None], spread: Spread = map) -> RowsCount:
-        """Check every page, and return the sum of all rows."""
+    def _counted(self, progress: Callable[[], None], spread: Spread = map, content: bytes | None = None) -> RowsCount:
+        """Check every page, and return the sum of all rows. `content`: see `Tree`."""
         # Damaged pages can lead LMDB outside its map, which kills the process. So pages are read without a map.
-        tree = Tree(self._fd, self._path, leaves_apart=ROWS)
+        tree = Tree(self._fd, self._path, ROWS, content)
         tree.check(progress)
         if self._sums is None:
             raise Damaged(f"{self._path} is empty")

@@ -98,17 +98,17 @@ def copy(server: Server) -> None:
 def copy_first(server: Server) -> None:
     """The same, onto a server that has nothing of the tablet."""
     server.files.carry_out(copy_begun(superblock.first_copy(ready(memory=None), 3)))
-    fetch(server)
+    fetch(server, first=SOURCE_AT_ROWS)
 
 
-def fetch(server: Server) -> None:
+def fetch(server: Server, *, first: SourceMeta = SOURCE) -> None:
+    """`first`: what the source says when the copy begins."""
     block = block_of(server)
     memory = memory_of(block, server_meta(server))
-    merge = merged(TABLET, 2, memory, SOURCE)
-    server.files.carry_out(copy_merged(block, merge))
+    written, at_rows = (merged(TABLET, 2, memory, one) for one in (first, SOURCE_AT_ROWS))
+    server.files.carry_out(copy_merged(block, written))
     fetch_rows(server, block.generation)
-    at_rows = merged(TABLET, 2, memory, SOURCE_AT_ROWS)
-    server.files.carry_out(copy_slot(block, SLOT, at_rows, FLOOR.index, FLOOR.term))
+    server.files.carry_out(copy_slot(block, SLOT, at_rows, written, FLOOR.index, FLOOR.term))
     server.files.carry_out([FillSlot(SLOT, block.generation, BEHIND[:3])])
     server.files.carry_out([FillSlot(SLOT, block.generation, BEHIND[3:])])
     server.files.carry_out(copy_ended(superblock.copied(block, SLOT, 4000)))
