@@ -425,7 +425,8 @@ class ActiveMaster:
     ) -> None:
         self.server_events.counted(len(servers))
         if self.is_open:
-            self.server_events.changed(servers, draining, fences, bars)
+            if self.server_events.changed(servers, draining, fences, bars):
+                self._reactor.callLater(0, self.registry.repeat)
             self.keeper.servers_changed(servers, draining, bars)
             self._pump()
 

@@ -80,6 +80,11 @@ class Registry:
         if not self._reading:
             self._begin_refresh()
 
+    def repeat(self) -> None:
+        """Call `changed` with the present lists: it has left some of the last changes."""
+        if not self._closed:
+            self._changed(self.servers, self.draining, self.fences, self.bars)
+
     def _begin_refresh(self) -> None:
         self._reading = True
         ensureDeferred(self._refresh()).addErrback(self._refresh_failed)

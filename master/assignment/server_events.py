@@ -33,6 +33,8 @@ log = Logger()
 
 #: A new active master that finds the clean-shutdown flag and live servers assigns no region for this long.
 SHUTDOWN_WAIT_S: Final = 60.0
+#: Servers that have ended are handled in one turn until they had this many regions.
+REGIONS_AT_ONCE: Final = 1_000
 
 
 class ServerEvents:
@@ -105,14 +107,18 @@ class ServerEvents:
 
     def changed(
         self, servers: list[ServerRecord], draining: list[str], fences: list[FenceRecord], bars: list[BarRecord]
-    ) -> None:
-        """Hand the changes to the assigner."""
+    ) -> bool:
+        """Hand the changes to the assigner. Return True if some are left: call again, in another turn.
+
+        A hundred servers may end at once, and each of their regions is decided about.
+        """
         now = self._now_ms()
         self._assigner.handle(ev.BarsSeen(bars), now)
         for fence in fences:
             self._note_fence(fence)
             self._assigner.handle(ev.ServerFenced(fence), now)
-        self._gone({one.uuid for one in servers}, now)
+        if self._gone({one.uuid for one in servers}, now):
+            return True
         for record in servers:
             self._up(record, record.uuid in draining, now)
         self._note_drains(frozenset(draining))
@@ -121,6 +127,7 @@ class ServerEvents:
         self._assigner.handle(ev.DrainingSeen(draining), now, origin)
         if self._stopping is not None and any(one.incarnation not in self._stopping for one in servers):
             self._cancel_shutdown_wait()
+        return False
 
     def _note_fence(self, fence: FenceRecord) -> None:
         known = self._assigner.world.servers.get(fence.server.uuid)
@@ -135,14 +142,20 @@ class ServerEvents:
             self._history_writer.event(cause, "", server=uuid, origin=self.drain_origins.get(uuid))
         self._draining = draining
 
-    def _gone(self, alive: set[str], now_ms: int) -> None:
+    def _gone(self, alive: set[str], now_ms: int) -> bool:
+        """End servers that are gone, with some REGIONS_AT_ONCE of their regions. Return True if more are left."""
+        regions = 0
         for uuid, known in list(self._assigner.world.servers.items()):
             if uuid not in alive and known.fenced_until_ms is None:
+                if regions >= REGIONS_AT_ONCE:
+                    return True
+                regions += max(1, len(known.open))
                 log.warn("server {server} has stopped or its session has expired", server=known.record.name)
                 self._history_writer.membership(known.record, SERVER_DOWN)
                 self._reports.forget(uuid)
                 self.arrivals_ms.pop(known.incarnation, None)
                 self._assigner.handle(ev.ServerDown(uuid), now_ms)
+        return False
 
     def _up(self, record: ServerRecord, is_draining: bool, now_ms: int) -> None:
         known = self._assigner.world.servers.get(record.uuid)
