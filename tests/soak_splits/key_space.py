@@ -93,11 +93,14 @@ class KeySpace:
             self.faults.append(f"zxid {zxid:#x}, table {table.name}: {fault}")
 
     def gaps(self) -> list[Gap]:
-        """Return the times without an open region of all daughters that were opened."""
+        """Return the times without an open region of all daughters that were opened.
+
+        A tablet's parents are closed after that: the store does not show when they were sealed.
+        """
         found = []
         for daughter, parents in self._parents.items():
             closed = [self._closing[one] for one in parents if one in self._closing]
-            if closed and daughter in self._opened:
+            if closed and daughter in self._opened and min(closed) <= self._opened[daughter]:
                 found.append(Gap(daughter, min(closed), self._opened[daughter]))
         return found
 
