@@ -17,7 +17,8 @@ Rejections are RpcErrors:
     no_replica        nothing was done: the server has no replica of the tablet; try another member
     replica_failed    the replica does not run. A write that waited there may have been applied: try another member
     too_stale         the replica does not hold the entry that the read names: ask the leader
-    wrong_region      nothing was done: a key is outside the tablet's range
+    wrong_region      nothing was done, and no copy of the write was: a key is outside the tablet's range, or the tablet
+                      was split
     schema_changed    nothing was done: the rows were encoded under an earlier schema than the server knows
     bad_request       nothing was done: the request is invalid
 """

@@ -48,8 +48,12 @@ class SlotFound(NamedTuple):
 
     @property
     def has_promised(self) -> bool:
-        """Return False for a slot in the initial state of a first replica: no term, no vote, no entry."""
-        return self.damage is not None or (self.term, self.vote, self.floor_index, self.last_index) != (0, 0, 0, 0)
+        """Return False for a slot in the initial state of a first replica: no term, no vote, no entry.
+
+        The slot of a daughter of a split begins behind the parent's last entry, also without a term of its own. Every
+        other slot whose floor has risen has a term.
+        """
+        return self.damage is not None or (self.term, self.vote) != (0, 0) or self.last_index != self.floor_index
 
     @property
     def name(self) -> SlotName:

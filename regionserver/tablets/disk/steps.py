@@ -142,7 +142,10 @@ class SlotName(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """Where the log of a first replica begins: behind this entry, which its rows have, and in this term."""
+    """Where the log of a first replica begins: behind this entry, which its rows have.
+
+    The slot has no term, so a start recognizes that it has promised nothing (`startup.SlotFound.has_promised`).
+    """
 
     entry_term: int = 0
     entry_index: int = 0
@@ -164,7 +167,6 @@ def creation(block: Superblock, meta: ConsensusMeta, beginning: Beginning = NOTH
             block.generation,
             block.tablet,
             block.number,
-            term=beginning.entry_term,
             floor_index=beginning.entry_index,
             floor_term=beginning.entry_term,
         ),

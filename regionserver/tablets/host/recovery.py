@@ -74,7 +74,8 @@ def reopen(
         settings or raft_settings(),
         rng,
         RaftSnapshot(applied.index, applied.term, config),
-        HardState(slot.hard_state.term, slot.hard_state.vote),
+        # The slot of a daughter of a split has no term yet, and no vote.
+        HardState(max(slot.hard_state.term, slot.last.term), slot.hard_state.vote),
         entries[kept:],
         config_id=config_id,
     )

@@ -156,7 +156,8 @@ class FilesWork:
         if contents is None:
             return f"the shared log has no slot {block.slot} for tablet {block.tablet}"
         state, last = contents.hard_state, contents.last
-        memory = Memory(state.term, state.vote, last.term, last.index)
+        # A daughter of a split has no term yet while no leader has reached it.
+        memory = Memory(max(state.term, last.term), state.vote, last.term, last.index)
         why = self._carry_out(steps.deletion(block, memory, reason, at_ms))
         return why or superblock.deleted(block, memory, reason, at_ms)
 

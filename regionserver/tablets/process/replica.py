@@ -84,7 +84,7 @@ class TabletReplica:
             return None
         if slot is not None:
             last = slot.last
-            return ReplicaStanding(state, self.number, slot.hard_state.term, last.index, last.term)
+            return ReplicaStanding(state, self.number, max(slot.hard_state.term, last.term), last.index, last.term)
         memory = memory_of(self.block, self.meta)
         if memory is None:
             return ReplicaStanding(state, self.number, progress=self.received)

@@ -21,6 +21,7 @@ from regionserver.tablets.disk.layout import block_path, meta_path, parse_rows_n
 from regionserver.tablets.disk.life import DataState, RunState
 from regionserver.tablets.disk.startup import Decision
 from regionserver.tablets.disk.steps import (
+    Beginning,
     FillSlot,
     copy_begun,
     copy_ended,
@@ -218,6 +219,23 @@ def test_a_creation_is_there_or_has_promised_nothing() -> None:
             assert block == ready(), where
             assert run is RunState.ASLEEP, where
     assert seen == {None, RunState.ASLEEP}
+
+
+def test_a_daughter_of_a_split_is_there_or_has_promised_nothing() -> None:
+    """Its slot begins behind the parent's last entry. Fails with LOST if such a slot counts as one that has promised
+    something: kill -9 of all servers between slot and superblock would then lose the daughter's rows."""
+    seen = set()
+
+    def inherit(server: Server) -> None:
+        server.files.carry_out(creation(ready(), meta(), Beginning(4, 40)))
+
+    for server, where, done in cut_everywhere(nothing, inherit):
+        run, _ = at_rest(server, where)
+        seen.add(run)
+        assert run is not RunState.LOST, where
+        assert run is not None or not done, where
+    # Here the rows were not made before, so they are missing.
+    assert seen == {None, RunState.FAILED}
 
 
 def test_a_deletion_happens_or_not_and_loses_nothing() -> None:
