@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 from prometheus_client.registry import Collector
 
-from coord.metrics.definitions import RPC_REQUESTS, add_process, of_turns
-from coord.metrics.spans import SpansByName
+from coord.metrics.definitions import RPC_REQUESTS, Definition, MetricKind, add_process, of_turns
+from coord.metrics.spans import Spans, SpansByName
 from coord.peers.reactor import TurnReactor
 
 _PREFIX: Final = "regionkeeper_server_"
-_OPEN_BUCKETS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120)
+_OPEN_BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120)
+_OPENS: Final = Definition("server_open_seconds", MetricKind.HISTOGRAM, "Time in the region opener.")
+_CLOSES: Final = Definition("server_close_seconds", MetricKind.HISTOGRAM, "Time in the region closer.")
+OPENER_TIMES: Final = (_OPENS, _CLOSES)
 
 
 class _Refresh(Collector):
@@ -26,6 +29,18 @@ class _Refresh(Collector):
         """Update the gauges."""
         self._metrics.refresh()
         return ()
+
+
+class _OpenerTimes(Collector):
+    """Durations of the opener's calls."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the histograms."""
+        yield _OPENS.histogram({(): self._metrics.open_s})
+        yield _CLOSES.histogram({(): self._metrics.close_s})
 
 
 class _Times(Collector):
@@ -83,12 +98,9 @@ class Metrics:
         self.evictions = Counter(
             f"{_PREFIX}evictions", "Holds of dead servers that were broken.", registry=self.registry
         )
-        self.open_s = Histogram(
-            f"{_PREFIX}open_seconds", "Time in the region opener.", buckets=_OPEN_BUCKETS_S, registry=self.registry
-        )
-        self.close_s = Histogram(
-            f"{_PREFIX}close_seconds", "Time in the region closer.", buckets=_OPEN_BUCKETS_S, registry=self.registry
-        )
+        self.open_s = Spans(_OPEN_BOUNDS_S)
+        self.close_s = Spans(_OPEN_BOUNDS_S)
+        self.registry.register(_OpenerTimes(self))
 
     def read(self, refresh: Callable[[], object], rpc: SpansByName, reactor: object) -> None:
         """Read the figures of a running server at every scrape: call `refresh`, take the times of RPC and reactor."""

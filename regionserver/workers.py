@@ -3,8 +3,9 @@
 A job's result is delivered on the reactor's thread. Results that are ready together are delivered in one turn, followed
 by one call of `delivered`. So a thousand regions opened in one turn need a few multis, not a thousand.
 
-A thread that is awake takes one job after the other. To wake a thread takes longer than most jobs, so a submission
-queues a wake only while fewer wakes than threads are queued.
+A thread that is awake takes one job after the other. To wake a thread takes longer than most jobs, so at most one wake
+is queued: a thread that takes a job while others wait queues the next one. Short jobs are done before a second thread
+is awake, and jobs that block soon have all threads.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Workers:
         self._delivered = delivered
         self._fatal = fatal
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
-        #: Wakes threads: True to look for jobs, False to end. A True follows each job, so no job is left at a False.
+        #: Wakes threads to look for jobs: True to wait for the next wake afterwards, False to end. While a job waits, a
+        #: wake is queued, or a thread is awake that will look for jobs once more.
         self._wakes: SimpleQueue[bool] = SimpleQueue()
         self._results: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._is_delivery_due = threading.Lock()
@@ -73,8 +75,11 @@ class Workers:
         """Run `work` on a thread; call `done` with its result, or with the exception that it raised."""
         self.pending += 1
         self._jobs.append((work, done))
-        # With a wake for each thread in the queue, the next thread to take one will find this job.
-        if self._wakes.qsize() < len(self._threads):
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        """Have a thread look for jobs, unless a queued wake will. Called on any thread."""
+        if self._wakes.empty():
             self._wakes.put(True)
 
     def stop(self, timeout_s: float) -> bool:
@@ -89,12 +94,16 @@ class Workers:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
-        while self._wakes.get():
+        stays = True
+        while stays:
+            stays = self._wakes.get()
             while self._jobs:
                 try:
                     work, done = self._jobs.popleft()
                 except IndexError:
                     break  # another thread was faster
+                if self._jobs:
+                    self._wake_one()
                 self._run(work, done)
 
     def _run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:

@@ -338,7 +338,7 @@ class Host:
             elif isinstance(result, Exception):
                 self._open_failed(job, result)
             else:
-                self._metrics.open_s.observe(result)
+                self._metrics.open_s.add(result)
                 if job.evict is not None:
                     self._metrics.evictions.inc()
                     log.warn(
@@ -378,7 +378,7 @@ class Host:
                           cause=job.cause_id or "-")  # fmt: skip
                 self.replicas.close_failed(job.key, job.number, _one_line(result), now_ms)
             else:
-                self._metrics.close_s.observe(result)
+                self._metrics.close_s.add(result)
                 self.replicas.closed(job.key, job.number, now_ms)
 
         self._workers.submit(close_it, closed)

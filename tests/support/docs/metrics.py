@@ -20,7 +20,7 @@ from coord.metrics.definitions import (
 from coord.server.admin import metrics as store
 from master import metrics as master
 from regionserver.kv.metrics import KvMetrics
-from regionserver.metrics import Metrics
+from regionserver.metrics import OPENER_TIMES, Metrics
 from regionserver.tablets.metrics import RequestMetrics, TabletMetrics
 from tests.support.docs.source import GENERATED, paragraph, table
 
@@ -37,7 +37,7 @@ def of_server() -> list[Definition]:
     registry = CollectorRegistry()
     holders = (metrics, TabletMetrics(registry), RequestMetrics(registry), KvMetrics(registry))
     made = [one for holder in holders for one in vars(holder).values() if isinstance(one, MetricWrapperBase)]
-    return [*map(_definition, made), RPC_REQUESTS, *ALL_TURNS]
+    return [*map(_definition, made), *OPENER_TIMES, RPC_REQUESTS, *ALL_TURNS]
 
 
 def _definition(one: MetricWrapperBase) -> Definition:

@@ -41,7 +41,7 @@ def workers(calls: Calls) -> Iterator[Workers]:
 def test_jobs_of_one_turn_run_at_once_on_all_threads(workers: Workers, calls: Calls) -> None:
     """Each job of a pair waits for the other one.
 
-    Edit that makes this fail: `submit` queues a wake only if none is queued (`qsize() < 1`).
+    Edit that makes this fail: `_work` queues no wake for the jobs that it leaves.
     """
     for _ in range(100):
         pair = threading.Barrier(THREADS)
