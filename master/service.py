@@ -437,11 +437,14 @@ class MasterService:
         now_ms = self.now_ms()
         return {one: held.versions.keys() for one, held in active_master.reports.lists().items() if heard(one, now_ms)}
 
-    def _settled_replicas(self) -> dict[Incarnation, SettledList]:
-        """Return the same for servers whose last report with changes is QUIET_MS old, with their last heartbeats."""
+    def _settled_replicas(self) -> dict[Incarnation, SettledList] | None:
+        """Return the same for servers whose last report with changes is QUIET_MS old, with their last heartbeats.
+
+        None on a standby.
+        """
         active_master, now_ms = self.active_master, self.now_ms()
         if active_master is None:
-            return {}
+            return None
         held, found = active_master.reports.lists(), {}
         for one, keys in self._served_replicas().items():
             member = self.heartbeats.roster.find(one.uuid)

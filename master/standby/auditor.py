@@ -71,8 +71,9 @@ UNSENT_MAX: Final = 1_000
 
 #: Returns the keys of the replicas that servers have reported, for servers with recent heartbeats and a full report.
 Held = Callable[[], "dict[Incarnation, Collection[str]]"]
-#: Returns the same with the time of each server's last heartbeat, for servers whose reports are settled.
-Settled = Callable[[], "dict[Incarnation, SettledList]"]
+#: Returns the same with the time of each server's last heartbeat, for servers whose reports are settled; None on a
+#: standby.
+Settled = Callable[[], "dict[Incarnation, SettledList] | None"]
 #: Returns the active master's state or a standby's complete mirror; None without one.
 Copy = Callable[[], "ClusterState | None"]
 #: Returns those of some znodes whose changes the copy has not read yet.

@@ -69,24 +69,34 @@ class OwnerDoubts:
     def put(self, keys: Iterable[str], now_ms: int) -> None:
         """Add replicas after an event that concerns their owners.
 
-        A replica in doubt stays so since its first event, or since a look that has found it on another server.
+        A replica in doubt stays so since the last event before the first look, or since a look that has found it on
+        another server.
         """
         doubts = self._doubts
         for key in keys:
-            if key not in doubts:
+            known = doubts.get(key)
+            if known is None:
                 doubts[key] = _Doubt(now_ms)
+            elif known.home is None:
+                known.since_ms = now_ms
 
     def look(
         self,
         home_of: Callable[[str], Incarnation | None],
-        settled: Mapping[Incarnation, SettledList],
+        settled: Mapping[Incarnation, SettledList] | None,
         now_ms: int,
     ) -> list[tuple[str, Finding]]:
         """Return the doubtful replicas that are certainly not where the store says, each once.
 
         `home_of` returns the server that the store names for a replica at rest, None for any other replica. `settled`
-        has the list of each server whose reports are settled.
+        has the list of each server whose reports are settled; None: this process receives none, and has no doubts.
         """
+        if settled is None:
+            self._doubts.clear()
+            return []
+        if not settled:
+            self._give_up(now_ms)
+            return []
         alarms: list[tuple[str, Finding]] = []
         most = min(LOOKS_MAX, COMPARISONS_MAX // max(1, len(settled)))
         for key in list(islice(self._doubts, most)):
@@ -115,6 +125,13 @@ class OwnerDoubts:
             else:
                 self._doubts[key] = doubt
         return alarms
+
+    def _give_up(self, now_ms: int) -> None:
+        """Drop the doubts that have waited for too long, of those in front: no server's reports are settled."""
+        for key in list(islice(self._doubts, LOOKS_MAX)):
+            if now_ms - self._doubts[key].since_ms < DOUBT_MAX_MS:
+                return
+            del self._doubts[key]
 
 
 def doubtful(report: Report, stored: Iterable[str], held: Collection[str]) -> list[str]:

@@ -88,8 +88,43 @@ def test_a_replica_that_has_moved_is_in_doubt_since_its_move() -> None:
 def test_a_look_is_bounded() -> None:
     waiting = OwnerDoubts()
     waiting.put([f"r{number}-0" for number in range(LOOKS_MAX + 1)], 0)
-    waiting.look(lambda _: None, {}, 1)
+    waiting.look(lambda _: None, {A: SettledList([], 1)}, 1)
     assert len(waiting) == 1
+
+
+def test_without_settled_reports_no_replica_is_looked_at_and_the_oldest_doubts_end() -> None:
+    """Edits that make this fail: `look` goes on without settled reports, or `_give_up` drops all doubts."""
+    waiting = OwnerDoubts()
+    waiting.put(["old-0"], 0)
+    waiting.put(["new-0"], 1)
+    assert waiting.look(_not_asked, {}, DOUBT_MAX_MS) == []
+    assert len(waiting) == 1
+
+
+def test_an_event_before_the_first_look_begins_the_doubt_anew() -> None:
+    """The replica may have moved, and its new server may report late.
+
+    Edit that makes this fail: `put` ignores a replica that is in doubt.
+    """
+    waiting = OwnerDoubts()
+    waiting.put(["r-0"], 0)
+    assert waiting.look(_not_asked, {}, 1_000) == []
+    waiting.put(["r-0"], 5_000)
+    for now_ms in (5_000, 5_500, 6_000, 6_499):
+        assert waiting.look(lambda _: B, {B: SettledList([], now_ms)}, now_ms) == []
+    assert waiting.look(lambda _: B, {B: SettledList([], 6_500)}, 6_500) != []
+
+
+def test_a_standby_has_no_doubts() -> None:
+    """Edit that makes this fail: `look` treats None like no settled reports."""
+    waiting = OwnerDoubts()
+    waiting.put(["r-0"], 0)
+    assert waiting.look(_not_asked, None, 0) == []
+    assert len(waiting) == 0
+
+
+def _not_asked(key: str) -> Incarnation | None:
+    raise AssertionError(f"the home of {key} was asked for")
 
 
 def test_what_a_report_puts_in_doubt() -> None:
