@@ -80,17 +80,18 @@ class BulkPlans:
         await self._hand_over(bulk, placements)
 
     async def _hand_over(self, bulk: BulkPlan, placements: dict[str, str]) -> None:
-        """Give the placements to the assigner: those of tablets together, others part by part as the store takes them.
+        """Give the placements to the assigner: those of tablets together, others part by part as store and servers take
+        them.
 
-        So no turn is long, and servers open the first regions while the last ones wait for their znodes. The assigner
-        counts replicas as unplaced until their part has come.
+        So no turn is long, and a few thousand regions are in transition at once, however many there are: what all
+        processes keep for a transition stays small. The assigner counts replicas as unplaced until their part has come.
         """
         bulk.is_handed_over = True
-        keys = bulk.keys
+        keys, servers = bulk.keys, set(placements.values())
         size = len(keys) if bulk.is_of_tablets else PLACED_AT_ONCE
         for at in range(0, len(keys), size):
             if at:
-                await self._active_master.room_for_writes()
+                await self._active_master.room_for_placements(servers)
             self._active_master.observe(ev.PlanReady(bulk.record.plan_id, keys[at : at + size], placements))
 
     async def _plan(self, bulk: BulkPlan, request: fx.RequestPlan) -> dict[str, str]:

@@ -7,7 +7,7 @@ go to the front of the queue (RT-05).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from regions.cluster import effects as fx
@@ -306,6 +306,21 @@ class OrderBook:
         )
 
 
+def is_one_short_of_orders(world: ClusterState, uuids: Collection[str], least: int) -> bool:
+    """Return True if fewer than `least` OPEN orders wait for a slot of one of these servers, or if none of them lives.
+
+    One suffices: a server that opens nothing must not keep the others from their regions.
+    """
+    is_any_alive = False
+    for uuid in uuids:
+        server = world.servers.get(uuid)
+        if server is not None:
+            if len(server.opens) < least:
+                return True
+            is_any_alive = True
+    return not is_any_alive
+
+
 def _only_waits(replica: Replica, order: Order) -> bool:
     """Return True if the order waits for its first sending, and no server works on the transition: no deadline runs."""
     transition = replica.transition
@@ -313,4 +328,4 @@ def _only_waits(replica: Replica, order: Order) -> bool:
     return order.state is _QUEUED and not order.first_sent_ms and not is_at_work
 
 
-__all__ = ["CLOSE", "OPEN", "OrderBook"]
+__all__ = ["CLOSE", "OPEN", "OrderBook", "is_one_short_of_orders"]

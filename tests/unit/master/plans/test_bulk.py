@@ -96,24 +96,25 @@ def test_a_lost_connection_leaves_no_plan_open(breaks_at: int, is_done: bool) ->
 
 
 def test_a_large_plan_is_handed_over_part_by_part_as_the_store_takes_it() -> None:
-    """Each part waits for room among the writes.
+    """Each part waits for room among the writes, and for a server of the plan.
 
     Edit that makes this fail: `size = len(keys)` in `_hand_over`.
     """
     handed: list[list[str]] = []
     rooms: list[Deferred[None]] = []
 
-    async def room_for_writes() -> None:
+    async def room_for_placements(uuids: set[str]) -> None:
+        assert uuids == {"s"}
         rooms.append(Deferred())
         await rooms[-1]
 
     active_master: Any = SimpleNamespace(
-        observe=lambda event: handed.append(event.keys), room_for_writes=room_for_writes
+        observe=lambda event: handed.append(event.keys), room_for_placements=room_for_placements
     )
     plans = BulkPlans(active_master, SimpleNamespace(), lambda: 5000, bytes)  # type: ignore[arg-type]
     keys = [f"t.{number}-0" for number in range(2 * PLACED_AT_ONCE + 1)]
     bulk = BulkPlan(PlanRecord("p", 1, state=PlanState.APPLYING), keys, lambda: 0.0)
-    ensureDeferred(plans._hand_over(bulk, {}))
+    ensureDeferred(plans._hand_over(bulk, dict.fromkeys(keys, "s")))
     for parts in (1, 2):
         assert len(handed) == len(rooms) == parts
         rooms[-1].callback(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from regions.assign.assigner import ACTED_MAX, Assigner
+from regions.assign.orders import is_one_short_of_orders
 from regions.assign.selection import PLACED_MAX
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -110,3 +111,18 @@ def test_a_region_of_a_system_table_goes_before_those_that_are_selected_already(
     assigner.handle(ev.TableSeen(TableRecord("s", "s", system=True), 0, [(RegionRecord("s", "s.0"), 0)]), 1_000_000)
     [first, *_] = [one for one in assigner.take(1_000_000) if isinstance(one, fx.WriteOffline)]
     assert first.record.region_id == "s.0"
+
+
+def test_placements_wait_until_one_of_their_servers_is_short_of_orders() -> None:
+    """A server that opens nothing does not keep the others from their regions, and a dead one counts for nothing.
+
+    Edits that make this fail: all servers must be short of orders, or none of them living is not enough.
+    """
+    cluster = full_server()
+    world, waiting = cluster.assigner.world, REGIONS - BUSY
+    assert not is_one_short_of_orders(world, ["a"], waiting)
+    assert is_one_short_of_orders(world, ["a"], waiting + 1)
+    assert not is_one_short_of_orders(world, ["a", "dead"], waiting)
+    assert is_one_short_of_orders(world, ["dead"], waiting)
+    cluster.handle(ev.ServerUp(server("b")))
+    assert is_one_short_of_orders(world, ["a", "b"], waiting)
