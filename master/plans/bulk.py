@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -84,15 +85,17 @@ class BulkPlans:
         them.
 
         So no turn is long, and a few thousand regions are in transition at once, however many there are: what all
-        processes keep for a transition stays small. The assigner counts replicas as unplaced until their part has come.
+        processes keep for a transition stays small. A plan gives neighbors to the same server, so each part is spread
+        over all keys: every server opens regions from the first part on. The assigner counts replicas as unplaced until
+        their part has come.
         """
         bulk.is_handed_over = True
         keys, servers = bulk.keys, set(placements.values())
-        size = len(keys) if bulk.is_of_tablets else PLACED_AT_ONCE
-        for at in range(0, len(keys), size):
-            if at:
+        parts = 1 if bulk.is_of_tablets else math.ceil(len(keys) / PLACED_AT_ONCE)
+        for number in range(parts):
+            if number:
                 await self._active_master.room_for_placements(servers)
-            self._active_master.observe(ev.PlanReady(bulk.record.plan_id, keys[at : at + size], placements))
+            self._active_master.observe(ev.PlanReady(bulk.record.plan_id, keys[number::parts], placements))
 
     async def _plan(self, bulk: BulkPlan, request: fx.RequestPlan) -> dict[str, str]:
         """Return the placements, or {} if no engine can compute a plan: the assigner then places regions one by one."""

@@ -96,9 +96,9 @@ def test_a_lost_connection_leaves_no_plan_open(breaks_at: int, is_done: bool) ->
 
 
 def test_a_large_plan_is_handed_over_part_by_part_as_the_store_takes_it() -> None:
-    """Each part waits for room among the writes, and for a server of the plan.
+    """Each part waits for room among the writes, and for a server of the plan. Each part has regions of all servers.
 
-    Edit that makes this fail: `size = len(keys)` in `_hand_over`.
+    Edits that make this fail: `parts = 1` in `_hand_over`, or parts of neighbors.
     """
     handed: list[list[str]] = []
     rooms: list[Deferred[None]] = []
@@ -118,8 +118,7 @@ def test_a_large_plan_is_handed_over_part_by_part_as_the_store_takes_it() -> Non
     for parts in (1, 2):
         assert len(handed) == len(rooms) == parts
         rooms[-1].callback(None)
-    assert [len(part) for part in handed] == [PLACED_AT_ONCE, PLACED_AT_ONCE, 1]
-    assert [key for part in handed for key in part] == keys
+    assert handed == [keys[::3], keys[1::3], keys[2::3]]
 
 
 def test_a_plan_of_which_parts_are_missing_is_not_stuck() -> None:
