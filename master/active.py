@@ -16,7 +16,7 @@ election.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -65,7 +65,6 @@ from master.settings import MasterSettings
 from master.standby.watcher import Warm
 from master.tablets.keeping import TabletKeeping
 from regions.assign.assigner import Assigner
-from regions.assign.orders import is_one_short_of_orders
 from regions.balance.sizes import RegionSizes
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -568,12 +567,10 @@ class ActiveMaster:
         if wait_ms > 0:
             await wait_within(self.when(holds), self._reactor, wait_ms, so_far)
 
-    async def room_for_placements(self, uuids: Collection[str]) -> None:
-        """Wait for a later reactor turn in which few writes of transitions, and for one of these servers less than a
-        batch of orders, wait to be sent. Raise Deposed."""
-        world, batch = self.assigner.world, self._settings.limits.batch_max
+    async def room_for_placements(self, are_wanted: Callable[[], bool]) -> None:
+        """Wait for a later turn in which few writes of transitions wait and more are wanted. Raise Deposed."""
         await deferLater(self._reactor, 0)
-        await self.when(lambda: self._writer.has_room and is_one_short_of_orders(world, uuids, batch))
+        await self.when(lambda: self._writer.has_room and are_wanted())
 
     async def accept_moves(self, moves: list[Move], reason: str, plan_id: str = "") -> None:
         """Persist moves in as few writes as possible, then begin them (FW-03).

@@ -6,7 +6,7 @@ a small object with the attributes that the part uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -149,8 +149,8 @@ class ActiveContext(Protocol):
     async def wait(self, holds: Callable[[], bool], wait_ms: int, so_far: Callable[[], str]) -> None:
         """Wait until `holds()`, if `wait_ms` is positive. Raise RpcError(TIMED_OUT), or Deposed."""
 
-    async def room_for_placements(self, uuids: Collection[str]) -> None:
-        """Wait until the store and one of these servers can take more placements, in a later turn. Raise Deposed."""
+    async def room_for_placements(self, are_wanted: Callable[[], bool]) -> None:
+        """Wait for a later turn in which few writes of transitions wait and more are wanted. Raise Deposed."""
 
     def bar_of(self, server: ServerRecord, reason: str, bar_ms: int) -> BarRecord:
         """Return the bar that keeps regions from `server` for `bar_ms`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -17,6 +17,7 @@ from master.context import ActiveContext
 from master.phases import BulkPlan
 from master.plans.planner import Planner, snapshot_of
 from master.plans.tablets import is_of_tablets, progress_of, snapshot_of_tablets
+from regions.assign.orders import is_one_short_of_orders
 from regions.balance.sizes import NOT_MEASURED, RegionSizes
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -94,8 +95,12 @@ class BulkPlans:
         parts = 1 if bulk.is_of_tablets else math.ceil(len(keys) / PLACED_AT_ONCE)
         for number in range(parts):
             if number:
-                await self._active_master.room_for_placements(servers)
+                await self._active_master.room_for_placements(lambda: self._is_one_short_of_orders(servers))
             self._active_master.observe(ev.PlanReady(bulk.record.plan_id, keys[number::parts], placements))
+
+    def _is_one_short_of_orders(self, uuids: Collection[str]) -> bool:
+        assigner = self._active_master.assigner
+        return is_one_short_of_orders(assigner.world, uuids, assigner.config.batch_max)
 
     async def _plan(self, bulk: BulkPlan, request: fx.RequestPlan) -> dict[str, str]:
         """Return the placements, or {} if no engine can compute a plan: the assigner then places regions one by one."""

@@ -100,7 +100,7 @@ def test_a_wait_that_begins_after_the_tenure_fails_at_once(bench: Bench) -> None
     active_master = bench.active_master
     assert active_master is not None
     ended: list[object] = []
-    ensureDeferred(active_master.room_for_placements(())).addBoth(ended.append)
+    ensureDeferred(active_master.room_for_placements(lambda: True)).addBoth(ended.append)
     active_master.end("for this test")
     bench.go_on()
     [failure] = ended
