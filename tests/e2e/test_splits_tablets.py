@@ -20,19 +20,21 @@ from tests.support.helpers import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.e2e
 
-#: Points in the order in which a split passes them, and who dies there.
-#: Each case splits the tablet of one of the keys' first letters.
+#: Points in the order in which a split passes them, and who dies there, by the key at which a tablet is split.
 CASES = {
-    "a": Case("Create reshardings", Who.ITSELF),
-    "c": Case("SetData reshardings", Who.ITSELF),
-    "e": Case("SetData reshardings", Who.LEADER),
-    "p": Case("SetData regions", Who.ITSELF),
-    "r": Case("wrote OPENING", Who.ITSELF),
-    "t": Case("wrote OPENING", Who.MASTER),
-    "x": Case("WriteBlock READY", Who.LEADER),
+    "a-1": Case("Create reshardings", Who.ITSELF),
+    "c-1": Case("SetData reshardings", Who.ITSELF),
+    "e-1": Case("SetData reshardings", Who.LEADER),
+    "p-1": Case("SetData regions", Who.ITSELF),
+    "r-1": Case("wrote OPENING", Who.ITSELF),
+    "t-1": Case("wrote OPENING", Who.MASTER),
+    "x-1": Case("WriteBlock READY", Who.LEADER),
+    "a-3": Case("seal applied", Who.ITSELF),
+    "c-3": Case("heir made", Who.ITSELF),
+    "p-3": Case("BeginSlot", Who.ITSELF),
 }
-#: Each first letter of a key has a tablet of its own.
-SPLITS = ["b", "d", "f", "n", "q", "s", "u"]
+#: Each case has a tablet of its own.
+SPLITS = ["a-2", "b", "c-2", "d", "f", "n", "p-2", "q", "s", "u"]
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +106,11 @@ def test_a_tablet_is_split_under_writers(armed: Armed, client: RegionClient) -> 
 def test_a_death_between_two_steps_ends_before_or_after(armed: Armed, client: RegionClient) -> None:
     """Whichever process dies at whichever point: the keys are whole, no row is lost, and the work is done."""
     cluster = armed.cluster
-    for letter, case in CASES.items():
+    for key, case in CASES.items():
         wait_at_rest(cluster, with_parents=False)
         before = tablets_of(cluster)
-        parent = next(one for one in before if one.contains(letter))
-        request = ms.SplitRegion(parent.region_id, f"{letter}-1")
+        parent = next(one for one in before if one.contains(key))
+        request = ms.SplitRegion(parent.region_id, key)
         with Writers(client, 4) as writers:
             armed.take(case, lambda: parent.region_id, lambda: _ask(cluster, request))  # noqa: B023
             cluster.wait_servers(3)
