@@ -1,4 +1,8 @@
-"""The rows of a sealed tablet: nothing changes them, nobody reads them, and daughters are made from them."""
+"""The rows of a sealed tablet: nothing changes them, nobody reads them, and daughters are made from them.
+
+Edits that were tried, and that a test here notices: entries behind the seal are carried out; a sealed tablet is read;
+the clock moves behind the seal; the horizon stays when the seal is taken away; a daughter begins without a horizon.
+"""
 
 from __future__ import annotations
 

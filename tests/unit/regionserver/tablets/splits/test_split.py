@@ -1,4 +1,7 @@
-"""A tablet of three servers in one process is sealed and becomes two."""
+"""A tablet of three servers in one process is sealed and becomes two.
+
+Tried: a daughter is made from a replica that does not hold the seal yet.
+"""
 
 from __future__ import annotations
 
