@@ -108,6 +108,9 @@ class Tablets(Protocol):
     def purged(self, table_id: str) -> None:
         """Forget a table whose rows are removed."""
 
+    def forgotten(self, region_id: str) -> None:
+        """Forget a region that was replaced, and whose record is deleted."""
+
     def finish(self, effect: fx.FinishTable) -> None:
         """Write the end of a deleted table once no replica takes part any more."""
 

@@ -88,6 +88,8 @@ class Forgetting:
         gone = overdue(aged, self._now_ms() - self._retention_ms, REPLACED_KEPT_MAX)
         for batch in in_batches([Delete(path, versions[path]) for path in gone]):
             await fence.write(batch)
+        for path in gone:
+            self._active_master.keeper.forgotten(path.rpartition("/")[2])
         if gone:
             log.info("removed the records of {count} regions that were split, merged or replaced", count=len(gone))
 

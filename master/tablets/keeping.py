@@ -424,8 +424,7 @@ class TabletKeeping:
     async def _load_forgotten(self, table_id: str, region_id: str) -> None:
         """Have replicas of a deleted table deleted even if its records are removed (MD-06)."""
         purged_ms = await forgotten_ms(self._active_master.fence, table_id)
-        reports = [view.report for view in self.keeper.orphans.values()]
-        configs = [one.config_id for one in reports if one.region_id == region_id]
+        configs = [one.report.config_id for one in self.keeper.orphans.values() if one.report.region_id == region_id]
         if purged_ms and configs:
             table, region = remains(table_id, region_id, purged_ms, max(configs))
             self.keeper.table_seen(table, 0)
@@ -439,9 +438,8 @@ class TabletKeeping:
 
     def transition(self, region_id: str, number: int) -> TransitionRecord | None:
         """Return the transition of a tablet's member, or None if it has none."""
-        tablet = self.keeper.tablets.get(region_id)
-        work = None if tablet is None else tablet.work.get(number)
-        return None if work is None else work.transition
+        found = self.transition_of(region_id, number)
+        return None if found is None else found[1]
 
     def takes_part(self, region_id: str, member: Member) -> bool | None:
         """Return whether a member's replica takes part, as its server reports; None: it has not reported yet."""
@@ -519,14 +517,16 @@ class TabletKeeping:
         """Forget a table whose rows are removed."""
         self.keeper.forget_table(table_id)
 
+    def forgotten(self, region_id: str) -> None:
+        """Forget a region that was replaced, and whose record is deleted."""
+        self.keeper.forget_region(region_id)
+
     # --- requests about one tablet or server ------------------------------------------------------------------------
 
     def is_settled(self, region_id: str) -> bool:
         """Return True if the tablet's replicas take part, or rest, as is wanted."""
         tablet = self.keeper.tablets.get(region_id)
-        if tablet is None:
-            return True
-        return tablet.is_led if tablet.wants_open else not tablet.serving and not tablet.work
+        return tablet is None or (tablet.is_led if tablet.wants_open else not tablet.serving and not tablet.work)
 
     def serving(self, region_id: str) -> int:
         """Return how many replicas of a tablet take part, as their servers report."""

@@ -41,13 +41,7 @@ from regions.records.model import (
 )
 from regions.records.replica_key import parse_replica_key, replica_key
 from regions.replication.creation import FirstMembers
-from regions.replication.effects import (
-    BeginTablet,
-    KeeperCauses,
-    KeeperEffect,
-    WriteRegion,
-    marked_replaced,
-)
+from regions.replication.effects import BeginTablet, KeeperCauses, KeeperEffect, WriteRegion, marked_replaced
 from regions.replication.guards import OrderAnswer
 from regions.replication.heartbeat_steps import Facts, Judged, ReportAction, closing_order, judged, updated
 from regions.replication.member_orders import MemberOrders, MemberWrites
@@ -140,12 +134,18 @@ class Keeper:
         """Forget a deleted table whose rows are removed. A later report of one of its replicas causes a read of the
         store."""
         for region_id in [one.region_id for one in self.tablets.values() if one.record.table_id == table_id]:
-            tablet = self.tablets.pop(region_id)
+            self.forget_region(region_id)
+        self.tables.pop(table_id, None)
+
+    def forget_region(self, region_id: str) -> None:
+        """Forget a region whose record is deleted, as `forget_table` does. Without such a region it does nothing."""
+        tablet = self.tablets.pop(region_id, None)
+        if tablet is not None:
+            tablet.table.states[tablet.record.state] -= 1
             self._first_members.answered(tablet)
             self.policy.forget(region_id)
             self._open.pop(region_id, None)
             self._loads.subtract(one.uuid for one in tablet.record.members)
-        self.tables.pop(table_id, None)
 
     def transition_seen(
         self, region_id: str, number: int, record: TransitionRecord | None, version: int, now_ms: int

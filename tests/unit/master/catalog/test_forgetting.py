@@ -123,6 +123,8 @@ def test_records_of_replaced_regions_are_removed_when_nothing_needs_them(bench: 
         bench.store.put(LAYOUT.region("t", name), encode(RegionRecord("t", name, "x", "y", state=state)))
     work = ReshardingRecord("t", ("t.9",), (), state=ReshardingState.CLEANING)
     master.assigner.reshardings.records = lambda: [work]  # type: ignore[method-assign]
+    forgotten_tablets: list[str] = []
+    master.keeper.forgotten = forgotten_tablets.append  # type: ignore[method-assign]
     directory = LAYOUT.table_regions("t")
     pruned(bench)
     assert LAYOUT.region("t", "t.7") in bench.store.nodes
@@ -133,3 +135,4 @@ def test_records_of_replaced_regions_are_removed_when_nothing_needs_them(bench: 
         "t.8",
         "t.9",
     ]
+    assert forgotten_tablets == ["t.7"]

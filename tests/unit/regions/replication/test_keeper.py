@@ -23,7 +23,7 @@ from regions.records.model import (
 )
 from regions.replication import heartbeat_steps
 from regions.replication.config import first_members
-from regions.replication.effects import BeginTablet, KeeperEffect, WriteRegion
+from regions.replication.effects import BeginTablet, KeeperEffect, WriteRegion, marked_replaced
 from regions.replication.guards import OrderAnswer
 from regions.replication.keeper import LOOK_EVERY_MS, LOOKS_MAX, Keeper
 from regions.replication.tablet import GIVEN_UP_MAX
@@ -328,3 +328,15 @@ def test_an_order_to_close_a_number_that_is_gone_ends(keeper: Keeper) -> None:
     keeper.reported(Incarnation("d", 1), [TabletReport("r", "t", 8, ReplicaState.TOMBSTONE, 1)], [])
     taken(keeper)
     assert 7 not in keeper.tablets["r"].work
+
+
+def test_a_region_whose_record_is_deleted_is_forgotten(keeper: Keeper) -> None:
+    """The counts of its table, too: replaced regions would fill the memory of a long tenure."""
+    record = keeper.tablets["r"].record
+    keeper.region_seen(marked_replaced(record), 1)
+    keeper.take(NOW)
+    keeper.forget_region("r")
+    keeper.forget_region("r")
+    assert keeper.tablets == {}
+    assert keeper.tables["t"].states.total() == 0
+    assert keeper.take(NOW + LOOK_EVERY_MS) == []
