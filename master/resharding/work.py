@@ -118,9 +118,7 @@ class ReshardingWork:
         except MultiFailed as error:
             await self._read_again(record, error)
             return
-        done = "all members of the daughters are made" if record.seal else "the former files are removed"
-        outcome = f"canceled: {effect.error}" if effect.error else done
-        self._note(record, outcome)
+        self._note(record, effect.outcome)
         self._active_master.handle_soon(ev.ReshardingEnded(record.region_id))
 
     async def _replace(self, effect: fx.ReplaceParents) -> None:

@@ -231,12 +231,12 @@ class WriteResharding(Caused):
 class EndResharding(Caused):
     """Delete the znode of a split or merge that is done or canceled. `ReshardingEnded` follows.
 
-    `error` says why it was canceled; "" if it is done.
+    `outcome` is for the history: what is done, or why it was canceled.
     """
 
     record: ReshardingRecord
     version: int
-    error: str = ""
+    outcome: str
 
 
 class ReplaceParents(Caused):

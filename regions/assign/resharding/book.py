@@ -191,7 +191,7 @@ class Reshardings:
         if event.error:
             work.next_ms = now_ms + self._retry_ms
         else:
-            self._end(work, "files removed")
+            self._end(work, "files removed", "the former files are removed")
 
     # --- decide -------------------------------------------------------------------------------------------------------
 
@@ -284,12 +284,12 @@ class Reshardings:
         if table is None or (
             table.record.state is TableState.REMOVED and (table.record.purging_ms or not work.record.seal)
         ):
-            self._end(work, "table deleted")
+            self._end(work, "table deleted", "the table is deleted")
             return
         daughters = [self._world.regions.get(one.region_id) for one in work.record.daughters]
         there = [one for one in daughters if one is not None]
         if len(there) == len(daughters) and self._parents_of(work.record).cleaned(work, table, there, now_ms):
-            self._end(work, "made")
+            self._end(work, "made", "all members of the daughters are made")
 
     # --- writes -------------------------------------------------------------------------------------------------------
 
@@ -303,11 +303,11 @@ class Reshardings:
         work.is_writing = True
         self._emit(fx.WriteResharding(record, work.version, origin=record.origin))
 
-    def _end(self, work: Resharding, event: str, error: str = "") -> None:
+    def _end(self, work: Resharding, event: str, outcome: str) -> None:
         after = resharding_after(work.record.state, event, subject=work.record.region_id)
         assert after is None, f"{event} does not end the work"
         work.is_writing = True
-        self._emit(fx.EndResharding(work.record, work.version, error, origin=work.record.origin))
+        self._emit(fx.EndResharding(work.record, work.version, outcome, origin=work.record.origin))
 
     def _cancel(self, work: Resharding, why: str) -> None:
         region_id = work.record.region_id
@@ -315,7 +315,7 @@ class Reshardings:
         if len(self.canceled) > CANCELED_MAX:
             del self.canceled[next(iter(self.canceled))]
         self._emit(fx.Note(f"the {work.record.words} is canceled: {why}", region_id, origin=work.record.origin))
-        self._end(work, "canceled", why)
+        self._end(work, "canceled", f"canceled: {why}")
 
     # --- marks --------------------------------------------------------------------------------------------------------
 
