@@ -24,6 +24,8 @@ from regions.cluster.entities import Region
 log = Logger()
 
 TICK_S: Final = 1.0
+#: Time after which a split or merge that was accepted is done or canceled.
+WAIT_MS: Final = 1_800_000
 #: Why a split or merge happens, if a setting of the table wants it.
 BY_SETTING: Final = "a setting of the table"
 
@@ -76,9 +78,10 @@ class AutomaticResharding:
         with acting_for(origin):
             try:
                 if len(proposal.regions) == 1:
-                    await requests.split(active_master, ms.SplitRegion(proposal.regions[0]), self._now_ms(), BY_SETTING)
+                    one = ms.SplitRegion(proposal.regions[0], wait_ms=WAIT_MS)
+                    await requests.split(active_master, one, self._now_ms(), BY_SETTING)
                 else:
-                    both = ms.MergeRegions(proposal.regions[0], proposal.regions[1])
+                    both = ms.MergeRegions(proposal.regions[0], proposal.regions[1], WAIT_MS)
                     await requests.merge(active_master, both, self._now_ms(), BY_SETTING)
             except CoordError as error:
                 self._decision.refused(proposal, self._now_ms())
