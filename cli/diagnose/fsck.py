@@ -57,6 +57,7 @@ from regions.records.znodes import (
     decode_plan,
     decode_region,
     decode_request,
+    decode_resharding,
     decode_run,
     decode_server,
     decode_table,
@@ -205,6 +206,11 @@ def read_view(cluster: Cluster) -> ClusterView:
         values = cluster.get_all(layout.table_regions(table_id))
         read = (decoded(decode_region, data, layout.region(table_id, name)) for name, data in values.items())
         view.regions[table_id] = [one for one in read if one is not None]
+    # After the regions: the work on each parent is there as long as the parent's replicas are needed.
+    for region_id, data in cluster.get_all(layout.reshardings).items():
+        work = decoded(decode_resharding, data, layout.resharding(region_id))
+        if work is not None:
+            view.parents.update(work.parents)
     for uuid, data in cluster.get_all(layout.servers).items():
         server = decoded(decode_server, data, layout.server(uuid))
         if server is not None:

@@ -172,6 +172,8 @@ class ClusterView(msgspec.Struct):
     replicas: dict[str, list[OwnReplica] | None] = {}
     #: Shared directories in the store, by kind.
     directories: dict[str, DirectoryRecord] = {}
+    #: Ids of the regions that are being split or merged.
+    parents: set[str] = set()
     #: Id of the shared directory that each server uses, by uuid.
     used_directories: dict[str, str] = {}
     #: Table ids by name.

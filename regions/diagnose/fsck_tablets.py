@@ -183,7 +183,7 @@ class TabletCheck:
         if not is_listed(tablet):
             is_gone = table.purged_ms or table.purging_ms or table.state is not TableState.REMOVED
             # The replicas of a split tablet stay until its daughters have theirs.
-            if is_gone and not in_transition and not report.sealed:
+            if is_gone and not in_transition and tablet.region_id not in self._view.parents:
                 text = f"{name} is {report.state.value}, and its tablet is gone; the active master has it deleted"
                 yield make_finding(Problem.EXTRA_REPLICA, report.key, text)
             return

@@ -14,6 +14,7 @@ from regions.messages.heartbeat import ReplicaState, TabletReport
 from regions.records.members import ConfigId, Member, MemberRole
 from regions.records.model import Incarnation, RegionState, TableIntent, TableState, TransitionRecord
 from regions.records.znodes import Layout
+from regions.replication.effects import marked_replaced
 from tests.sim.keeper.faults import remove_voter
 from tests.unit.regions.diagnose.tablet_cluster import TabletCluster
 
@@ -246,3 +247,12 @@ def test_every_problem_of_tablets_is_planted() -> None:
     with open(__file__, encoding="utf-8") as source:
         text = source.read()
     assert [one.name for one in OF_TABLETS if f"P.{one.name}" not in text] == []
+
+
+def test_replicas_of_a_split_tablet_are_extra_when_the_split_has_ended(view: ClusterView) -> None:
+    """Until then the daughters' members are made from them. Without the look at the splits under way they are extra."""
+    view.regions["t"] = [marked_replaced(one) if one.region_id == "t.0" else one for one in view.regions["t"]]
+    hole = (P.HOLE, "orders:")  # there are no daughters
+    assert found(view) == [hole, *((P.EXTRA_REPLICA, f"t.0-{number}") for number in (1, 2, 3))]
+    view.parents = {"t.0"}
+    assert found(view) == [hole]
