@@ -184,7 +184,7 @@ def split(given: Globals, region_name: str, at: str, wait_s: float, dry_run: boo
     """Split REGION (an id, a prefix of one, or TABLE:KEY) into two, and wait until both are open.
 
     Its rows stay readable and writable, except for a moment at the end. No row is lost, whichever process dies
-    meanwhile. A region of a table with tablets cannot be split.
+    meanwhile. The halves of a tablet can be split again after 30 seconds, when all their replicas are made.
     """
     with open_cluster(given) as cluster:
         found = find_region(cluster, region_name)

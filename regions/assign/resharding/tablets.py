@@ -49,12 +49,17 @@ class TabletParents:
 
     def objection_now(self, region: Region) -> str:
         """See `Parents`."""
-        region_id = region.record.region_id
-        tablet = self._keeper.tablets.get(region_id)
-        if region.resharding or tablet is None:
+        region_id, parent = region.record.region_id, region.resharding
+        if parent and parent != region_id:
+            return (
+                f"tablet {region_id} comes from the split of {parent}, whose replicas stay until all members of the"
+                f" daughters are made, for {KEPT_MS // 1000} s at least: try again later (`rk why {region_id}`)"
+            )
+        if parent:
             return objections.objection_now(region)
-        leader = tablet.view.leader_now()
-        if leader is None:
+        tablet = self._keeper.tablets.get(region_id)
+        leader = None if tablet is None else tablet.view.leader_now()
+        if tablet is None or leader is None:
             return f"no leader of tablet {region_id} has reported: try again later (`rk why {region_id}`)"
         if any(one.role is not MemberRole.VOTER for one in leader.report.members):
             return f"a member of tablet {region_id} is no voter: remove it, or wait until it is one (`rk tablet show`)"

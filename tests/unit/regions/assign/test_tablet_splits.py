@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from regions.assign.resharding import objections
 from regions.assign.resharding.automatic import QUIET_MS, ROUND_MS, Automatic
+from regions.assign.resharding.tablets import TabletParents
 from regions.cluster.entities import Table
+from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.records.acts.resharding import epoch_of_seal, seal_of
 from regions.records.formats import RESHARDING, TABLET_RESHARDING
 from regions.records.members import Storage
 from regions.records.model import RegionRecord, TableRecord
+from regions.replication.keeper import Keeper
 
 TABLETS = TableRecord("t", "rows", replication=3, storage=Storage.TABLET, split_above=100, merge_below=25)
 SHARED = TableRecord("s", "rows")
@@ -43,3 +46,18 @@ def test_a_seal_names_the_epoch_that_began_the_split() -> None:
     """A master ends no seal of a later one: it does not know that master's splits."""
     assert epoch_of_seal(seal_of(12, 3)) == 12
     assert seal_of(12, 3) != seal_of(1, 23)
+
+
+def test_what_is_in_the_way_of_a_split_now() -> None:
+    """A daughter waits for the end of the split that made it. A tablet that the keeper does not know yet has no leader:
+    a table's tablets come to the keeper in parts."""
+    keeper = Keeper(1, AssignerConfig())
+    tablets = TabletParents(keeper, lambda _: None, 1, 1_000)
+    world = ClusterState()
+    world.put_table(TABLETS, 0, [(RegionRecord("t", "t.0A", next_number=4), 0)])
+    region = world.regions["t.0A"]
+    assert "no leader of tablet t.0A has reported" in tablets.objection_now(region)
+    region.resharding = "t.0"
+    assert "t.0A comes from the split of t.0, whose replicas stay" in tablets.objection_now(region)
+    region.resharding = "t.0A"
+    assert "takes part in a split or merge already" in tablets.objection_now(region)
