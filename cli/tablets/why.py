@@ -17,9 +17,12 @@ from cli.common.names import Names
 from cli.tablets.display import show_tablet
 from cli.tablets.matrix import matrix_table
 from cli.tablets.reading import view_of_tablet, with_present_figures
+from regions.diagnose.explain_tablets import explain_split
 from regions.diagnose.fsck_tablets import MatrixRow, TabletCheck
 from regions.diagnose.tablets import HealthSince, describe, ways_out
 from regions.messages import ShowTablet, TabletList, TabletStatus
+from regions.records.model import RegionRecord
+from regions.records.znodes import decode_resharding
 
 
 class TabletWhy(msgspec.Struct):
@@ -32,6 +35,8 @@ class TabletWhy(msgspec.Struct):
     #: The store's view and each replica's own.
     views: list[MatrixRow]
     way_out: list[str]
+    #: The split under way in which the tablet takes part.
+    split: str = ""
 
 
 def tablet_answer(cluster: Cluster, found: FoundRegion) -> TabletWhy:
@@ -47,7 +52,17 @@ def tablet_answer(cluster: Cluster, found: FoundRegion) -> TabletWhy:
         status = describe(tablet, check.keeper, HealthSince(judgment, view.now_ms, True), view.now_ms)
         note = error.message
     status = with_present_figures(status, view.replicas)
-    return TabletWhy(status, not note, note, check.matrix(region_id).rows, ways_out(status))
+    rows, split = check.matrix(region_id).rows, _split_of(cluster, found.region)
+    return TabletWhy(status, not note, note, rows, ways_out(status), split)
+
+
+def _split_of(cluster: Cluster, region: RegionRecord) -> str:
+    """Return what is to be known of the split that has begun with the tablet, or has made it; "" without one."""
+    layout = cluster.layout
+    parents = [region.region_id, *(one.region_id for one in region.parents)]
+    values = cluster.get_many({path: path for path in map(layout.resharding, parents)})
+    works = cluster.understood(values, decode_resharding)
+    return "; ".join(explain_split(one) for one in works.values())
 
 
 def show_answer(answer: TabletWhy, names: Names, console: Console) -> None:
@@ -56,6 +71,8 @@ def show_answer(answer: TabletWhy, names: Names, console: Console) -> None:
         text = f"judged from the store and the servers' own answers: {answer.note}"
         console.print(Text(text, style="yellow"), soft_wrap=True)
     show_tablet(answer.tablet, names, console)
+    if answer.split:
+        console.print(Text(f"  {answer.split}", style="yellow"), soft_wrap=True)
     console.print(Text("each replica's own view of the configuration", style="dim"))
     console.print(matrix_table(answer.views, names))
     for way in answer.way_out:

@@ -22,7 +22,7 @@ from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.diagnose.explain import explain
-from regions.diagnose.explain_table import explain_table
+from regions.diagnose.explain_table import explain_table, notes_on
 from regions.diagnose.explain_tablets import explain_watched
 from regions.diagnose.tablets import TabletWatch
 from regions.messages.heartbeat import Measure
@@ -191,7 +191,8 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
         case ms.ExplainTable():
             table = find_table(world, request.table)
             if table.record.is_tablet and view.tablets.watch is not None:
-                return explain_watched(table.record, view.tablets.watch, view.now_ms)
+                explained = explain_watched(table.record, view.tablets.watch, view.now_ms)
+                return msgspec.structs.replace(explained, notes=notes_on(table, world))
             return explain_table(table, world, view.config, view.now_ms)
         case ms.ListServers():
             servers, flapping = world.servers, world.flapping

@@ -19,7 +19,7 @@ from regions.diagnose.explain import explain
 from regions.diagnose.live.work_in_progress import WorkInProgress
 from regions.messages import Holdup, NextActor, TableExplanation
 from regions.records.kinds import one_copy
-from regions.records.model import TableIntent, TableRecord, TableState, TabletState
+from regions.records.model import TableIntent, TableState, TabletState
 
 #: Replicas that are examined one by one. The others are only counted.
 EXAMINED_MAX: Final = 1_000
@@ -59,16 +59,23 @@ def explain_table(
         waiting=sorted(holdups, key=lambda one: (-one.replicas, one.text)),
         not_looked_at=max(0, len(late) - EXAMINED_MAX),
         way_out=_ways_out(table, holdups),
-        notes=_notes(table.record, world),
+        notes=notes_on(table, world),
     )
 
 
-def _notes(record: TableRecord, world: ClusterState) -> list[str]:
+def notes_on(table: Table, world: ClusterState) -> list[str]:
+    """Return what else is to be known of a table: copies of its rows, limits of sizes, and splits under way."""
+    record = table.record
     note = one_copy(record.kind, record.replication, record.storage)
     notes = [note] if note else []
     if record.split_above or record.merge_below:
         pause = pause_of(world)
         notes.append(f"{limits_words(record)}{f'; not now: {pause}' if pause else ''}")
+    works = {region.resharding: region_id for region_id, region in table.regions.items() if region.resharding}
+    if works:
+        parent, region_id = min(works.items())
+        count = "a split or merge is" if len(works) == 1 else f"{len(works)} splits and merges are"
+        notes.append(f"{count} under way, such as that of {parent}: rk why {region_id}")
     return notes
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from regions.diagnose.tablets import HealthSince, TabletWatch
 from regions.messages import Holdup, NextActor, TableExplanation
 from regions.messages.tablets import TabletHealth
+from regions.records.acts.resharding import ReshardingRecord, ReshardingState
 from regions.records.model import TableIntent, TableRecord, TableState
 from regions.replication.keeper import Keeper
 
@@ -36,7 +37,10 @@ def explain_tablets(record: TableRecord, standings: Mapping[str, HealthSince], k
     for region_id in sorted(standings):
         by_health.setdefault(standings[region_id].judgment.health, []).append(region_id)
     bad = {health: by_health[health] for health in _ACTORS if health in by_health}
-    tablets = [one for one in keeper.tablets.values() if one.record.table_id == record.table_id]
+    # The replicas of a split tablet run until its daughters have theirs, and serve nobody.
+    tablets = [
+        one for one in keeper.tablets.values() if one.record.table_id == record.table_id and not one.record.is_replaced
+    ]
     return TableExplanation(
         record,
         _standing(record, bad),
@@ -47,6 +51,19 @@ def explain_tablets(record: TableRecord, standings: Mapping[str, HealthSince], k
         since_ms=min((standings[one].since_ms for ids in bad.values() for one in ids), default=0),
         waiting=[_holdup(health, ids, standings) for health, ids in bad.items()],
         way_out=_ways_out(record, bad),
+    )
+
+
+def explain_split(work: ReshardingRecord) -> str:
+    """Return what a split under way waits for, and what becomes of the tablet and its daughters until then."""
+    if work.state is ReshardingState.PREPARING:
+        return f"the {work.words} is PREPARING: it waits until all members are healthy and none changes"
+    if work.state is ReshardingState.CLOSING:
+        return f"the {work.words} is CLOSING: the leader is asked to seal the tablet; until then it is served"
+    daughters = " and ".join(one.region_id for one in work.daughters)
+    return (
+        f"the {work.words} is CLEANING: the replicas of {work.region_id} stay until {daughters} are led and all their"
+        " members are made, for 30 s at least; until then neither can be split again"
     )
 
 

@@ -479,7 +479,7 @@ def fits(tablet: Tablet, health: TabletHealth, *, table_id: str, server: str, wa
 def ways_out(status: TabletStatus) -> list[str]:
     """Return the remedies for a tablet, commands first."""
     found: list[str] = []
-    if status.health is TabletHealth.CLOSED:
+    if status.health is TabletHealth.CLOSED and status.state is not TabletState.REPLACED:
         found.append(f"rk table enable {status.table}: if it is to be open again")
     if status.health is TabletHealth.UNKNOWN:
         found.append("rk status: which server does not reach the active master; reports come within seconds of a start")

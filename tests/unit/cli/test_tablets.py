@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -30,8 +30,10 @@ from regions.cluster.history import SERVER_DOWN, Segment, pack
 from regions.diagnose.fsck_tablets import check_all
 from regions.messages import OwnReplica, ReplicaList
 from regions.messages.heartbeat import ReplicaState, TabletReport
-from regions.records.model import ServerRecord
-from regions.records.znodes import Layout
+from regions.records.acts.resharding import ReshardingRecord, ReshardingState
+from regions.records.model import RegionRecord, ServerRecord
+from regions.records.resharding.parents import Parent
+from regions.records.znodes import Layout, encode
 from regions.transitions.entries import HistoryEntry
 from tests.unit.master.api.test_tablets import world_of
 from tests.unit.regions.diagnose.tablet_cluster import TabletCluster
@@ -49,13 +51,20 @@ class FakeCluster:
         self.local: Any = None
         #: Segments of the history by name.
         self.history: dict[str, bytes] = {}
+        #: Splits under way by path.
+        self.works: dict[str, bytes] = {}
 
     def children(self, path: str) -> list[str]:
         assert path == self.layout.history
         return list(self.history)
 
     def get_many(self, paths: dict[str, str]) -> dict[str, bytes]:
-        return {name: self.history[name] for name in paths if name in self.history}
+        known = {**self.history, **self.works}
+        return {name: known[name] for name in paths if name in known}
+
+    @staticmethod
+    def understood(values: dict[str, bytes], decode: Callable[[bytes, str], Any]) -> dict[str, Any]:
+        return {name: decode(data, name) for name, data in values.items()}
 
     def servers(self) -> list[ServerRecord]:
         return [one.record for one in self.tablets.world.machines.values() if one.lives]
@@ -295,6 +304,24 @@ def test_why_judges_alike_with_and_without_a_master(cluster: FakeCluster, monkey
     assert text_alone.startswith("judged from the store and the servers' own answers: no master is active")
     assert "try  start server " in text
     assert "each replica's own view of the configuration" in text
+
+
+def test_why_names_the_split_in_which_a_tablet_takes_part(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the parent, and as a daughter, whose record names the parent."""
+    daughters = (RegionRecord("t", "t.0A"), RegionRecord("t", "t.0B", start_key="f"))
+    work = ReshardingRecord("t", ("t.0",), daughters, ReshardingState.CLOSING, seal="1.1")
+    assert why_of(cluster, monkeypatch, master=True)[0].split == ""
+    cluster.works[cluster.layout.resharding("t.0")] = encode(work)
+    answer, text = why_of(cluster, monkeypatch, master=True)
+    assert answer.split.startswith("the split of t.0 at 'f' is CLOSING: ")
+    assert answer.split in text
+    cluster.works.clear()
+    cluster.tablets.alter_record("t.0", parents=(Parent("t.P", 7),))
+    cleaning = msgspec.structs.replace(work, parents=("t.P",), state=ReshardingState.CLEANING)
+    cluster.works[cluster.layout.resharding("t.P")] = encode(cleaning)
+    assert "the replicas of t.P stay until t.0A and t.0B are led" in why_of(cluster, monkeypatch, master=False)[1]
 
 
 def test_status_counts_tablets_by_health() -> None:

@@ -153,3 +153,15 @@ def test_a_table_that_keeps_fewer_copies_than_it_asks_for_is_told_of() -> None:
     cluster.change_table(replication=2)
     [note] = said_of(cluster).notes
     assert note == "replication is 2, and one copy of the rows is kept: kind kv/1 copies no rows to replicas"
+
+
+def test_a_split_under_way_is_told_of_with_a_region_to_ask_about() -> None:
+    """The parent is forgotten when its daughters have replaced it, so one of these is named."""
+    cluster = ModelCluster(CONFIG)
+    cluster.put(region("r1A", at("a")), region("r1B", at("a")), region("r2", at("a")))
+    cluster.start(A)
+    for name in ("r1A", "r1B"):
+        cluster.assigner.world.regions[name].resharding = "r1"
+    assert said_of(cluster).notes == ["a split or merge is under way, such as that of r1: rk why r1B"]
+    cluster.assigner.world.regions["r2"].resharding = "r2"
+    assert said_of(cluster).notes == ["2 splits and merges are under way, such as that of r1: rk why r1B"]

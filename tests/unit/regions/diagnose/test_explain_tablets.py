@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from regions.diagnose.explain_tablets import explain_watched
+from regions.diagnose.explain_tablets import explain_split, explain_watched
 from regions.messages import NextActor, TableExplanation
-from regions.records.model import TableIntent
+from regions.records.acts.resharding import ReshardingRecord, ReshardingState
+from regions.records.model import RegionRecord, TableIntent
+from regions.replication.effects import marked_replaced
 from tests.unit.regions.diagnose.tablet_cluster import TabletCluster
 
 
@@ -54,3 +56,27 @@ def test_a_disabled_table_waits_for_nothing(cluster: TabletCluster) -> None:
     found = explained(cluster)
     assert (found.standing, found.open, found.waiting) == ("DISABLED", 0, [])
     assert found.headline == "it is disabled: its replicas rest with their files"
+
+
+def test_the_replicas_of_a_split_tablet_are_not_open(cluster: TabletCluster) -> None:
+    """They run until its daughters have theirs, and serve nobody."""
+    keeper = cluster.watch.keeper
+    tablet = keeper.tablets["t.0"]
+    keeper.region_seen(marked_replaced(tablet.record), tablet.version + 1)
+    found = explained(cluster)
+    assert (found.headline, found.replicas, found.open) == ("all 1 tablets are HEALTHY", 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (ReshardingState.PREPARING, "until all members are healthy"),
+        (ReshardingState.CLOSING, "the leader is asked to seal"),
+        (ReshardingState.CLEANING, "the replicas of t.0 stay until t.0A and t.0B are led"),
+    ],
+)
+def test_a_split_says_what_it_waits_for(state: ReshardingState, words: str) -> None:
+    daughters = (RegionRecord("t", "t.0A"), RegionRecord("t", "t.0B", start_key="f"))
+    said = explain_split(ReshardingRecord("t", ("t.0",), daughters, state))
+    assert said.startswith(f"the split of t.0 at 'f' is {state.value}: ")
+    assert words in said
