@@ -150,8 +150,8 @@ def test_each_ruin_has_its_verdict(tmp_path: Path) -> None:
         assert why(up, "store-1")["state"] in ("leader", "follower")
         drained = run_rk("server", "drain", "server-1", *at)
         assert drained.returncode == 0, drained.stderr
-        draining = why(up, "server-1")
-        assert (draining["state"], draining["help"]) == ("draining", ["rk server undrain server-1"])
+        emptied = why(up, "server-1")
+        assert (emptied["state"], emptied["help"]) == ("drained", ["rk server undrain server-1"])
         assert run_rk("server", "undrain", "server-1", *at).returncode == 0
         nodes = store_nodes(up, 0)
         assert sorted(one["role"] for one in nodes) == ["follower", "follower", "leader"]
