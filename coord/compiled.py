@@ -31,6 +31,7 @@ _STAMP: Final = "compiled.stamp"
 #: Folder -> modules. Their classes are compiled as well: no dataclasses, no msgspec.Struct.
 _MODULES: Final = {
     "coord/client": "ops watches",
+    "coord/metrics": "spans",
     "coord/peers": "accepting dialing framing stream turn_loop",
     "coord/raft": "bounds core follower leadership log membership messages output progress quorum reads",
     "coord/server": "node node_settings submission",
@@ -53,7 +54,7 @@ _MODULES: Final = {
     "regions/diagnose": "invariants",
     "regions/diagnose/live": "doubts work_in_progress",
     "regions/liveness": "reports",
-    "regions/records": "replica_key",
+    "regions/records": "replica_key znodes",
     "regions/page": "model rows",
     "regions/transitions": "hazards next_action observed steps trail",
     "regionserver/kv": "rows",

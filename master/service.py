@@ -391,7 +391,7 @@ class MasterService:
         AutomaticResharding(self._reactor, self.active_master, now).start()
         self.tenures += 1
         self.transition_times.new_tenure()
-        self.active_master.assigner.history.listener = self.transition_times.step
+        self.active_master.assigner.history.listener = self.transition_times.take
 
     def _begin_session(self) -> None:
         """Start the watcher and the auditor of a new session, in every role."""

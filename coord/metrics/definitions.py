@@ -121,7 +121,7 @@ ALL_TURNS: Final = (TURNS, LONG_TURNS, LONGEST_TURN, LONGEST_WORK)
 
 def of_turns(turns: TurnTimes) -> Iterator[Metric]:
     """Yield the metrics of a main loop."""
-    yield TURNS.histogram({(): turns})
+    yield TURNS.histogram({(): turns.spans})
     yield LONG_TURNS.labeled({(culprit,): count for culprit, count in list(turns.culprits.items())})
     yield LONGEST_TURN.family(turns.longest_s)
     yield LONGEST_WORK.family(turns.longest_work_s)

@@ -1,7 +1,7 @@
 """Durations counted in buckets: what a histogram of Prometheus needs, at the cost of two additions and a bisection.
 
 `prometheus_client.Histogram` takes two locks and looks at every bucket, ten times as long. A `Spans` is written by one
-thread; a reader may see a count before its sum, which the next scrape corrects.
+thread; a reader may see a count before its sum, which the next scrape corrects. Compiled, as each step passes here.
 `coord.metrics.definitions` makes the metric.
 """
 

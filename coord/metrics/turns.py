@@ -20,7 +20,6 @@ import gc
 import signal
 import sys
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -48,7 +47,7 @@ _OLDEST_GENERATION: Final = 2
 _LOOP: Final = ("twisted.", "coord.peers.reactor", "coord.metrics.turns", "click.", "cli.", "runpy", "__main__")
 
 
-class TurnTimes(Spans):
+class TurnTimes:
     """The counted turns of one loop. The loop sets `busy_since` when a turn begins, and calls `add` when it ends."""
 
     __slots__ = (
@@ -65,13 +64,14 @@ class TurnTimes(Spans):
         "culprits",
         "longest_s",
         "longest_work_s",
+        "spans",
     )
 
     def __init__(
         self, now: Callable[[], float] = time.monotonic, processor: Callable[[], float] = time.thread_time
     ) -> None:
         """`processor`: returns the processor time of the loop's thread."""
-        super().__init__()
+        self.spans = Spans()
         #: When the present turn began, in seconds of the clock; 0 while the loop waits for events.
         self.busy_since = 0.0
         #: Turns over the limit, by the function that ran.
@@ -93,8 +93,7 @@ class TurnTimes(Spans):
 
     def add(self, seconds: float) -> None:
         """Count a turn that ends now."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.total_s += seconds
+        self.spans.add(seconds)
         if seconds > LIMIT_S:
             self._too_long(seconds)
 

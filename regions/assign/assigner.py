@@ -34,7 +34,7 @@ from regions.assign.servers import ServerTracker
 from regions.assign.validation import check_progress
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.causes import Causes, continued, is_part_of
+from regions.cluster.causes import Causes, continued, is_part_of, replica_of
 from regions.cluster.entities import Replica
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
@@ -54,7 +54,6 @@ from regions.records.model import (
     TransitionRecord,
     WorkOrigin,
 )
-from regions.records.replica_key import replica_key
 from regions.transitions.states import Cause
 from regions.transitions.steps import master_step, steps_since
 
@@ -186,7 +185,8 @@ class Assigner:
         for region, version in regions:
             self.world.put_region(region, version)
         for record, version in transitions:
-            self._seen(ev.TransitionRead(record.region_id, record.replica, record, version), now_ms)
+            event = ev.TransitionRead(record.region_id, record.replica, record, version)
+            self._seen(replica_of(event, self.world), event, now_ms)
         self._accept(moves, reshardings, now_ms)
 
     def adopt(
@@ -264,13 +264,25 @@ class Assigner:
 
         `origin` is the event's origin, unless the event continues other work.
         """
-        self.causes.act_for(continued(event, self.world) or origin, event)
+        self._handle(event, now_ms, origin)
+        self.history.add_noted()
+
+    def handle_all(self, events: Sequence[ev.Event], now_ms: int, origin: WorkOrigin | None = None) -> None:
+        """Handle events in order. Most events of a bulk assignment come this way, hundreds at a time."""
+        for event in events:
+            self._handle(event, now_ms, origin)
+        self.history.add_noted()
+
+    def _handle(self, event: ev.Event, now_ms: int, origin: WorkOrigin | None) -> None:
         self.handled += 1
+        replica = replica_of(event, self.world)
+        self.causes.act_for((continued(event) if replica is None else replica.origin) or origin, event)
         match event:
             case ev.TransitionRead():
-                self._seen(event, now_ms)
+                self._seen(replica, event, now_ms)
             case ev.WriteDone():
-                self._write_done(event, now_ms)
+                if replica is not None:
+                    self._write_done(replica, event, now_ms)
             case ev.OrdersAnswered():
                 for replica, result in self._orders.answered(event, now_ms):
                     self._follow_up.answered(replica, result, now_ms)
@@ -282,7 +294,8 @@ class Assigner:
                 self._alters.server_gone(event.uuid)
                 self._servers.gone(event.uuid, now_ms)
             case ev.WriteFailed():
-                self._write_failed(event, now_ms)
+                if replica is not None:
+                    self._write_failed(replica, event, now_ms)
             case ev.PlanReady():
                 self._plan_ready(event, now_ms)
             case ev.TableSeen():
@@ -303,41 +316,8 @@ class Assigner:
                 self._catalog.region_replaced(event, now_ms)
             case ev.ReplaceFailed():
                 self._catalog.replace_failed(event.region_id)
-            case (
-                ev.ReshardingSeen()
-                | ev.ReshardingEnded()
-                | ev.DaughtersPrepared()
-                | ev.ParentSealed()
-                | ev.ParentsReplaced()
-                | ev.ParentsRemoved()
-            ):
-                self._handle_resharding(event, now_ms)
             case _:
                 self._handle_request(event, now_ms)
-
-    def handle_all(self, events: Sequence[ev.Event], now_ms: int, origin: WorkOrigin | None = None) -> None:
-        """Handle events in order. Most events of a bulk assignment come this way, hundreds at a time."""
-        for event in events:
-            self.handle(event, now_ms, origin)
-
-    def _handle_resharding(self, event: ev.Event, now_ms: int) -> None:
-        match event:
-            case ev.ReshardingSeen():
-                self.reshardings.seen(event.record, event.version, now_ms)
-            case ev.ReshardingEnded():
-                self.reshardings.ended(event.region_id, now_ms)
-            case ev.DaughtersPrepared():
-                self.reshardings.prepared(event, now_ms)
-            case ev.ParentSealed():
-                self.reshardings.sealed(event, now_ms)
-            case ev.ParentsReplaced():
-                self.reshardings.replaced(event, now_ms)
-                for region_id in event.record.parents:
-                    self._record_end(region_id, now_ms)
-                self._catalog.parents_replaced(event, now_ms)
-                self.reshardings.seen(event.record, event.version, now_ms)
-            case ev.ParentsRemoved():
-                self.reshardings.removed(event, now_ms)
 
     def _handle_request(self, event: ev.Event, now_ms: int) -> None:
         """Handle requests of operators and the balancer, and the outcome of fences."""
@@ -364,6 +344,27 @@ class Assigner:
                     self._decisions.decide(replica, now_ms)
             case ev.RetryRequested():
                 self._retry_requested(event.key)
+            case _:
+                self._handle_resharding(event, now_ms)
+
+    def _handle_resharding(self, event: ev.Event, now_ms: int) -> None:
+        match event:
+            case ev.ReshardingSeen():
+                self.reshardings.seen(event.record, event.version, now_ms)
+            case ev.ReshardingEnded():
+                self.reshardings.ended(event.region_id, now_ms)
+            case ev.DaughtersPrepared():
+                self.reshardings.prepared(event, now_ms)
+            case ev.ParentSealed():
+                self.reshardings.sealed(event, now_ms)
+            case ev.ParentsReplaced():
+                self.reshardings.replaced(event, now_ms)
+                for region_id in event.record.parents:
+                    self._record_end(region_id, now_ms)
+                self._catalog.parents_replaced(event, now_ms)
+                self.reshardings.seen(event.record, event.version, now_ms)
+            case ev.ParentsRemoved():
+                self.reshardings.removed(event, now_ms)
 
     def tick(self, now_ms: int) -> None:
         """Check deadlines and repeat orders and reads that are due. Called a few times a second."""
@@ -450,8 +451,7 @@ class Assigner:
 
     # --- observe --------------------------------------------------------------------------------------------------
 
-    def _seen(self, event: ev.TransitionRead, now_ms: int) -> None:
-        replica = self.world.replicas.get(replica_key(event.region_id, event.replica))
+    def _seen(self, replica: Replica | None, event: ev.TransitionRead, now_ms: int) -> None:
         if replica is None:
             region = self.world.regions.get(event.region_id)
             is_tablet = region is not None and region.record.is_tablet
@@ -480,12 +480,12 @@ class Assigner:
         self._decisions.decide(replica, now_ms)
 
     def _record_steps(self, replica: Replica, record: TransitionRecord | None, version: int, now_ms: int) -> None:
-        """Add steps of servers, and own steps whose reply was lost, to the latest steps in memory."""
+        """Note steps of servers, and own steps whose reply was lost."""
         former = replica.transition
         if record is not None:
-            self.history.extend(steps_since(former, replica.version, record, version, now_ms))
+            self.history.noted.extend(steps_since(former, replica.version, record, version, now_ms, replica.key))
         elif former is not None:
-            self.history.append(master_step(former, None, None, self.epoch, now_ms))
+            self.history.noted.append(master_step(former, None, None, self.epoch, now_ms, key=replica.key))
 
     def _set_transition(self, replica: Replica, record: TransitionRecord | None, version: int, now_ms: int) -> None:
         """Set the replica's transition, and adjust its location, order, links and counts."""
@@ -525,13 +525,13 @@ class Assigner:
         if record is None:
             self._decisions.decide_peers(replica, now_ms)
 
-    def _write_done(self, event: ev.WriteDone, now_ms: int) -> None:
-        replica = self.world.replicas.get(event.key)
-        if replica is None or not replica.is_writing:
+    def _write_done(self, replica: Replica, event: ev.WriteDone, now_ms: int) -> None:
+        if not replica.is_writing:
             return
         former, former_home = replica.transition, replica.home
         write = self.world.commit_write(replica, event.version, now_ms)
-        self.history.append(master_step(former, write.record, write.cause, self.epoch, now_ms, replica.origin))
+        step = master_step(former, write.record, write.cause, self.epoch, now_ms, replica.origin, replica.key)
+        self.history.noted.append(step)
         if write.region is not None:
             replica.region.record = write.region
             replica.region.version += 1
@@ -540,9 +540,8 @@ class Assigner:
             self._catalog.finish(replica.region.table)
         self._decisions.decide(replica, now_ms)
 
-    def _write_failed(self, event: ev.WriteFailed, now_ms: int) -> None:
-        replica = self.world.replicas.get(event.key)
-        if replica is None or not replica.is_writing:
+    def _write_failed(self, replica: Replica, event: ev.WriteFailed, now_ms: int) -> None:
+        if not replica.is_writing:
             return
         if event.table_version is not None:
             self._catalog.checks.refused(replica, event.table_version, now_ms)
@@ -557,7 +556,7 @@ class Assigner:
         region = self.world.regions.get(region_id)
         for replica in region.replicas if region is not None else ():
             if replica.transition is not None:
-                self.history.append(master_step(replica.transition, None, _REPLACED, self.epoch, now_ms))
+                self.history.noted.append(master_step(replica.transition, None, _REPLACED, self.epoch, now_ms))
 
     def _move_requested(self, event: ev.MoveRequested, now_ms: int) -> None:
         replica = self.world.replicas.get(event.key)

@@ -73,13 +73,21 @@ class Causes:
         return begun
 
 
-def continued(event: ev.Event, world: ClusterState) -> WorkOrigin | None:
-    """Return the origin of the work that `event` continues, or None if the event begins new work."""
+def replica_of(event: ev.Event, world: ClusterState) -> Replica | None:
+    """Return the replica whose work `event` continues; None for other events, and if the replica is gone."""
+    if isinstance(event, ev.TransitionRead):
+        return world.replicas.get(replica_key(event.region_id, event.replica))
+    if isinstance(event, ev.WriteDone | ev.WriteFailed):
+        return world.replicas.get(event.key)
+    return None
+
+
+def continued(event: ev.Event) -> WorkOrigin | None:
+    """Return the origin of the work that `event` continues, or None if the event begins new work.
+
+    The events of one replica's transition continue the work of this replica (`replica_of`).
+    """
     match event:
-        case ev.WriteDone() | ev.WriteFailed():
-            replica = world.replicas.get(event.key)
-        case ev.TransitionRead():
-            replica = world.replicas.get(replica_key(event.region_id, event.replica))
         case ev.MovesAccepted():
             return event.batch.origin
         case ev.ServerFenced():
@@ -88,7 +96,6 @@ def continued(event: ev.Event, world: ClusterState) -> WorkOrigin | None:
             return event.record.origin
         case _:
             return None
-    return None if replica is None else replica.origin
 
 
 def is_part_of(origin: WorkOrigin | None, transition: TransitionRecord) -> bool:

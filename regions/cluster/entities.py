@@ -200,7 +200,7 @@ class Replica:
     """One replica: its location, its transition, and the master's work on it.
 
     `home`, `transition`, `version`, `order`, `write_state` and `write` are changed by `ClusterState` alone, which keeps
-    the indexes and counts that are derived from them: `open_on`, `coming_to`, `standing`, `Server.open`,
+    the indexes and counts that are derived from them: `open_on`, `coming_to`, `standing`, `is_active`, `Server.open`,
     `Server.incoming`, `Table.counts` and `ClusterState.active`.
     """
 
@@ -211,6 +211,7 @@ class Replica:
         "failed",
         "failure",
         "home",
+        "is_active",
         "key",
         "last_error",
         "last_uuid",
@@ -281,6 +282,8 @@ class Replica:
         self.coming_to: Server | None = None
         #: How the table counts the replica, None if it is not in the cluster state.
         self.standing: Standing | None = None
+        #: True while the replica is in `ClusterState.active`.
+        self.is_active = False
 
     @property
     def wants_open(self) -> bool:

@@ -131,22 +131,27 @@ class StepLog(deque[SeenStep]):
     def __init__(self, maxlen: int) -> None:
         super().__init__(maxlen=maxlen)
         self.unsaved: deque[HistoryEntry] = deque(maxlen=maxlen)
-        #: Called with each step.
-        self.listener: Callable[[SeenStep], None] | None = None
+        #: Steps of the events that are being handled; `add_noted` adds them together.
+        self.noted: list[SeenStep] = []
+        #: Called with the steps that were added.
+        self.listener: Callable[[list[SeenStep]], None] | None = None
 
     def append(self, step: SeenStep, /) -> None:
         """Add a step."""
-        super().append(step)
-        if self.listener is not None:
-            self.listener(step)
+        self.extend([step])
 
     def extend(self, steps: Iterable[SeenStep], /) -> None:
         """Add steps."""
         added = list(steps)
         super().extend(added)
         if self.listener is not None:
-            for step in added:
-                self.listener(step)
+            self.listener(added)
+
+    def add_noted(self) -> None:
+        """Add the noted steps."""
+        if self.noted:
+            steps, self.noted = self.noted, []
+            self.extend(steps)
 
     def take_unsaved(self, most: int = ENTRIES_MAX) -> list[HistoryEntry]:
         """Remove and return up to `most` of the oldest unsaved entries."""

@@ -324,10 +324,13 @@ class ClusterState:
 
     def _note_work(self, replica: Replica) -> None:
         """Update `active`, and note the change for the reader of `changed`."""
-        if replica.transition is not None or replica.order is not None:
-            self.active[replica.key] = replica
-        else:
-            self.active.pop(replica.key, None)
+        is_active = replica.transition is not None or replica.order is not None
+        if is_active != replica.is_active:
+            replica.is_active = is_active
+            if is_active:
+                self.active[replica.key] = replica
+            else:
+                del self.active[replica.key]
         if self.changed is not None:
             self.changed.add(replica)
 
@@ -337,7 +340,9 @@ class ClusterState:
         replica.write_state = _IDLE
         self._set_links(replica, None, None)
         self._set_standing(replica, None)
-        self.active.pop(replica.key, None)
+        if replica.is_active:
+            replica.is_active = False
+            del self.active[replica.key]
         replica.region.table.behind.pop(replica.key, None)
         del self.replicas[replica.key]
         if self.changed is not None:

@@ -100,7 +100,8 @@ def _check_links(world: ClusterState, replica: Replica) -> None:
     standing = _standing(world, replica)
     assert replica.standing is standing, f"{key} is counted as {replica.standing}, and is {standing}"
     is_active = replica.transition is not None or replica.order is not None
-    assert (world.active.get(key) is replica) == is_active, f"{key}: active should be {is_active}"
+    is_listed = world.active.get(key) is replica
+    assert is_listed == replica.is_active == is_active, f"{key}: active should be {is_active}"
 
 
 def _check_order(world: ClusterState, replica: Replica) -> None:

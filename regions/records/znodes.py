@@ -61,6 +61,9 @@ DEFAULT_ROOT: Final = "/regionkeeper"
 SHARDS: Final = tuple(f"{number:02x}" for number in range(256))
 TABLE_NAME_MAX: Final = 255
 
+#: Records that keep the fields of a newer build.
+_KEEPING: Final = (ClusterRecord, TableRecord, RegionRecord)
+
 _encoder = msgspec.json.Encoder()
 _cluster = msgspec.json.Decoder(ClusterRecord)
 _epoch = msgspec.json.Decoder(EpochRecord)
@@ -99,7 +102,7 @@ class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
 
 def encode(record: msgspec.Struct) -> bytes:
     """Return the value of a record's znode, including fields of a newer build that the record was read with."""
-    newer = getattr(record, "newer", "")
+    newer = record.newer if isinstance(record, _KEEPING) else ""
     if not newer:
         return _encoder.encode(record)
     own = msgspec.to_builtins(record)
@@ -278,7 +281,8 @@ def check_table_name(name: str) -> None:
         raise ValueError(f"{name!r} is not a table name")
     if ":" in name:
         raise ValueError(f"table name {name!r} has a colon, which ends a table name in commands, as in TABLE:KEY")
-    if any(not char.isprintable() or char in "/\\" or "\ud800" <= char <= "\uf8ff" for char in name):
+    # Surrogates and characters of private use, which no znode may have, are not printable either.
+    if any(not char.isprintable() or char in "/\\" for char in name):
         raise ValueError(f"table name {name!r} has a character that znode names must not have")
 
 

@@ -38,8 +38,12 @@ def master_step(
     epoch: int,
     now_ms: int,
     origin: WorkOrigin | None = None,
+    key: str = "",
 ) -> SeenStep:
-    """Return a master's step from `former` to `record` (None: no znode). `origin` None: the record's origin."""
+    """Return a master's step from `former` to `record` (None: no znode).
+
+    `origin` None: the record's origin. `key` is that of the replica, if the caller has it: to make it takes time.
+    """
     about = record if record is not None else former
     assert about is not None, "a step has a znode before or after it"
     server = trail.server_of(about)
@@ -49,7 +53,7 @@ def master_step(
     is_new = origin is not None and (known is None or known.cause_id != cause_id)
     return SeenStep(
         now_ms,
-        about.key,
+        key or about.key,
         _MASTER,
         None if former is None else former.state,
         None if record is None else record.state,
@@ -64,35 +68,46 @@ def master_step(
     )
 
 
-def server_steps(record: TransitionRecord, version: int) -> list[SeenStep]:
-    """Return the server's steps that a znode keeps at `version`, oldest first."""
+def server_steps(record: TransitionRecord, version: int, key: str = "") -> list[SeenStep]:
+    """Return the server's steps that a znode keeps at `version`, oldest first. For `key` see `master_step`."""
     server = trail.server_of(record)
     uuid = "" if server is None else server.uuid
+    key, epoch, attempt, plan_id = key or record.key, record.epoch, record.attempt, record.plan_id
+    cause_id, origin = ("", "") if record.origin is None else (record.origin.cause_id, record.origin.text)
     return [
         SeenStep(
-            one.at_ms,
-            record.key,
+            at_ms,
+            key,
             _ACTOR_SERVER,
-            one.before,
-            one.after,
-            one.cause,
+            before,
+            after,
+            cause,
             uuid,
-            record.epoch,
-            record.plan_id,
-            record.attempt,
+            epoch,
+            plan_id,
+            attempt,
             "",
-            cause_id="" if record.origin is None else record.origin.cause_id,
-            origin=record.origin.text if record.origin is not None and one.before is None else "",
+            "",
+            cause_id,
+            origin if before is None else "",
         )
-        for one in trail.unrecorded_steps(record, version)
+        for before, after, cause, at_ms, _ in trail.unrecorded_steps(record, version)
     ]
 
 
 def steps_since(
-    known: TransitionRecord | None, known_version: int, record: TransitionRecord, version: int, now_ms: int
+    known: TransitionRecord | None,
+    known_version: int,
+    record: TransitionRecord,
+    version: int,
+    now_ms: int,
+    key: str = "",
 ) -> list[SeenStep]:
-    """Return the steps between the known transition and the one read now, as far as the znode has them."""
-    found = server_steps(record, version)
+    """Return the steps between the known transition and the one read now, as far as the znode has them.
+
+    For `key` see `master_step`.
+    """
+    found = server_steps(record, version, key)
     if known is not None and record.base <= known_version < version:
         return found[-(version - known_version) :]
     if record.state in (_CLOSING, _CLOSED):
@@ -101,7 +116,7 @@ def steps_since(
     cause = _CAUSES.get(record.reason)
     before = None if record.base == 0 else known
     offline = msgspec.structs.replace(record, state=_OFFLINE)
-    return [master_step(before, offline, cause, record.epoch, now_ms), *found]
+    return [master_step(before, offline, cause, record.epoch, now_ms, key=key), *found]
 
 
 def entry_of(step: SeenStep) -> HistoryEntry:

@@ -35,7 +35,7 @@ def test_page_is_up_to_date(name: str) -> None:
 
 
 def test_every_znode_has_a_row() -> None:
-    made = {name for name in (*vars(Layout()), *dict(inspect.getmembers(Layout, inspect.isfunction))) if name[0] != "_"}
+    made = {name for name in dir(Layout()) if name[0] != "_"}
     assert made - _DIRECTORIES == {one.made_by for one in ZNODES}
 
 

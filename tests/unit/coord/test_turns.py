@@ -88,7 +88,7 @@ def test_a_turn_that_waits_differs_from_one_that_works(loop: Loop, lines: list[s
 
 def test_a_short_turn_is_only_counted(loop: Loop, lines: list[str]) -> None:
     loop.turn(LIMIT_S / 2)
-    assert (sum(loop.turns.counts), loop.turns.culprits, lines) == (1, {}, [])
+    assert (sum(loop.turns.spans.counts), loop.turns.culprits, lines) == (1, {}, [])
 
 
 # Fails if `sampled` does not remember the turn of the sample.
@@ -160,4 +160,4 @@ def test_the_reactor_measures_what_a_timer_did() -> None:
     reactor.callLater(0.001, work)
     reactor.run(installSignalHandlers=False)
     assert began[0] > 0
-    assert sum(reactor.turns.counts) > 0
+    assert sum(reactor.turns.spans.counts) > 0

@@ -17,7 +17,7 @@ def step(at_ms: int, before: S | None, after: S | None, cause: Cause, key: str =
 def test_a_transition_counts_by_state_and_by_the_cause_of_its_first_step() -> None:
     """The log passes steps on, one by one or several at once."""
     times, log = TransitionTimes(), StepLog(2)
-    log.listener = times.step
+    log.listener = times.take
     log.append(step(1000, None, S.OFFLINE, Cause.SERVER_DEATH))
     assert times.since_ms("r.0") == 1000
     log.extend([step(1200, S.OFFLINE, S.OPENING, Cause.OPEN_ORDER), step(3200, S.OPENING, S.OPENED, Cause.OPEN_DONE)])
@@ -33,10 +33,10 @@ def test_a_transition_counts_by_state_and_by_the_cause_of_its_first_step() -> No
 
 def test_what_another_master_has_begun_has_a_cause_of_its_own() -> None:
     times = TransitionTimes()
-    times.step(step(1000, None, S.OFFLINE, Cause.ASSIGN))
+    times.take([step(1000, None, S.OFFLINE, Cause.ASSIGN)])
     times.new_tenure()
-    times.step(step(5000, S.OFFLINE, S.OPENING, Cause.OPEN_ORDER))
-    times.step(step(5500, S.OPENING, S.OPENED, Cause.OPEN_DONE))
-    times.step(step(6000, S.OPENED, None, Cause.DONE))
+    times.take([step(5000, S.OFFLINE, S.OPENING, Cause.OPEN_ORDER)])
+    times.take([step(5500, S.OPENING, S.OPENED, Cause.OPEN_DONE)])
+    times.take([step(6000, S.OPENED, None, Cause.DONE)])
     assert {name: spans.total_s for name, spans in times.causes.by_name.items()} == {EARLIER: 1.0}
     assert "OFFLINE" not in times.states.by_name

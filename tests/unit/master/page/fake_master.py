@@ -45,7 +45,7 @@ class FakeMaster:
             reports=SimpleNamespace(sizes={}, loads={}),
         )
         self.transition_times = TransitionTimes()
-        cluster.assigner.history.listener = self.transition_times.step
+        cluster.assigner.history.listener = self.transition_times.take
         self.watcher: Any = None
         self.heartbeats = HeartbeatReceiver(self, self.now_ms)  # type: ignore[arg-type]
 
