@@ -255,8 +255,9 @@ def concerns(
     """
     if cause_id and entry.cause_id != cause_id:
         return False
-    if region_id and entry.region_id != region_id:
+    about = entry.region_id or entry.reason  # an event that is no step of a replica names its region there
+    if region_id and about != region_id:
         return False
-    if table_id and entry.region_id.rpartition(".")[0] != table_id:
+    if table_id and about.rpartition(".")[0] != table_id:
         return bool(entry.subject) and entry.subject in (table, table_id)
     return not server or entry.server == server

@@ -18,6 +18,7 @@ from regions.cluster.history import (
     GAP,
     MERGE_AT,
     MERGED_MAX,
+    RESHARDED,
     SEGMENT_BYTES_MAX,
     SMALL,
     CorruptSegment,
@@ -312,6 +313,10 @@ def test_whom_an_entry_concerns() -> None:
     assert not concerns(entry, region_id="t1.0002")
     assert not concerns(entry, table_id="t")
     assert not concerns(entry, server="s2")
+    split = HistoryEntry(1, "", "master", "", "", RESHARDED, reason="t1.0001", detail="split of t1.0001: canceled")
+    assert concerns(split, region_id="t1.0001", table_id="t1")
+    assert not concerns(split, region_id="t1.0002")
+    assert not concerns(split, table_id="t2")
 
 
 def test_a_segments_zxid_is_that_of_the_masters_entries_in_it() -> None:
