@@ -19,7 +19,7 @@ SHARED = TableRecord("s", "rows")
 
 
 def test_tablets_are_split_from_their_format_on_and_not_merged() -> None:
-    """Tried: with the format of shared splits an older member could not apply the seal."""
+    """An older member could not apply the seal. Tried: with the format of shared splits the gate lets it be written."""
     table = Table(TABLETS, 0)
     assert "a split of a tablet needs format 6" in objections.objection_to_table(table, RESHARDING)
     assert objections.objection_to_table(table, TABLET_RESHARDING) == ""
