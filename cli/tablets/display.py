@@ -14,6 +14,7 @@ from cli.common.names import Names
 from regions import messages
 from regions.messages import MemberHealth, TabletHealth, TabletMember, TabletRole, TabletStatus
 from regions.records.members import MemberRole
+from regions.records.model import TabletState
 from regions.records.partitioning import describe_range
 
 #: Shown instead of a value that nobody has reported.
@@ -115,7 +116,7 @@ def show_tablet(one: TabletStatus, names: Names, console: Console) -> None:
     for text in _wanted_lines(one, names):
         console.print(Text(f"  {'members':<16}", style="dim").append(text, style=""), soft_wrap=True)
     console.print(members_table(one, names))
-    if not one.members:
+    if not one.members and one.state is not TabletState.REPLACED:
         console.print("  no member has been chosen yet")
 
 

@@ -350,10 +350,10 @@ def _has(uuids: list[str]) -> str:
 def known_members(tablet: Tablet) -> tuple[tuple[Member, ...], ConfigId | None]:
     """Return the members of the latest configuration that is known, and its id if a leader has reported it.
 
-    The report of a leader that is gone by now still shows a committed configuration.
+    The report of a leader that is gone by now still shows a committed configuration, unless the tablet was split since.
     """
     leader = tablet.view.leader
-    if leader is not None and leader.config_id >= tablet.record.config_id:
+    if leader is not None and not tablet.record.is_replaced and leader.config_id >= tablet.record.config_id:
         return leader.report.members, leader.config_id
     return tablet.record.members, None
 

@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from regions.diagnose import tablets as diagnosis
-from regions.diagnose.tablets import by_health, describe, fits, problem_lines, ways_out
+from regions.diagnose.tablets import HealthSince, by_health, describe, diagnose, fits, problem_lines, ways_out
 from regions.messages import MemberHealth, TabletHealth, TabletRole, TabletStatus
 from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
 from regions.records.model import TableIntent, TabletState
+from regions.replication.effects import marked_replaced
 from regions.replication.guards import ReplicaOnDisk
 from tests.sim.keeper.faults import remove_voter
 from tests.unit.regions.diagnose.tablet_cluster import TabletCluster
@@ -234,3 +235,14 @@ def test_counts_follow_every_change(cluster: TabletCluster) -> None:
     del keeper.tablets["t.0"]
     watch.look(cluster.world.now)
     assert (by_health(watch.counts), watch.by_table) == ({}, {})
+
+
+def test_a_tablet_that_was_split_has_no_members_and_needs_nothing(cluster: TabletCluster) -> None:
+    """Its replicas stay until its daughters have theirs. To enable the table would open none of them again."""
+    keeper = cluster.watch.keeper
+    tablet = keeper.tablets["t.0"]
+    keeper.region_seen(marked_replaced(tablet.record), tablet.version + 1)
+    judgment = diagnose(tablet, keeper, cluster.watch.has_reported)
+    found = describe(tablet, keeper, HealthSince(judgment, 0, False), cluster.world.now)
+    assert (found.health, found.reason, ways_out(found)) == (T.CLOSED, "it was split", [])
+    assert [one.role for one in found.members] == [None] * 3
