@@ -80,13 +80,26 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Record)
 
 
-def sealed_outcome(store: ResultStore, command: KvCommand, term: int, index: int) -> WriteOutcome:
-    """Return the outcome of a command behind a tablet's seal: the one that is kept, else SEALED. Nothing changes."""
+def sealed_outcome(store: ResultStore, command: KvCommand, horizon_ms: int, term: int, index: int) -> WriteOutcome:
+    """Return the outcome of a command behind a tablet's seal: SEALED if it would be carried out. Nothing changes."""
     stored = store.get(_RECORD + command.writer.encode())
-    result = None if stored is None else _DECODER.decode(stored).results.get(command.number)
-    if result is None:
-        return WriteOutcome(SEALED, term, index)
-    return WriteOutcome(result.code, result.term, result.index, result.failed)
+    record = None if stored is None else _DECODER.decode(stored)
+    return _known_outcome(record, command, horizon_ms, term, index) or WriteOutcome(SEALED, term, index)
+
+
+def _known_outcome(
+    record: Record | None, command: KvCommand, horizon_ms: int, term: int, index: int
+) -> WriteOutcome | None:
+    """Return the outcome of a command that must not be carried out; None for one that certainly never was."""
+    if record is not None:
+        result = record.results.get(command.number)
+        if result is not None:
+            return WriteOutcome(result.code, result.term, result.index, result.failed)
+        if command.number < record.below:
+            return WriteOutcome(SUPERSEDED, term, index)
+    if command.began_ms <= horizon_ms:
+        return WriteOutcome(TOO_OLD, term, index)
+    return None
 
 
 class WriterResults:
@@ -121,16 +134,7 @@ class WriterResults:
         totals.horizon_ms = max(totals.horizon_ms, totals.clock_ms - KEPT_MS)
         if totals.horizon_ms >= self.next_expiry_ms:
             self._sweep()
-        record = self._record(command.writer.encode())
-        if record is not None:
-            result = record.results.get(command.number)
-            if result is not None:
-                return WriteOutcome(result.code, result.term, result.index, result.failed)
-            if command.number < record.below:
-                return WriteOutcome(SUPERSEDED, term, index)
-        if command.began_ms <= totals.horizon_ms:
-            return WriteOutcome(TOO_OLD, term, index)
-        return None
+        return _known_outcome(self._record(command.writer.encode()), command, totals.horizon_ms, term, index)
 
     def keep(self, command: KvCommand, outcome: WriteOutcome) -> None:
         """Store the outcome of a command for which `check` returned None."""

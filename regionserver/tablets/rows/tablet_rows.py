@@ -299,7 +299,7 @@ class TabletRows:
         """Let entries behind the seal pass: they change nothing but the applied index, in memory."""
         with self._file.env.begin(db=self._file.writers) as transaction:
             results = StoredResults(transaction, self._file.writers)
-            outcomes = [sealing.outcome_behind(results, entry, command) for entry, command in commands]
+            outcomes = [sealing.outcome_behind(results, self._state, entry, command) for entry, command in commands]
         last = commands[-1][0]
         self._state = msgspec.structs.replace(self._state, applied_index=last.index, applied_term=last.term)
         return outcomes

@@ -101,7 +101,7 @@ class RowsImage:
                 continue
             if self.seal.is_set:
                 writers.flush()
-                outcomes.append(sealed_outcome(store, command, entry.term, entry.index))
+                outcomes.append(sealed_outcome(store, command, self.totals.horizon_ms, entry.term, entry.index))
                 continue
             outcome = writers.check(command, entry.term, entry.index)
             if outcome is None:

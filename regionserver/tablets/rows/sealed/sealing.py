@@ -84,10 +84,10 @@ def outcome_of(code: int, seal: Seal, entry: Entry) -> WriteOutcome:
     return WriteOutcome(code, entry.term, entry.index)
 
 
-def outcome_behind(results: StoredResults, entry: Entry, command: Command) -> WriteOutcome:
+def outcome_behind(results: StoredResults, state: RowsState, entry: Entry, command: Command) -> WriteOutcome:
     """Return the outcome of an entry behind the seal."""
     if isinstance(command, KvCommand):
-        return sealed_outcome(results, command, entry.term, entry.index)
+        return sealed_outcome(results, command, state.horizon_ms, entry.term, entry.index)
     return WriteOutcome(NO_COMMAND, entry.term, entry.index)
 
 

@@ -16,12 +16,15 @@ from regionserver.errors import RegionError
 from regionserver.kv.messages import WRONG_REGION
 from regionserver.tablets.commands import (
     DONE,
+    KEPT_MS,
     SEALED,
     SUPERSEDED,
     TOO_OLD,
+    KvCommand,
     PutRow,
     SealCommand,
     WriteOutcome,
+    encode,
     encode_seal,
 )
 from regionserver.tablets.rows.environment import steady_path
@@ -82,6 +85,19 @@ def test_a_late_copy_of_an_earlier_write_gets_its_answer(path: Path) -> None:
     before = rows.state
     assert rows.apply([entry(3, PutRow("a", b"1"), number=1)]) == [first]
     assert rows.state == RowsState(3, 1, *(getattr(before, one) for one in RowsState.__struct_fields__[2:]))
+    rows.close()
+
+
+def test_a_late_copy_of_a_write_whose_result_is_gone_is_not_said_to_be_undone(path: Path) -> None:
+    """The client would write again. Tried: with SEALED for every write without a kept result both fail."""
+    rows = opened(path)
+    gone = Entry(1, 1, NORMAL, encode(KvCommand("w", 1, 0, 1001, 1001, [PutRow("a", b"1")])))
+    later = Entry(1, 2, NORMAL, encode(KvCommand("w", 2, 2, 3000, 2000 + KEPT_MS, [PutRow("a", b"2")])))
+    rows.apply([gone, later, sealing(3)])
+    superseded = entry(4, PutRow("a", b"1"), number=1)
+    assert rows.apply([superseded])[0].code == SUPERSEDED
+    too_old = entry(5, PutRow("a", b"1"), writer="another", number=1)
+    assert rows.apply([too_old])[0].code == TOO_OLD
     rows.close()
 
 
