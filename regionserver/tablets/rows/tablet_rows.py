@@ -86,7 +86,7 @@ class TabletRows:
         self._unsteady = Unsteady()
         #: Before this time of the tablet's clock no writer expires: see `WriterResults`.
         self._next_expiry_ms = 0
-        #: The seal in the file; and whether reads are refused, which begins before its commit.
+        #: The seal after the last applied entry; and whether reads are refused, which begins before its commit.
         self._seal = sealing.stored_seal(file)
         self._is_sealed = self._seal.is_set
         self._is_closed = False
@@ -339,8 +339,8 @@ class TabletRows:
         with self._guarded(), self._steadying, self._committing, self._changed:
             self._check_usable()
             self._close_file()
+            # `_state` and `_seal` stay those after the last applied entry: a commit that has failed comes again.
             self._file, self._stored = environment.open_existing(self.path, self._identity, lambda: None)
-            self._seal = sealing.stored_seal(self._file)
             self._must_reopen = False
             self._repin()
 

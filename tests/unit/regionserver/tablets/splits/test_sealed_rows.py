@@ -7,7 +7,9 @@ the clock moves behind the seal; the horizon stays when the seal is taken away; 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import lmdb
 import pytest
 
 from coord.raft.messages import NORMAL, Entry
@@ -28,7 +30,7 @@ from regionserver.tablets.commands import (
     encode_seal,
 )
 from regionserver.tablets.rows.environment import steady_path
-from regionserver.tablets.rows.errors import RowsFailed
+from regionserver.tablets.rows.errors import RowsFailed, RowsFull
 from regionserver.tablets.rows.state import Identity, RowsState
 from regionserver.tablets.rows.tablet_rows import TabletRows
 from regionserver.tablets.splits.heirs import Daughter, make_heir, split_key
@@ -109,6 +111,55 @@ def test_the_seal_is_there_after_a_restart_and_after_a_power_cut(path: Path) -> 
     assert rows.seal == Seal("one", 1, 1, 2)
     assert rows.apply([entry(3, PutRow("a", b"2"))])[0].code == SEALED
     rows.close()
+
+
+class FailingOnce:
+    """An LMDB environment whose next commit reaches the disk and fails all the same. Then LMDB refuses it."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._has_failed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def begin(self, *, write: bool = False, **options: Any) -> Any:
+        if write and self._has_failed:
+            raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC: Update of meta page failed")
+        if not write:
+            return self._env.begin(**options)
+        self._has_failed = True
+        return FailingCommit(self._env.begin(write=True, **options))
+
+
+class FailingCommit:
+    def __init__(self, transaction: Any) -> None:
+        self._transaction = transaction
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transaction, name)
+
+    def commit(self) -> None:
+        self._transaction.commit()
+        raise lmdb.Error("mdb_txn_commit: No space left on device")
+
+
+@pytest.mark.parametrize("before", [1, 3], ids=["set", "taken away"])
+def test_a_seal_whose_commit_failed_is_applied_again(path: Path, before: int) -> None:
+    """Tried: with the seal of the file instead, the clock or the horizon differs from that of the other replicas."""
+    whole, failing = opened(path), opened(path.with_name("t1.2.mdb"))
+    entries = [entry(1, PutRow("a", b"1")), sealing(2), entry(3, PutRow("a", b"2")), sealing(4, is_wanted=False)]
+    last = entries[before : before + 1]
+    whole.apply([*entries[:before], *last])
+    failing.apply(entries[:before])
+    failing._file.env = FailingOnce(failing._file.env)
+    for _ in range(2):
+        with pytest.raises(RowsFull):
+            failing.apply(last)
+    failing.apply(last)
+    assert (failing.state, failing.seal) == (whole.state, whole.seal)
+    whole.close()
+    failing.close()
 
 
 def test_nothing_moves_behind_the_seal(path: Path) -> None:
