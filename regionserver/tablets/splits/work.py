@@ -163,13 +163,15 @@ class SplitWork:
             if self._is_stopping:
                 return "the server stops"
             rows = self._host.rows_of(parent)
+            # Read before the seal: a thread may apply the seal and the entry behind it meanwhile.
+            applied = 0 if rows is None else rows.applied[0]
             if rows is not None and rows.seal.is_set and rows.seal.index == index:
                 break
             report = self._host.report(parent)
             if report is None or report.state in HAS_NO_FILES:
                 return f"this server has no replica of tablet {parent}, whose rows {opening.tablet} takes over"
-            if rows is not None and rows.applied[0] > index:
-                return f"tablet {parent} was not sealed by entry {index}, and is at entry {rows.applied[0]}"
+            if applied > index:
+                return f"tablet {parent} was not sealed by entry {index}, and is at entry {applied}"
             await deferLater(self._reactor, LOOK_S)
         return await self._make(opening, parent, rows, rows.seal)
 
