@@ -112,7 +112,8 @@ def plan_open(
     named = endpoint_of(opening.initial, record.replica)
     if local is None and named is not None and named.uuid != me.uuid:
         return OrderPlan((), OrderOutcome.REFUSED, f"number {record.replica} belongs to server {named.uuid}")
-    if parents and local is None:
+    # A newcomer to a daughter is copied from its members, as one to any tablet.
+    if parents and local is None and record.joins is None:
         if not all(one is not None and one.state not in HAS_NO_FILES for one in parents):
             return OrderPlan((), OrderOutcome.FAILED, NO_PARENT)
         if record.state is _OPENING:

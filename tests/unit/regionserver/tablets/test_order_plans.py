@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from regions.messages import CloseOrder, OpenOrder, OrderOutcome
 from regions.messages.heartbeat import ReplicaState
 from regions.messages.server import ClosePurpose, MemberEndpoint, TabletClosing, TabletOpening
+from regions.records.members import MemberRole
 from regions.records.model import Incarnation, RegionRecord, RegionState, TransitionRecord
 from regions.replication.guards import ReplicaOnDisk
 from regionserver.tablets.disk.life import RunState
@@ -66,6 +68,16 @@ def test_a_daughter_is_never_made_without_its_parent(parent: ReplicaOnDisk | Non
         assert (plan.stages, plan.outcome) == ((), OrderOutcome.FAILED)
     local = ReplicaOnDisk(1, ReplicaState.RUNNING)
     assert plan_open(open_order(), ME, local, [parent]).stages == (Stage.CLAIM, Stage.BEGIN, Stage.ANNOUNCE)
+
+
+def test_a_newcomer_to_a_daughter_is_not_made_from_the_parent() -> None:
+    """Tried: without the look at `joins` it is made from the parent's rows, though it may have voted."""
+    for state in (RegionState.OFFLINE, RegionState.OPENING):
+        order = open_order(state, must_exist=True)
+        joins = replace(order, transition=replace(order.transition, joins=MemberRole.VOTER))
+        plan = plan_open(joins, ME, None, [ReplicaOnDisk(1, ReplicaState.RUNNING)])
+        assert (plan.stages, plan.outcome) == ((), OrderOutcome.REFUSED)
+        assert "no memory of a number" in plan.why
 
 
 @pytest.mark.parametrize("state", [ReplicaState.ASLEEP, ReplicaState.RUNNING, ReplicaState.RESTING])
