@@ -119,7 +119,7 @@ CHECKS: Final[tuple[CopyCheck, ...]] = (
     CopyCheck("a copy of the tablet runs",                _is_copied,                  _O.ALREADY_INPROGRESS),
     CopyCheck("the sender's term is below the replica's", _knows_later_term,           _O.BAD_TERM),
     CopyCheck("number, state or last entry are not as the sender saw them", _is_not_as_seen, _O.ILLEGAL_STATE),
-    CopyCheck("it rests, or is being opened or closed",   _cannot_be_replaced,         _O.ILLEGAL_STATE),
+    CopyCheck("it rests, or is being made, opened or closed", _cannot_be_replaced,     _O.ILLEGAL_STATE),
     CopyCheck("a voter, or a lost number, without memory", _remembers_nothing,         _O.AMNESIA),
     CopyCheck("as many copies run and are queued as may", lambda f: not f.has_room,    _O.THROTTLED),
     CopyCheck("the disk has no room",                     lambda f: not f.has_space,   _O.NO_SPACE),

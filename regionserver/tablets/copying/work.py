@@ -211,13 +211,13 @@ class CopyWork:
     def _facts(self, order: StartTabletCopy, job: Job | None) -> CopyFacts:
         """Return the facts about an order; `job` is its own job, if it has one already."""
         replica = self._replicas.get(order.tablet)
-        is_busy = self._is_stopping or (replica is not None and replica.is_opening)
+        is_changed = order.tablet in self._life.making or (replica is not None and replica.is_opening)
         return CopyFacts(
             order,
             self._server,
             self.local(order.tablet),
             is_copied=self.jobs.of(order.tablet) is not job,
-            is_busy=is_busy,
+            is_busy=self._is_stopping or is_changed,
             has_room=job is not None or self.jobs.has_room(),
             has_space=not self._space.look().missing,
         )

@@ -80,7 +80,8 @@ class ReplicaLife:
         self._soon = soon
         self._learn = learn
         self._first_elections = FirstElections(turn, reactor)
-        self._making: set[str] = set()
+        #: Tablets whose first replica is being made. No copy of them begins: both would write the same files.
+        self.making: set[str] = set()
         self._next_slot = log_thread.shared.next_slot()
         #: True while the process stops: no replica is opened any more.
         self.is_stopping = False
@@ -202,11 +203,11 @@ class ReplicaLife:
         reasons: list[str] = []
         plans: list[tuple[ReplicaOpening, int]] = []
         for opening in openings:
-            if opening.tablet in self._replicas or opening.tablet in self._making:
+            if opening.tablet in self._replicas or opening.tablet in self.making:
                 reasons.append(f"tablet {opening.tablet} is on this server already, or is being made")
                 continue
             reasons.append("")
-            self._making.add(opening.tablet)
+            self.making.add(opening.tablet)
             plans.append((opening, self._next_slot))
             self._next_slot += 1
 
@@ -215,7 +216,7 @@ class ReplicaLife:
                 results = [MadeReplica(None, None, why_of(results))] * len(plans)
             outcomes = iter(results)
             for opening, _ in plans:
-                self._making.discard(opening.tablet)
+                self.making.discard(opening.tablet)
             for position, reason in enumerate(reasons):
                 if reason:
                     continue

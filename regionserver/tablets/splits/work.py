@@ -176,9 +176,32 @@ class SplitWork:
         return await self._make(opening, parent, rows, rows.seal)
 
     async def _make(self, opening: ReplicaOpening, parent: str, rows: TabletRows, seal: Seal) -> str:
+        life, tablet = self._host.life, opening.tablet
+        if tablet in life.parts().replicas or tablet in life.making:
+            return f"tablet {tablet} is on this server already, or is being made"
+        life.making.add(tablet)
+        try:
+            made = await self._make_rows(opening, rows, seal)
+        finally:
+            life.making.discard(tablet)
+        if isinstance(made, str):
+            return made
+        group = self._host.turn.groups.get(parent)
+        leads = group is not None and not group.failure and group.core.leadership is not None
+        begun = replace(
+            opening,
+            generation=made.identity.generation,
+            beginning=Beginning(seal.term, seal.index),
+            stands_first=leads,
+        )
+        reasons: list[str] = await self._host.make([begun])
+        if reasons[0]:
+            await outcome_of(self._pool.submit, lambda: heirs.remove_rows(made.path))
+        return reasons[0]
+
+    async def _make_rows(self, opening: ReplicaOpening, rows: TabletRows, seal: Seal) -> Daughter | str:
+        """Make the file of a daughter's rows. Return what was made, or why not."""
         parts, tablet = self._host.life.parts(), opening.tablet
-        if tablet in parts.replicas:
-            return f"tablet {tablet} is on this server already"
         generation = await outcome_of(parts.files_pool.submit, lambda: parts.files.next_generation(tablet))
         if isinstance(generation, Exception):
             return why_of(generation)
@@ -189,15 +212,7 @@ class SplitWork:
             return f"the rows of tablet {tablet} cannot be made: {failed}"
         if isinstance(failed, Exception):
             raise failed
-        group = self._host.turn.groups.get(parent)
-        leads = group is not None and not group.failure and group.core.leadership is not None
-        begun = replace(
-            opening, generation=generation, beginning=Beginning(seal.term, seal.index), stands_first=leads
-        )  # fmt: skip
-        reasons: list[str] = await self._host.make([begun])
-        if reasons[0]:
-            await outcome_of(self._pool.submit, lambda: heirs.remove_rows(path))
-        return reasons[0]
+        return daughter
 
 
 def objection_to_seal(core: RaftCore, report: TabletReport | None) -> str:

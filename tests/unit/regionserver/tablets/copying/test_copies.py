@@ -500,6 +500,24 @@ def test_a_new_number_begins_only_if_the_store_gives_it(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_a_tablet_whose_first_replica_is_being_made_is_not_copied(tmp_path: Path) -> None:
+    """Both would write the same files. Tried: without the look at `making` the store is asked for the number."""
+
+    async def test(cluster: CopyingCluster) -> None:
+        victim = await cluster.follower()
+        claims = victim.copies.claims = ScriptedClaims("another server has the transition")
+        victim.running().life.making.add("daughter")
+        order = {"tablet": "daughter", "number": 9, "role": MemberRole.PRE_VOTER, "seen": None}
+        answer = await cluster.copy(victim, **order)
+        assert answer.outcome is CopyOutcome.ILLEGAL_STATE, answer
+        assert "is being made" in answer.reason
+        victim.running().life.making.discard("daughter")
+        await cluster.copy(victim, **order)
+        assert len(claims.asked) == 1
+
+    run(tmp_path, test)
+
+
 def test_a_number_that_the_store_gives_begins_once(tmp_path: Path) -> None:
     """The claim ends when the copy is complete. From then on the replica's own memory allows a copy."""
 
