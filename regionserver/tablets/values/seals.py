@@ -7,8 +7,9 @@ the replicas apply it to their rows. A sealed tablet carries out no write and an
 Because the seal is a state of the rows, it needs no memory of its own: a new leader has it before it answers anything,
 a restart reads it with the rows, and a copied replica has it with the copied rows.
 
-Each attempt to split a tablet has a name that is never used again. An entry of an earlier attempt that arrives late
-changes nothing.
+Each attempt to split a tablet has a name that is never used again. So a late entry that takes a seal away changes
+nothing. A late entry that seals the tablet changes nothing if its attempt was the last one to be canceled. For an
+earlier attempt it seals the tablet; then the leader reports the seal, and the master has it taken away again.
 """
 
 from __future__ import annotations
