@@ -31,6 +31,7 @@ from regions.replication.config import first_members
 from regions.replication.effects import marked_replaced
 from regions.replication.keeper import Keeper
 from regions.replication.policy.next_change import words_of
+from regions.replication.siting import objection_to_space
 from regions.replication.tablet import Tablet
 from regions.transitions.states import Cause
 
@@ -67,7 +68,13 @@ class TabletParents:
             decision = self._keeper.policy.decisions.get(region_id)
             why = "" if decision is None else f" ({words_of(decision)})"
             return f"the members of tablet {region_id} change{why}: try again later (`rk why {region_id}`)"
-        return ""
+        return self._objection_to_space(tablet)
+
+    def _objection_to_space(self, tablet: Tablet) -> str:
+        """Return which server has no room for the daughters' rows, "" if all have. The parent's rows stay meanwhile."""
+        servers = (self._keeper.servers.get(one.uuid) for one in tablet.record.members)
+        found = (objection_to_space(one, tablet.size_bytes) for one in servers if one is not None)
+        return next(filter(None, found), "")
 
     def home(self, region: Region) -> ServerRecord | None:
         """See `Parents`: the server of the leader."""
