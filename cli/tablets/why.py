@@ -29,7 +29,7 @@ class TabletWhy(msgspec.Struct):
     """Content of `rk why` for a tablet."""
 
     tablet: TabletStatus
-    #: False: no master is active, and `rk` has judged from the store and the servers' own answers.
+    #: False: no master is active, or the tablet was split; `rk` has judged from the store and the servers' own answers.
     from_master: bool
     note: str
     #: The store's view and each replica's own.
@@ -44,16 +44,20 @@ def tablet_answer(cluster: Cluster, found: FoundRegion) -> TabletWhy:
     region_id = found.region.region_id
     view = view_of_tablet(cluster, found)
     check = TabletCheck(view)
+    status, note = None, ""
     try:
-        status, note = ask_active(cluster, ShowTablet(region_id), TabletList).tablets[0], ""
+        if not found.region.is_replaced:  # masters forget a tablet that was split
+            status = ask_active(cluster, ShowTablet(region_id), TabletList).tablets[0]
     except UnreachableError as error:
+        note = error.message
+    from_master = status is not None
+    if status is None:
         tablet = check.keeper.tablets[region_id]
         judgment = check.judged.get(region_id) or check.judge(tablet)
         status = describe(tablet, check.keeper, HealthSince(judgment, view.now_ms, True), view.now_ms)
-        note = error.message
     status = with_present_figures(status, view.replicas)
     rows, split = check.matrix(region_id).rows, _split_of(cluster, found.region)
-    return TabletWhy(status, not note, note, rows, ways_out(status), split)
+    return TabletWhy(status, from_master, note, rows, ways_out(status), split)
 
 
 def _split_of(cluster: Cluster, region: RegionRecord) -> str:

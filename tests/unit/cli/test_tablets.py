@@ -34,6 +34,7 @@ from regions.records.acts.resharding import ReshardingRecord, ReshardingState
 from regions.records.model import RegionRecord, ServerRecord
 from regions.records.resharding.parents import Parent
 from regions.records.znodes import Layout, encode
+from regions.replication.effects import marked_replaced
 from regions.transitions.entries import HistoryEntry
 from tests.unit.master.api.test_tablets import world_of
 from tests.unit.regions.diagnose.tablet_cluster import TabletCluster
@@ -322,6 +323,16 @@ def test_why_names_the_split_in_which_a_tablet_takes_part(
     cleaning = msgspec.structs.replace(work, parents=("t.P",), state=ReshardingState.CLEANING)
     cluster.works[cluster.layout.resharding("t.P")] = encode(cleaning)
     assert "the replicas of t.P stay until t.0A and t.0B are led" in why_of(cluster, monkeypatch, master=False)[1]
+
+
+def test_why_needs_no_master_for_a_tablet_that_was_split(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masters forget it, and its id begins those of its daughters."""
+    record = marked_replaced(cluster.tablets.world.regions["t.0"][0])
+    cluster.tablets.alter_record("t.0", state=record.state, members=record.members)
+    answer, text = why_of(cluster, monkeypatch, master=True)
+    assert (answer.from_master, answer.note, answer.tablet.reason) == (False, "", "it was split")
+    assert cluster.asked == []
+    assert "CLOSED" in text
 
 
 def test_status_counts_tablets_by_health() -> None:
