@@ -161,6 +161,8 @@ class SimulatedNode:
             _, taken = self.proposals.take(1)
             if taken:
                 self.store.forward(self, [one.command for one in taken])
+        if self.pipeline.turn_end():
+            self.turn_ends()
         dirty, self.dirty = self.dirty, []
         for client in dirty:
             client.send()

@@ -138,7 +138,7 @@ class Connection:
         self.sasl: SaslServer | None = None
         #: Requests that followed the connect request before the session was open.
         self.early: list[tuple[bytes, list[tuple[int, int]]]] = []
-        #: `Pipeline.resume` is due in the next turn, for a setWatches that is not finished.
+        #: The first pending request is a setWatches that goes on in a later turn.
         self.is_restoring = False
         #: No more requests are accepted: closeSession was received, or the connection is being closed.
         self.is_ending = False

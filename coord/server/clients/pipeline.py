@@ -15,6 +15,7 @@ Three rules, per connection:
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -42,13 +43,7 @@ from coord.tree.machine import CommandOutcome, StateMachine
 from coord.tree.sessions import Session
 from coord.tree.watches import REMOVED_PER_TURN, WatchTable
 from coord.wire import opcodes as op
-from coord.wire.codec import (
-    decode_auth,
-    decode_sasl,
-    encode_event_frame,
-    encode_reply_frame,
-    encode_sasl,
-)
+from coord.wire.codec import decode_auth, decode_sasl, encode_event_frame, encode_reply_frame, encode_sasl
 from coord.wire.jute import IS_COMPILED
 from coord.wire.sasl import SaslError
 
@@ -126,6 +121,8 @@ class Pipeline:
         self.postponed = 0
         #: Watches that may be restored in this turn.
         self._restorable = RESTORED_PER_TURN
+        #: Connections with an unfinished setWatches. Each restores watches in its turn, then goes to the end.
+        self._restoring: deque[Connection] = deque()
         #: Whether reads wait for a read index, as after a sync.
         self.is_linearizable = False
 
@@ -223,18 +220,22 @@ class Pipeline:
         connection.transport.resume_later()
 
     def turn_end(self) -> bool:
-        """Let connections use their time anew, and remove some watches of closed connections. Return True if more
-        of these watches are left."""
+        """Let connections use their time anew, and restore and remove some watches. Return True if some are left."""
         self.postponed = 0
-        self._restorable = RESTORED_PER_TURN
-        return self.watches.sweep(REMOVED_PER_TURN)
+        self._restore_waiting()
+        return self.watches.sweep(REMOVED_PER_TURN) or len(self._restoring) > 0
 
-    def resume(self, connection: Connection) -> None:
-        """Go on with the requests of a connection that were postponed to this turn."""
-        if connection.is_restoring:
+    def _restore_waiting(self) -> None:
+        """Go on with the setWatches of earlier turns, as many as this turn has room for."""
+        self._restorable = RESTORED_PER_TURN
+        while self._restoring and self._restorable > 0:
+            connection = self._restoring.popleft()
             connection.is_restoring = False
             if not connection.is_closed:
                 self._advance(connection)
+
+    def resume(self, connection: Connection) -> None:
+        """Go on with the requests of a connection that were postponed to this turn."""
         if connection.parked and not connection.is_closed and not connection.is_choked and not connection.syncs:
             self._resume(connection)
 
@@ -526,16 +527,17 @@ class Pipeline:
         connection.transport.wake()
 
     def _read(self, connection: Connection, waiting: Pending) -> bool:
-        """Answer a pending read or setWatches. Return False if a setWatches goes on in the next turn."""
+        """Answer a pending read or setWatches. Return False if a setWatches goes on in a later turn."""
         session = connection.session
         assert session is not None, "a read is pending on a connection without a session"
         if waiting.opcode == BARRIER:
             return True
         machine = self.machine
         if waiting.opcode == op.OP_SET_WATCHES or waiting.opcode == op.OP_SET_WATCHES2:
-            err, body = self._restore_watches(connection, waiting, session), b""
-            if waiting.restore is not None and waiting.restore.left:
+            restored = self._restore_watches(connection, waiting, session)
+            if restored is None:
                 return False
+            err, body = restored, b""
             # Without its watches the client would miss events: disconnect it.
             waiting.closes = err == QUOTA_EXCEEDED
         else:
@@ -546,25 +548,28 @@ class Pipeline:
             self._choke(connection)
         return True
 
-    def _restore_watches(self, connection: Connection, waiting: Pending, session: Session) -> int:
+    def _restore_watches(self, connection: Connection, waiting: Pending, session: Session) -> int | None:
         """Restore watches of a setWatches, as many as this turn has room for, and send what the client has missed.
-        Return an error code."""
-        machine = self.machine
-        if waiting.restore is None:
-            err, waiting.restore = machine.begin_watches(waiting.opcode, waiting.body, session, self.watches)
+        Return an error code; None if watches are left for a later turn."""
+        if self._restorable > 0:
+            machine = self.machine
             if waiting.restore is None:
-                return err
-        restore = waiting.restore
-        before = restore.left
-        missed = machine.restore_watches(restore, session, self.watches, self._restorable)
-        self._restorable -= before - restore.left
-        for event_type, path in missed:
-            connection.output.append(encode_event_frame(event_type, op.STATE_CONNECTED, path, op.ZXID_UNKNOWN))
-            self.clients.events_sent += 1
-        if restore.left and not connection.is_restoring:
+                err, waiting.restore = machine.begin_watches(waiting.opcode, waiting.body, session, self.watches)
+                if waiting.restore is None:
+                    return err
+            restore = waiting.restore
+            before = restore.left
+            missed = machine.restore_watches(restore, session, self.watches, self._restorable)
+            self._restorable -= before - restore.left
+            for event_type, path in missed:
+                connection.output.append(encode_event_frame(event_type, op.STATE_CONNECTED, path, op.ZXID_UNKNOWN))
+                self.clients.events_sent += 1
+            if not restore.left:
+                return OK
+        if not connection.is_restoring:
             connection.is_restoring = True
-            connection.transport.resume_later()
-        return OK
+            self._restoring.append(connection)
+        return None
 
     def _send_events(self, outcome: CommandOutcome) -> None:
         for event_type, path, session_ids in self.machine.notify(outcome, self.watches):
