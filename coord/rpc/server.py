@@ -88,6 +88,8 @@ class _ServerConnection(Frames):
         self._is_parked = False
         #: The caller does not read its replies.
         self._is_choked = False
+        #: Callers without a whole request have sent enough in this second.
+        self._is_held = False
         #: The time limit of the proof, then of a rejection.
         self._limit: IDelayedCall | None = None
         self._is_rejected = False
@@ -160,7 +162,7 @@ class _ServerConnection(Frames):
         if self._is_parked:
             self._budgets.park(self)
         else:
-            self.transport.resumeProducing()
+            self._read_again()
 
     def stopProducing(self) -> None:
         """Do nothing: the transport is closing."""
@@ -182,11 +184,16 @@ class _ServerConnection(Frames):
         self._budgets.received(self, 0 if self._is_parked else self._reader.rest, is_new=is_new)
 
     def hold(self, *, is_held: bool) -> None:
-        """Stop reading from a caller that has sent no whole request, or read again. It has neither replies to read nor
-        requests that wait."""
+        """Stop reading from a caller that has sent no whole request, or read again."""
+        self._is_held = is_held
         if is_held:
             self.transport.pauseProducing()
         else:
+            self._read_again()
+
+    def _read_again(self) -> None:
+        """Read from the caller, unless something else is in the way."""
+        if not (self._is_parked or self._is_choked or self._is_held):
             self.transport.resumeProducing()
 
     def _park(self) -> None:
@@ -201,8 +208,8 @@ class _ServerConnection(Frames):
             return
         self._is_parked = False
         self.dataReceived(b"")
-        if self.is_open and not self._is_parked and not self._is_choked:
-            self.transport.resumeProducing()
+        if self.is_open:
+            self._read_again()
 
     def payload_received(self, payload: Payload) -> None:
         """Dispatch or reject one request."""

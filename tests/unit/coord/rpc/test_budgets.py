@@ -245,6 +245,22 @@ class TestTurns:
         assert self.replies(output) == list(range(100)), "in order, and none is lost"
         assert output.producerState == "producing"
 
+    def test_a_held_caller_is_read_again_when_nothing_else_is_in_the_way(self, clock: Any, server: Any) -> None:
+        """A caller whose requests are refused counts as silent. Refusals that it does not read must not pile up.
+
+        Edit that makes this fail: `hold` or `resumeProducing` does not ask `_read_again`.
+        """
+        caller, output = self.connect(clock, server)
+        caller.hold(is_held=True)
+        caller.pauseProducing()
+        caller.hold(is_held=False)
+        assert output.producerState == "paused"
+        caller.hold(is_held=True)
+        caller.resumeProducing()
+        assert output.producerState == "paused"
+        caller.hold(is_held=False)
+        assert output.producerState == "producing"
+
     def test_bytes_that_arrive_meanwhile_wait_behind_the_others(self, clock: Any, server: Any) -> None:
         """A transport such as TLS may hand on bytes that it has decrypted already."""
         greedy, output = self.connect(clock, server)
