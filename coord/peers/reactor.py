@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
+from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll
 from typing import Any, Final
 
 from twisted.internet.epollreactor import EPollReactor
@@ -54,6 +54,9 @@ class TurnReactor(EPollReactor):
         self._register = poller.register
         self._modify = poller.modify
         self._unregister = poller.unregister
+        #: Has the preferred descriptors, too: see `TurnLoop.poll_preferred`.
+        self._preferred_poller = epoll()
+        self._loop.poll_preferred = self._preferred_poller.poll
 
     @property
     def is_calm(self) -> bool:
@@ -78,7 +81,9 @@ class TurnReactor(EPollReactor):
 
     def prefer(self, fd: int) -> None:
         """Serve the watched descriptor `fd` before others of the same turn, until `unwatch`."""
-        self._loop.preferred.add(fd)
+        if fd not in self._loop.preferred:
+            self._loop.preferred.add(fd)
+            self._preferred_poller.register(fd, EPOLLIN)
 
     def watch(self, fd: int, function: Watcher, *, writable: bool = False) -> None:
         """Call `function(events)` whenever `fd` is readable (and with `writable`, writable)."""
@@ -88,10 +93,14 @@ class TurnReactor(EPollReactor):
     def rewatch(self, fd: int, *, readable: bool, writable: bool) -> None:
         """Change the awaited events. Errors and hang-ups are always reported."""
         self._modify(fd, (EPOLLIN if readable else 0) | (EPOLLOUT if writable else 0))
+        if fd in self._loop.preferred:
+            self._preferred_poller.modify(fd, EPOLLIN if readable else 0)
 
     def unwatch(self, fd: int) -> None:
         """Stop watching `fd`. Call this before closing it."""
-        self._loop.preferred.discard(fd)
+        if fd in self._loop.preferred:
+            self._loop.preferred.remove(fd)
+            self._preferred_poller.unregister(fd)
         if self._loop.functions.pop(fd, None) is not None:
             self._unregister(fd)
 

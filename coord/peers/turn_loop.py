@@ -44,6 +44,8 @@ class TurnLoop:
         self.turn_end: Callable[[], bool] = _no_work
         self.on_fault: Callable[[Exception], None] = _ignore_fault
         self.peers_served: Callable[[], None] = _do_nothing
+        #: Returns events of preferred descriptors alone; arguments as for `poll`.
+        self.poll_preferred: Callable[[float, int], Events] = _no_events
         self._poll = poll
         self._unwatch = unwatch
         self._times = times
@@ -68,6 +70,8 @@ class TurnLoop:
         self._served = len(ready)
         self.is_calm = self._served <= 1
         if len(ready) > 1 and self.preferred:
+            if self._served == self.events_max < EVENTS_MAX:
+                ready = self._with_preferred(ready)
             preferred = [one for one in ready if one[0] in self.preferred]
             if preferred and len(preferred) < len(ready):
                 ready = [one for one in ready if one[0] not in self.preferred]
@@ -81,6 +85,12 @@ class TurnLoop:
             self.events_max = max(EVENTS_MIN, min(self.events_max, self._served) // 2)
         elif took_s < LONGER_BELOW_S:
             self.events_max = min(EVENTS_MAX, 2 * self.events_max)
+
+    def _with_preferred(self, ready: Events) -> Events:
+        """Return these events and those of all preferred descriptors. Some may be behind hundreds of others in the
+        kernel's order, while the ticks go on that count how long a peer is silent."""
+        known = {one[0] for one in ready}
+        return ready + [one for one in self.poll_preferred(0, EVENTS_MAX) if one[0] not in known]
 
     def _serve(self, ready: Events) -> Events:
         """Call the watchers of these events; return the events of descriptors without a watcher."""
@@ -102,6 +112,11 @@ class TurnLoop:
 def _no_work() -> bool:
     """Return False: the default of `turn_end`."""
     return False
+
+
+def _no_events(timeout: float, most: int) -> Events:  # noqa: ARG001
+    """Return no event: the default of `poll_preferred`."""
+    return []
 
 
 def _do_nothing() -> None:

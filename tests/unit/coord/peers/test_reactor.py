@@ -148,6 +148,37 @@ def test_a_fault_costs_its_descriptor_and_is_told() -> None:
     theirs.close()
 
 
+def test_peers_are_served_in_a_turn_that_takes_few_events() -> None:
+    """After long turns a poll returns few events; those of the peers must not wait behind a thousand clients.
+
+    Edit that makes this fail: `turn` does not call `_with_preferred`, or `rewatch` leaves `_preferred_poller` alone.
+    """
+    reactor = TurnReactor()
+    fds = [os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(20)]
+    served: list[int] = []
+    for fd in fds:
+        reactor.watch(fd, lambda _, fd=fd: served.append(fd))
+    peer = fds[-1]
+    reactor.prefer(peer)
+
+    def turn() -> list[int]:
+        reactor.turns.busy_since = 0.0  # so that nothing is adapted to the last turn
+        reactor._loop.events_max = 4
+        served.clear()
+        reactor._loop.turn(0)
+        return served
+
+    assert turn() == [peer, *fds[:4]]
+    reactor.rewatch(peer, readable=False, writable=False)
+    assert peer not in turn()
+    reactor.rewatch(peer, readable=True, writable=False)
+    assert turn()[0] == peer
+    reactor.unwatch(peer)
+    assert peer not in turn()
+    for fd in fds:
+        os.close(fd)
+
+
 def test_peers_are_served_before_the_others_of_a_turn() -> None:
     """Whatever the kernel's order: the data of peers is applied before any client is served."""
     reactor = TurnReactor()
