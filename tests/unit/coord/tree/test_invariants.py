@@ -111,9 +111,9 @@ MACHINE: Final[list[tuple[Break, str]]] = [
     (lambda s: _set(s.machine.sessions, _last=Store().client(9).store.machine.sessions.find(9)), "has ended"),
 ]
 WATCHES: Final[list[tuple[Break, str]]] = [
-    (lambda s: s.watches._data[b"/a"].clear(), "watched by no session"),
+    (lambda s: s.watches._data._dict(b"/a")[b"/a"].clear(), "watched by no session"),
     (lambda s: s.watches._numbered.clear(), "has a watcher without a number"),
-    (lambda s: s.watches._watchers[7].child.update({b"/a": None}), "0 watches of kind 1 by path, 1 by session"),
+    (lambda s: s.watches._watchers[7].child.put(b"/a", None), "0 watches of kind 1 by path, 1 by session"),
 ]
 
 
