@@ -9,7 +9,8 @@ are balanced at a time, in this order:
 of replicas beyond it. Moving one replica of table t from server s to server d pays if and only if the sum of the
 squares of all `over`, per table and in total, falls. So each move improves the balance of tables and servers together,
 and rounds cannot undo each other, because the sum cannot fall forever. Tables have a slightly larger weight, as two
-tables could otherwise keep each other uneven.
+tables could otherwise keep each other uneven. A replica counts at its destination from the order to move on:
+the next round may begin before the server has begun to close the replica.
 
 *Size*, then *load*. A server further from its share than the tolerance exchanges a large replica for a small one of the
 same table, which keeps all counts. A swap by load must keep sizes within their tolerance.
@@ -212,7 +213,8 @@ class _Sheet:
         self.load = _Metric(self, lambda replica: loads.get(replica.key, 0.0))
         #: Replicas of the pool's tables on servers of other pools.
         self.wrong_pool: list[Replica] = []
-        #: Regions with a move in this round. One move per region, so that two replicas do not move to one server.
+        #: Regions with a move, of this round or of an earlier one that has not begun. One move per region, so that two
+        #: replicas do not move to one server.
         self.touched: set[str] = set()
         for table in tables:
             self._add(table)
@@ -223,7 +225,10 @@ class _Sheet:
         movable: dict[int, dict[str, Replica]] = {}
         for region in table.regions.values():
             for replica in region.replicas:
-                on = replica.open_on or replica.coming_to
+                on = replica.coming_to or replica.open_on
+                if replica.move is not None:
+                    on = self.world.servers.get(replica.move, on)
+                    self.touched.add(region.record.region_id)
                 number = None if on is None else self.number.get(on.uuid)
                 at_rest = replica.transition is None and not replica.is_writing and replica.move is None
                 at_rest = at_rest and replica.order is None and replica.open_on is not None

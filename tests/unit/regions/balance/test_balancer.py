@@ -308,3 +308,32 @@ def test_a_parked_region_neither_blocks_nor_excludes() -> None:
     assert replica.transition is not None
     replica.transition = msgspec.structs.replace(replica.transition, parked=True)
     assert gate(world, 10, BalancerConfig()) == gate(cluster(), 10, BalancerConfig())
+
+
+def test_a_move_that_has_not_ended_counts_at_its_destination() -> None:
+    """A round may follow another one whose moves the servers have not begun, or not finished.
+
+    Edit that makes this fail: `_add` counts such a replica where it is open.
+    """
+    config = BalancerConfig(per_server_max=2)
+    world = cluster(server("a"), server("b"))
+    fill(world, "t", {"a": 10})
+    moved: list[str] = []
+    while (proposal := propose(world, config)).moves:
+        for number, move in enumerate(proposal.moves):
+            moved.append(move.key)
+            if number:
+                in_transition(world, move.key, 0)
+            else:
+                world.replicas[move.key].move = move.destination
+    assert (len(moved), len(set(moved))) == (5, 5)
+    assert (proposal.before[0].skew, proposal.more) == (0, False)
+
+
+def test_replicas_of_one_region_do_not_meet_by_the_moves_of_two_rounds() -> None:
+    """Edit that makes this fail: a region is touched by the moves of the present round alone."""
+    world = cluster(server("a"), server("b"), server("c"))
+    for number in range(4):
+        put(world, "t", f"r{number}", "a", "b")
+    world.replicas["r0-0"].move = "c"
+    assert {move.key for move in propose(world, WIDE).moves}.isdisjoint({"r0-0", "r0-1"})
