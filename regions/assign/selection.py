@@ -65,11 +65,11 @@ class Selection:
     def add(self, replica: Replica) -> None:
         """Add the replica to the next selection, unless it is selected or waits for a plan."""
         key = replica.key
-        if self._selected.get(key, replica) is not replica:
-            del self._selected[key]  # of a region that was dropped, and has come again
-        if key not in self._planning and key not in self._selected:
-            self._unplaceable.pop(replica.key, None)
-            self._unplaced[replica.key] = replica
+        if self._selected.get(key) is replica or self._planning.get(key) is replica:
+            return
+        for place in (self._selected, self._planning, self._unplaceable):
+            place.pop(key, None)  # another replica has this key if its region was dropped, and has come again
+        self._unplaced[key] = replica
 
     def add_unplaceable(self, replica: Replica) -> None:
         """Add a replica for which no server is eligible now."""

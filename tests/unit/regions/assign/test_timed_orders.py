@@ -10,7 +10,7 @@ from regions.assign.selection import PLACED_MAX
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
-from regions.records.model import RegionRecord, RegionState, TableRecord, TransitionRecord
+from regions.records.model import RegionRecord, RegionState, TableRecord, TableState, TransitionRecord
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server
 
 BUSY = 4
@@ -126,3 +126,23 @@ def test_placements_wait_until_one_of_their_servers_is_short_of_orders() -> None
     assert is_one_short_of_orders(world, ["dead"], waiting)
     cluster.handle(ev.ServerUp(server("b")))
     assert is_one_short_of_orders(world, ["a", "b"], waiting)
+
+
+def test_regions_that_come_again_while_their_plan_is_computed_are_placed() -> None:
+    """A table may be dropped and undeleted before a plan has placed its regions.
+
+    Edit that makes this fail: `Selection.add` ignores every replica whose key waits for a plan.
+    """
+    assigner = Assigner(5, AssignerConfig(bulk_min=2))
+    record = TableRecord("t", "t", regions=2)
+    regions = [(RegionRecord("t", "t.0", "", "m"), 0), (RegionRecord("t", "t.1", "m", ""), 0)]
+    assigner.load([(record, 0)], regions, [server("a")], [], [], 1_000)
+    assigner.begin(1_000)
+    [asked] = [one for one in assigner.take(1_000) if isinstance(one, fx.RequestPlan)]
+    assigner.handle(ev.TableSeen(msgspec.structs.replace(record, state=TableState.REMOVED), 1), 2_000)
+    assigner.handle(ev.FinishAnswered("t", True), 2_000)
+    assigner.handle(ev.TableSeen(record, 2, regions), 3_000)
+    assigner.validate()
+    assigner.handle(ev.PlanReady("p", asked.keys, dict.fromkeys(asked.keys, "a")), 4_000)
+    [again] = [one for one in assigner.take(5_000) if isinstance(one, fx.RequestPlan)]
+    assert again.keys == asked.keys
