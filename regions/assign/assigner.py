@@ -397,12 +397,12 @@ class Assigner:
     @property
     def has_unchecked(self) -> bool:
         """True if the times of some orders are to be checked before the next tick."""
-        return self._orders.is_in_round
+        return self._orders.is_in_round and not self._suspended
 
     @property
     def has_selected(self) -> bool:
         """True if `take` has left replicas for the next turn."""
-        return self._selection.has_selected
+        return self._selection.has_selected and self._decisions.is_deciding
 
     def take(self, now_ms: int) -> list[fx.Effect]:
         """Select destinations, dispatch orders, and return all effects since the last call."""

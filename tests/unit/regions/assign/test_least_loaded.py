@@ -90,7 +90,7 @@ def test_the_regions_of_dead_servers_are_spread_evenly_without_a_walk_for_each(m
 
 
 def test_orders_that_are_too_late_all_at_once_need_no_walk_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RT-11: no server has begun any of its opens within the time. Fails without `begin_many` in `Assigner.tick`."""
+    """RT-11: no server has begun any of its opens within the time. Fails without `begin_many` in `check_orders`."""
     walks: list[str] = []
     if hasattr(selection.choose, "__code__"):
         monkeypatch.setattr(selection, "choose", lambda *_, **__: walks.append("walk"))

@@ -128,6 +128,23 @@ def test_placements_wait_until_one_of_their_servers_is_short_of_orders() -> None
     assert is_one_short_of_orders(world, ["a", "b"], waiting)
 
 
+def test_a_suspended_assigner_asks_for_no_further_turn() -> None:
+    """The active master would begin one turn after the other until the cluster has stopped.
+
+    Edits that make this fail: `has_selected` or `has_unchecked` does not ask whether the assigner is suspended.
+    """
+    placing = of_server(RegionState.OFFLINE, PLACED_MAX + 1, "dead")
+    placed(placing)
+    late = of_server(RegionState.OPENING, ACTED_MAX + 1, "a")
+    placed(late)
+    late.tick(1_000_000)
+    assert (placing.has_selected, late.has_unchecked) == (True, True)
+    for assigner in (placing, late):
+        assigner.suspend()
+        assert not assigner.has_selected
+        assert not assigner.has_unchecked
+
+
 def test_regions_that_come_again_while_their_plan_is_computed_are_placed() -> None:
     """A table may be dropped and undeleted before a plan has placed its regions.
 
