@@ -426,7 +426,7 @@ class ActiveMaster:
         self.server_events.counted(len(servers))
         if self.is_open:
             if self.server_events.changed(servers, draining, fences, bars):
-                self._reactor.callLater(0, self.registry.repeat)
+                deferLater(self._reactor, 0, self.registry.repeat).addErrback(self._failed)
             self.keeper.servers_changed(servers, draining, bars)
             self._pump()
 

@@ -149,7 +149,7 @@ class ServerEvents:
             if uuid not in alive and known.fenced_until_ms is None:
                 if regions >= REGIONS_AT_ONCE:
                     return True
-                regions += max(1, len(known.open))
+                regions += max(1, known.load)
                 log.warn("server {server} has stopped or its session has expired", server=known.record.name)
                 self._history_writer.membership(known.record, SERVER_DOWN)
                 self._reports.forget(uuid)

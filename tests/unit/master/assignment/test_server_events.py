@@ -16,7 +16,7 @@ from tests.unit.master.active_fixture import Bench
 
 
 class Servers:
-    """An assigner that only knows which servers live and how many regions each has open."""
+    """An assigner that only knows which servers live and how many regions each has."""
 
     def __init__(self, **regions: int) -> None:
         self.handled: list[ev.Event] = []
@@ -28,7 +28,7 @@ class Servers:
     def known(self, uuid: str, regions: int) -> Any:
         record = ServerRecord(uuid, "h", 1, 1)
         at = Incarnation(uuid, 1)
-        return SimpleNamespace(record=record, incarnation=at, fenced_until_ms=None, open=dict.fromkeys(range(regions)))
+        return SimpleNamespace(record=record, incarnation=at, fenced_until_ms=None, load=regions)
 
     def handle(self, event: ev.Event, *_: object) -> None:
         self.handled.append(event)
