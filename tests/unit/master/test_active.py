@@ -12,6 +12,7 @@ from twisted.python.failure import Failure
 
 from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
+from master.assignment.transitions import TransitionWriter
 from master.causes import acting
 from master.leadership.fence import Deposed
 from regions import messages as ms
@@ -106,6 +107,26 @@ def test_a_wait_that_begins_after_the_tenure_fails_at_once(bench: Bench) -> None
     [failure] = ended
     assert isinstance(failure, Failure)
     assert failure.check(Deposed)
+
+
+def test_placements_wait_for_room_among_the_writes_and_until_they_are_wanted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edits that make this fail: `room_for_placements` asks for one of the two alone."""
+    active_master = bench.active_master
+    assert active_master is not None
+    has_room, are_wanted = False, True
+    monkeypatch.setattr(TransitionWriter, "has_room", property(lambda _: has_room))
+    done: list[None] = []
+    ensureDeferred(active_master.room_for_placements(lambda: are_wanted)).addCallback(done.append)
+    bench.go_on(1.0)
+    assert not done
+    has_room, are_wanted = True, False
+    bench.go_on(1.0)
+    assert not done
+    are_wanted = True
+    bench.go_on(1.0)
+    assert done == [None]
 
 
 def test_a_tenure_ends_when_the_epoch_has_risen(bench: Bench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +17,9 @@ from master.plans.bulk import PLACED_AT_ONCE, PLANS_KEPT, BulkPlans
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.cluster.entities import Server
 from regions.cluster.limits import AssignerConfig
+from regions.cluster.state import ClusterState
 from regions.records.model import (
     Incarnation,
     PlanRecord,
@@ -118,6 +122,34 @@ def test_a_large_plan_is_handed_over_part_by_part_as_the_store_takes_it() -> Non
         assert len(handed) == len(rooms) == parts
         rooms[-1].callback(None)
     assert handed == [keys[::3], keys[1::3], keys[2::3]]
+
+
+def test_the_next_part_is_wanted_when_a_server_of_the_plan_is_short_of_orders() -> None:
+    """Edits that make this fail: more parts are always wanted, or servers without placements count."""
+    wanted: list[Callable[[], bool]] = []
+
+    async def room_for_placements(are_wanted: Callable[[], bool]) -> None:
+        wanted.append(are_wanted)
+        await Deferred()
+
+    world, limits = ClusterState(), AssignerConfig(batch_max=2)
+    for uuid in ("full", "other"):
+        world.servers[uuid] = Server(ServerRecord(uuid, "h", 1, 1), False)
+    waiting: Any = deque(range(limits.batch_max))
+    world.servers["full"].opens = waiting
+    active_master: Any = SimpleNamespace(
+        observe=lambda _: None,
+        room_for_placements=room_for_placements,
+        assigner=SimpleNamespace(world=world, config=limits),
+    )
+    plans = BulkPlans(active_master, SimpleNamespace(), lambda: 5000, bytes)  # type: ignore[arg-type]
+    keys = [f"t.{number}-0" for number in range(PLACED_AT_ONCE + 1)]
+    bulk = BulkPlan(PlanRecord("p", 1, state=PlanState.APPLYING), keys, lambda: 0.0)
+    ensureDeferred(plans._hand_over(bulk, dict.fromkeys(keys, "full")))
+    [are_wanted] = wanted
+    assert not are_wanted()
+    waiting.pop()
+    assert are_wanted()
 
 
 def test_a_plan_of_which_parts_are_missing_is_not_stuck() -> None:
