@@ -122,6 +122,8 @@ class _Patience:
         now_s = time.monotonic()
         over = next((one for one in self.waits if now_s >= one.end_s), None)
         if over is not None:
+            # Python drops an exception that is raised amid a finalizer or a callback of the garbage collector.
+            signal.setitimer(signal.ITIMER_REAL, _TICK_S)
             raise UnreachableError(f"waited {shown_s(over.limit_s)} s in vain for {over.what}", over.hint)
         waited_s = now_s - self.waits[0].began_s
         if waited_s >= FIRST_WORD_S - 1e-3 and not self.is_silent:

@@ -221,3 +221,24 @@ def test_a_store_that_stops_answering_in_the_middle() -> None:
     cluster = Cluster(Client(), "db1:2181", "/r")
     with pytest.raises(UnreachableError, match=r"waited 0.05 s in vain for the store at db1:2181 to answer"):
         cluster.get("/r/x")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_end_that_falls_amid_a_finalizer_comes_again() -> None:
+    """Python only prints an exception that leaves a finalizer: without a second alarm the command waited for ever."""
+
+    class Finalized:
+        def __del__(self) -> None:
+            threading.Event().wait()
+
+    class Client:
+        def get(self, _path: str) -> tuple[bytes, None]:
+            Finalized()
+            threading.Event().wait()
+            raise AssertionError
+
+    module.limit_s(1.0)
+    module._patience.given_s = 0.05
+    cluster = Cluster(Client(), "db1:2181", "/r")
+    with pytest.raises(UnreachableError, match="in vain for the store"):
+        cluster.get("/r/x")
