@@ -49,7 +49,7 @@ COMPILED_TESTS: Final = (
     *("tests/datadriven", "tests/unit/coord/storage"),
     *(f"tests/sim/cluster/{name}" for name in _CLUSTERS),
     *(f"tests/unit/regions/{name}" for name in ("assign", "cluster", "diagnose/live", "transitions")),
-    "tests/unit/regionserver/replica",
+    *("tests/unit/regionserver/replica", "tests/unit/test_recorded_calls.py"),
     *(f"tests/unit/coord/{name}" for name in ("raft", "server", "tree", "wire")),
     *(f"tests/unit/regionserver/tablets/{name}" for name in ("host", "test_commands.py", "test_writers.py")),
     "tests/unit/regionserver/tablets/rows/test_tablet_rows.py",

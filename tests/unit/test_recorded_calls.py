@@ -7,8 +7,10 @@ import msgspec
 from regions.records import znodes
 from regions.records.model import EpochRecord
 from tests.support.docs.calls import Recorder, Walk, as_markdown
+from tests.support.interpreted import needs_interpreted
 
 
+@needs_interpreted
 def test_calls_of_the_product_are_recorded_in_order() -> None:
     recorder = Recorder(("regions",), lambda: "m1")
     layout = znodes.Layout()
@@ -24,6 +26,7 @@ def test_calls_of_the_product_are_recorded_in_order() -> None:
     assert recorder.modules("s") == []
 
 
+@needs_interpreted
 def test_what_watchers_call_does_not_count() -> None:
     from simulation.checks.observer import Observer
     from simulation.engine.chance import SeededRandom
