@@ -120,18 +120,6 @@ def test_readers_may_read_what_the_credential_creates() -> None:
         read_access({"store-readers": "sasl:ann"}, {})
 
 
-def test_a_port_for_http_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """An admin port as --store is the likeliest mistake; it accepts connections and is no store."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        address = f"127.0.0.1:{server.server_address[1]}"
-        assert run(["table", "list", "--store", address, "--timeout", "1"]) is ExitStatus.REFUSED
-        server.shutdown()
-        thread.join()
-    assert f"{address} is a port for HTTP, not for clients of the store" in capsys.readouterr().err
-
-
 class _Page(http.server.BaseHTTPRequestHandler):
     """An admin port with one page."""
 
@@ -141,7 +129,19 @@ class _Page(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"a page")
 
     def log_message(self, *_: object) -> None:
-        """Write nothing to standard error."""
+        """Write nothing: a thread that outlives its test would write into the output of the next one."""
+
+
+def test_a_port_for_http_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """An admin port as --store is the likeliest mistake; it accepts connections and is no store."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"127.0.0.1:{server.server_address[1]}"
+        assert run(["table", "list", "--store", address, "--timeout", "1"]) is ExitStatus.REFUSED
+        server.shutdown()
+        thread.join()
+    assert f"{address} is a port for HTTP, not for clients of the store" in capsys.readouterr().err
 
 
 def test_no_proxy_is_asked_for_an_admin_page(monkeypatch: pytest.MonkeyPatch) -> None:
