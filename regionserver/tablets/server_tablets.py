@@ -26,6 +26,7 @@ from coord.peers.partition import LosingLinks
 from coord.rpc.wire import RpcError
 from regions.messages import (
     REPLICAS_PAGE_MAX,
+    ChangeAnswer,
     ChangeConfig,
     CloseOrder,
     ConfigChanged,
@@ -59,7 +60,7 @@ from regionserver.tablets.neighbors import Address, Neighbors
 from regionserver.tablets.orders import ReplicaFiles, TabletOrders
 from regionserver.tablets.peer_port import bind_peer_port
 from regionserver.tablets.rescue.messages import ForceConfiguration
-from regionserver.tablets.service import TabletGroups, TabletService, answer_change, refusal
+from regionserver.tablets.service import TabletGroups, TabletService, answer_within, refusal
 from regionserver.tablets.upkeep.messages import PurgeQuarantine
 from regionserver.tablets.upkeep.space import DiskSpace
 
@@ -327,7 +328,10 @@ class ServerTablets:
         """Change a member of a tablet. Fires with the answer, or with RpcError if no replica runs here."""
         host = self._opened()
         within_s = max(0, change.answer_within_ms) / 1000
-        return answer_change(host.change_members(change), change.region_id, self._reactor, within_s)
+        started = ConfigChanged(ChangeAnswer.STARTED, why="the change is in the log and not committed yet")
+        return answer_within(
+            host.change_members(change), change.region_id, self._reactor, within_s, lambda: started
+        )  # fmt: skip
 
     def seal(self, request: SealTablet) -> Deferred[TabletSealed]:
         """Seal a tablet that is split, or take its seal away. Raise RpcError."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -21,7 +21,6 @@ from twisted.python.failure import Failure
 from coord.rpc.wire import Code, RpcError
 from regions.messages.codes import TOO_STALE
 from regions.messages.heartbeat import TabletReport
-from regions.messages.tablets import ChangeAnswer, ConfigChanged
 from regionserver.kv.held import HeldSnapshots, Timers, read_page
 from regionserver.kv.messages import NO_SCHEMA, RowsPoint, SnapshotPage, check_schema
 from regionserver.kv.snapshot import RowSnapshot
@@ -52,6 +51,8 @@ from regionserver.tablets.messages import (
 )
 from regionserver.tablets.metrics import RequestMetrics
 from regionserver.tablets.rows.sealed.sealing import was_split
+
+T = TypeVar("T")
 
 #: A replica that has applied this entry may read on in a held snapshot: every replica that has rows.
 _ANY_ENTRY: Final = 1
@@ -263,14 +264,14 @@ class TabletService:
         return self._rates
 
 
-def answer_change(
-    asked: Deferred[ConfigChanged | Fate], tablet: str, reactor: Any, within_s: float
-) -> Deferred[ConfigChanged]:
-    """Return a Deferred with the reply: the answer to the change, or STARTED after `within_s`.
+def answer_within(
+    asked: Deferred[T | Fate], tablet: str, reactor: Any, within_s: float, started: Callable[[], T]
+) -> Deferred[T]:
+    """Return a Deferred with the reply to an order: the group's answer, or what `started` returns after `within_s`.
 
-    It fails with RpcError if no replica runs here, or if leadership ended before the change was committed.
+    It fails with RpcError if no replica runs here, or if leadership ended before the entry was committed.
     """
-    reply: Deferred[ConfigChanged] = Deferred()
+    reply: Deferred[T] = Deferred()
 
     def answered(result: Any) -> None:
         if timer.active():
@@ -282,10 +283,7 @@ def answer_change(
         else:
             reply.callback(result)
 
-    def late() -> None:
-        reply.callback(ConfigChanged(ChangeAnswer.STARTED, why="the change is in the log and not committed yet"))
-
-    timer = reactor.callLater(within_s, late)
+    timer = reactor.callLater(within_s, lambda: reply.callback(started()))
     asked.addBoth(answered)
     return reply
 

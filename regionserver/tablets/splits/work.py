@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -37,7 +37,7 @@ from regionserver.tablets.process.life_work import why_of
 from regionserver.tablets.rows.errors import RowsError
 from regionserver.tablets.rows.state import Identity
 from regionserver.tablets.rows.tablet_rows import TabletRows
-from regionserver.tablets.service import refusal
+from regionserver.tablets.service import answer_within, refusal
 from regionserver.tablets.splits import heirs
 from regionserver.tablets.splits.heirs import Daughter
 from regionserver.tablets.values.seals import Seal
@@ -95,24 +95,15 @@ class SplitWork:
         if request.wanted and core.leadership is not None and not rows.seal.is_set:
             why = objection_to_seal(core, self._host.report(tablet))
             if why:
-                answered: Deferred[TabletSealed] = Deferred()
-                answered.callback(self._answer(tablet, SealAnswer.NOT_READY, why=why))
-                return answered
+                return succeed(self._answer(tablet, SealAnswer.NOT_READY, why=why))
         command = SealCommand(request.resharding, request.epoch, 0, request.wanted)
-        reply: Deferred[TabletSealed] = Deferred()
-
-        def answered_by_group(answer: TabletAnswer) -> None:
-            if timer.active():
-                timer.cancel()
-            if not reply.called:
-                self._reply(answer, reply)
-
-        def late() -> None:
-            reply.callback(self._answer(tablet, SealAnswer.STARTED, why="it is in the log and not applied yet"))
-
-        timer = self._reactor.callLater(max(0, request.answer_within_ms) / 1000, late)
-        self._host.propose_seal(tablet, command).addCallback(answered_by_group)
-        return reply
+        return answer_within(
+            self._host.propose_seal(tablet, command).addCallback(self._answered),
+            tablet,
+            self._reactor,
+            max(0, request.answer_within_ms) / 1000,
+            lambda: self._answer(tablet, SealAnswer.STARTED, why="it is in the log and not applied yet"),
+        )
 
     def objection_to_change(self, tablet: str) -> ConfigChanged | None:
         """Return the refusal of a change of a sealed tablet's members, None if the tablet is not sealed. Its members
@@ -122,7 +113,7 @@ class SplitWork:
             return None
         return answer_of(group.core, group.servers, ChangeAnswer.PENDING, "the tablet is sealed, because it is split")
 
-    def _reply(self, answer: TabletAnswer, reply: Deferred[TabletSealed]) -> None:
+    def _answered(self, answer: TabletAnswer) -> TabletSealed | Fate:
         tablet = answer.tablet
         if answer.fate is Fate.DONE:
             outcome: WriteOutcome = answer.value
@@ -130,11 +121,10 @@ class SplitWork:
             log.info("tablet {tablet}: seal of a split: {what}", tablet=tablet,
                      what=_ANSWERS.get(outcome.code, SealAnswer.DONE).value)  # fmt: skip
             self._host.report_changed(tablet)
-            reply.callback(self._answer(tablet, _ANSWERS.get(outcome.code, SealAnswer.DONE), outcome.index))
-        elif answer.fate in _FATES:
-            reply.callback(self._answer(tablet, _FATES[answer.fate], why=f"the request is {answer.fate.name}"))
-        else:
-            reply.errback(refusal(answer.fate, tablet))
+            return self._answer(tablet, _ANSWERS.get(outcome.code, SealAnswer.DONE), outcome.index)
+        if answer.fate in _FATES:
+            return self._answer(tablet, _FATES[answer.fate], why=f"the request is {answer.fate.name}")
+        return answer.fate
 
     def _answer(self, tablet: str, answer: SealAnswer, index: int = 0, why: str = "") -> TabletSealed:
         group = self._host.turn.groups.get(tablet)
