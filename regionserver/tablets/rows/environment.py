@@ -237,13 +237,18 @@ def restore(disk: RowsDisk, path: str, point: SteadyPoint, boot: str) -> SteadyP
     return point
 
 
+def remove_database(path: str) -> None:
+    """Remove a file of rows, its lock and its mark of use, if they exist, and keep its steady point. Raise OSError."""
+    for name in (path, f"{path}-lock", f"{path}.used"):
+        _remove(name)
+
+
 def create(path: str, identity: Identity) -> tuple[RowsFile, RowsState]:
     """Begin a file without rows, in place of one that never had a steady point. It is made when it is first used."""
     state = RowsState()
 
     def make() -> Any:
-        for name in (path, f"{path}-lock", f"{path}.used"):
-            _remove(name)
+        remove_database(path)
         env = _opened(path, is_new=True)
         try:
             *_, meta = (env.open_db(name, create=True) for name in DATABASES)

@@ -51,8 +51,7 @@ def make_heir(parent: TabletRows, seal: Seal, daughter: Daughter, boot: str) -> 
 
     Raise RowsError, OSError; then no file is left.
     """
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(environment.steady_path(daughter.path))
+    remove_rows(daughter.path)
     try:
         with translated(daughter.path):
             _make(parent, seal, daughter, boot)
@@ -64,9 +63,9 @@ def make_heir(parent: TabletRows, seal: Seal, daughter: Daughter, boot: str) -> 
 
 def remove_rows(path: str) -> None:
     """Remove the files of rows that no superblock names. Raise OSError."""
-    for name in (environment.steady_path(path), path, f"{path}-lock", f"{path}.used"):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(environment.steady_path(path))
+    environment.remove_database(path)
 
 
 def _make(parent: TabletRows, seal: Seal, daughter: Daughter, boot: str) -> None:
