@@ -151,31 +151,34 @@ class Reshardings:
 
     def prepared(self, event: ev.DaughtersPrepared, now_ms: int) -> None:
         """Note a server's answer; cancel the work if the server cannot do it."""
-        work = self._works.get(event.region_id)
-        if work is None or work.asked != event.server or work.record.state is not ReshardingState.PREPARING:
-            return
-        if not event.error:
+        work = self._answered(event, ReshardingState.PREPARING, now_ms + self._retry_ms)
+        if work is not None:
             work.is_ready = True
             self._advance(work, now_ms)
-        elif event.is_final:
-            self._cancel(work, event.error)
-        else:
-            work.asked = None
-            work.next_ms = now_ms + self._retry_ms
 
     def sealed(self, event: ev.ParentSealed, now_ms: int) -> None:
         """Note a leader's answer; cancel the work if its tablet cannot be sealed."""
-        work = self._works.get(event.region_id)
-        if work is None or work.asked != event.server or work.record.state is not ReshardingState.CLOSING:
-            return
-        if not event.error:
+        work = self._answered(event, ReshardingState.CLOSING, now_ms + SEAL_AGAIN_MS)
+        if work is not None:
             work.sealed = event
             self._advance(work, now_ms)
-        elif event.is_final:
+
+    def _answered(
+        self, event: ev.DaughtersPrepared | ev.ParentSealed, state: ReshardingState, again_ms: int
+    ) -> Resharding | None:
+        """Return the work in this state whose order a server has carried out. Otherwise cancel the work, or have it
+        ordered again at `again_ms`, and return None."""
+        work = self._works.get(event.region_id)
+        if work is None or work.asked != event.server or work.record.state is not state:
+            return None
+        if not event.error:
+            return work
+        if event.is_final:
             self._cancel(work, event.error)
         else:
             work.asked = None
-            work.next_ms = now_ms + SEAL_AGAIN_MS
+            work.next_ms = again_ms
+        return None
 
     def replaced(self, event: ev.ParentsReplaced, now_ms: int) -> None:
         """Pass on that the daughters have replaced the parents. `seen` follows."""
