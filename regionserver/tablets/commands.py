@@ -17,7 +17,7 @@ The values themselves are in `regionserver.tablets.values.operations`; this modu
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -81,6 +81,8 @@ __all__ = [
     "encode_seal",
 ]
 
+T = TypeVar("T", KvCommand, SealCommand)
+
 #: First byte of a payload. A build that changes what a command means must raise it.
 FORMAT: Final = 1
 #: First byte of a payload about the tablet's seal.
@@ -122,21 +124,23 @@ def decode(payload: bytes) -> KvCommand | SealCommand:
         raise CommandError(f"the payload has format {payload[0]}, this build reads formats {FORMAT} and {SEAL_FORMAT}")
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise CommandError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes, this one {len(payload)}")
-    try:
-        command = _DECODER.decode(memoryview(payload)[1:])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CommandError(f"the payload is no command: {error}") from error
+    command = _unpacked(_DECODER, payload, "no command")
     _check_limits(command)
     return command
 
 
 def _decoded_seal(payload: bytes) -> SealCommand:
-    try:
-        command = _SEALS.decode(memoryview(payload)[1:])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CommandError(f"the payload is no command about a seal: {error}") from error
+    command = _unpacked(_SEALS, payload, "no command about a seal")
     _check_seal(command)
     return command
+
+
+def _unpacked(decoder: msgspec.msgpack.Decoder[T], payload: bytes, otherwise: str) -> T:
+    """Return what a payload holds behind its first byte. Raise CommandError, which calls the payload `otherwise`."""
+    try:
+        return decoder.decode(memoryview(payload)[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CommandError(f"the payload is {otherwise}: {error}") from error
 
 
 def _check_seal(command: SealCommand) -> None:
