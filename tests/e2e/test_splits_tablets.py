@@ -10,12 +10,10 @@ import pytest
 
 from coord.rpc.server import RpcError
 from regions import messages as ms
-from regions.records.model import RegionRecord
-from regions.records.partitioning import RegionSpec, check_ranges
 from regionserver.client import RegionClient, connect
 from tests.e2e.armed import Armed, Case, Who, armed_on
 from tests.e2e.masters import Cluster, own_store
-from tests.e2e.test_splits import SLOW_S, TABLE, Writers, said
+from tests.e2e.test_splits import SLOW_S, TABLE, Writers, regions_of, said
 from tests.support.helpers import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.e2e
@@ -56,14 +54,6 @@ def client(armed: Armed) -> Iterator[RegionClient]:
         yield made
 
 
-def tablets_of(cluster: Cluster) -> list[RegionRecord]:
-    """Return the tablets of the table by key, and check that they have each key once."""
-    found = [one for one in cluster.regions() if not one.is_replaced]
-    found.sort(key=lambda one: one.start_key)
-    check_ranges([RegionSpec(one.start_key, one.end_key) for one in found])
-    return found
-
-
 def wait_at_rest(cluster: Cluster, *, with_parents: bool) -> None:
     """Wait until no member is in transition and every tablet is healthy, and the parents of splits are gone, too."""
 
@@ -97,7 +87,7 @@ def test_a_tablet_is_split_under_writers(armed: Armed, client: RegionClient) -> 
         before = writers.writes
         eventually(lambda: writers.writes > before + 50, what="rows are written to the daughters")
     writers.check()
-    assert len(tablets_of(cluster)) == len(SPLITS) + 2
+    assert len(regions_of(cluster)) == len(SPLITS) + 2
     refused = said(cluster, "region", "merge", low, high, status=1)
     assert "tablets can be split, and only shared regions can be merged" in refused
     check_at_rest(armed)
@@ -108,13 +98,13 @@ def test_a_death_between_two_steps_ends_before_or_after(armed: Armed, client: Re
     cluster = armed.cluster
     for key, case in CASES.items():
         wait_at_rest(cluster, with_parents=False)
-        before = tablets_of(cluster)
+        before = regions_of(cluster)
         parent = next(one for one in before if one.contains(key))
         request = ms.SplitRegion(parent.region_id, key)
         with Writers(client, 4) as writers:
             armed.take(case, lambda: parent.region_id, lambda: _ask(cluster, request))  # noqa: B023
             cluster.wait_servers(3)
-            eventually(lambda: len(tablets_of(cluster)) > len(before), SLOW_S, f"a split: {case}")  # noqa: B023
+            eventually(lambda: len(regions_of(cluster)) > len(before), SLOW_S, f"a split: {case}")  # noqa: B023
             wait_at_rest(cluster, with_parents=False)
             writes = writers.writes
             eventually(lambda: writers.writes > writes + 50 or writers.errors, SLOW_S, "rows are written")  # noqa: B023
