@@ -55,7 +55,7 @@ def allow_many_files() -> None:
 
 
 def collect_rarely() -> None:
-    """Set the garbage collector's thresholds of a daemon. Call this before it reads what it keeps."""
+    """Set the thresholds of a daemon's garbage collector. Call this before the daemon loads its data."""
     gc.set_threshold(*GC_THRESHOLDS)
 
 

@@ -81,8 +81,9 @@ class TurnTimes:
         self.longest_work_s = 0.0
         self._now = now
         self._processor = processor
-        #: Processor time at the last sample; begin of the turn of that sample, and the time at the sample before it.
+        #: Processor time at the last sample.
         self._processor_s = processor()
+        #: Begin of the last turn with a sample, and the processor time at the last sample before that turn.
         self._processor_turn = 0.0
         self._processor_before_s = 0.0
         #: Begin of the turn that was sampled last, and the calls that were found, the outermost first.

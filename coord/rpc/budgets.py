@@ -89,7 +89,7 @@ class RpcBudgets:
         self._unfinished_bytes = 0
         #: Bytes that connections without a whole request have sent since the last sweep.
         self._silent_bytes = 0
-        #: Such connections that the server does not read from until the next sweep.
+        #: Connections without a whole request that the server does not read from until the next sweep.
         self._held: set[Caller] = set()
         #: Connections that the server does not read from, because they do not read their replies.
         self._choked: set[Caller] = set()

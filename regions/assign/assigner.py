@@ -480,7 +480,7 @@ class Assigner:
         self._decisions.decide(replica, now_ms)
 
     def _record_steps(self, replica: Replica, record: TransitionRecord | None, version: int, now_ms: int) -> None:
-        """Note steps of servers, and own steps whose reply was lost."""
+        """Note the steps of servers, and those of this master whose reply was lost."""
         former = replica.transition
         if record is not None:
             self.history.noted.extend(steps_since(former, replica.version, record, version, now_ms, replica.key))

@@ -121,7 +121,7 @@ class Pipeline:
         self.postponed = 0
         #: Watches that may be restored in this turn.
         self._restorable = RESTORED_PER_TURN
-        #: Connections with an unfinished setWatches. Each restores watches in its turn, then goes to the end.
+        #: Connections with an unfinished setWatches. The first one restores watches, then goes to the end.
         self._restoring: deque[Connection] = deque()
         #: Whether reads wait for a read index, as after a sync.
         self.is_linearizable = False

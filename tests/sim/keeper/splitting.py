@@ -135,7 +135,7 @@ class SplittingWorld(ChangingWorld):
     # --- requests ---
 
     def operator(self) -> None:
-        """Empty servers now and then: a tablet whose members change is not split."""
+        """Drain a server now and then: no tablet may be split while its members change."""
         if self.calm:
             return
         self.drain(*self.whim.sample(sorted(self.machines), self.whim.choice((0, 0, 0, 1))))

@@ -145,14 +145,14 @@ def test_the_parent_answers_nothing_more(tmp_path: Path) -> None:
             assert (await split.write(split.cluster.command(PutRow("k1", b"after")))).code == SEALED
             assert await split.write(done) == first
             assert await split.is_read_refused()
-            # A leader that was elected after the seal knows of it.
+            # A leader that is elected after the seal finds the seal in its rows.
             leader = await split.cluster.leader("p")
             await leader.stop()
             leader.start()
         assert (await split.seal()).index == index
         for machine in split.cluster.machines:
             await split.cluster.applied("p", index)
-            # It may know no leader yet, and then cannot prove its age. It never answers with rows.
+            # A member that knows no leader cannot prove the age of its rows. No member answers with rows.
             assert await split.stale_answer(machine) in (WRONG_REGION, Fate.TOO_STALE, Fate.NOT_LEADER)
 
     run(tmp_path, main)
