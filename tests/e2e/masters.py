@@ -256,11 +256,23 @@ class Cluster:
         return [entry for data in found for entry in unpack(data)]
 
     def regions(self) -> list[RegionRecord]:
-        found = []
-        for table_id in self.zk.get_children(self.layout.regions):
-            for name in self.zk.get_children(self.layout.table_regions(table_id)):
-                found.append(decode_region(self.zk.get(self.layout.region(table_id, name))[0]))
+        """Return the records of all regions as of one moment.
+
+        A split creates the daughters' records in the transaction that writes its parent's record. If the names of the
+        regions change while their records are read, some records may be older than others, so they are read again.
+        """
+        return eventually(lambda: [self._regions_now()], what="one view of the regions")[0]
+
+    def _regions_now(self) -> list[RegionRecord]:
+        paths = self._region_paths()
+        found = [decode_region(self.zk.get(path)[0]) for path in paths]
+        assert paths == self._region_paths(), "regions were created or removed while their records were read"
         return found
+
+    def _region_paths(self) -> list[str]:
+        tables = self.zk.get_children(self.layout.regions)
+        names = {table_id: self.zk.get_children(self.layout.table_regions(table_id)) for table_id in tables}
+        return sorted(self.layout.region(table_id, name) for table_id in tables for name in names[table_id])
 
     def owners(self) -> dict[str, str]:
         """Return region id -> uuid of the server that has the region open, by the servers' answers. Fail if two servers
