@@ -90,7 +90,7 @@ class TransitionWriter:
         self._done = done
         self._batch_done = batch_done
         self._failed = failed
-        self._waiting = WriteQueue(fence.layout)
+        self._waiting = WriteQueue(fence.layout, fence.acl_bytes)
         self._retries: deque[list[WaitingWrite]] = deque()
         self._unknown: list[WaitingWrite] = []
         self._in_flight = 0

@@ -55,20 +55,27 @@ class WaitingWrite:
     Writes of a multi with the same `check` (table id, version) share one check operation.
     """
 
-    def __init__(self, effect: Write, ops: list[WriteOp], table_check: tuple[str, int] | None) -> None:
+    def __init__(
+        self, effect: Write, ops: list[WriteOp], table_check: tuple[str, int] | None, acl_bytes: int = 0
+    ) -> None:
+        """`acl_bytes` is what the access list of each create adds."""
         self.effect = effect
         self.ops = ops
         self.check = table_check
         self.bytes = 0
         for op in ops:
             self.bytes += weight(op)
+            if isinstance(op, Create):
+                self.bytes += acl_bytes
 
 
 class WriteQueue:
     """Writes that wait to be sent, in order."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, acl_bytes: int = 0) -> None:
+        """`acl_bytes` is what the access list of each create adds to a multi."""
         self._layout = layout
+        self._acl_bytes = acl_bytes
         self._waiting: deque[WaitingWrite] = deque()
 
     def __len__(self) -> int:
@@ -78,7 +85,7 @@ class WriteQueue:
         """Queue a write. Raise InvalidTransition for a step that is not in the table of transitions."""
         _check_steps(effect)
         table_check = None if isinstance(effect, WriteRegion) else effect.table_check
-        self._waiting.append(WaitingWrite(effect, self._ops(effect), table_check))
+        self._waiting.append(WaitingWrite(effect, self._ops(effect), table_check, self._acl_bytes))
 
     def clear(self) -> None:
         """Forget all writes."""

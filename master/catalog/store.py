@@ -293,7 +293,7 @@ async def accept_moves(fence: Fence, batches: list[MoveBatch]) -> None:
     """Persist accepted moves, in one multi if they fit."""
     layout = fence.layout
     ops: list[WriteOp] = [Create(layout.move_batch(batch.move_id), encode(batch)) for batch in batches]
-    await gather(fence.send(part) for part in in_batches(ops))
+    await gather(fence.send(part) for part in in_batches(ops, fence.acl_bytes))
 
 
 async def fence_server(fence: Fence, mark: FenceRecord, bar: BarRecord | None = None) -> bool:

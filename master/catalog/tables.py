@@ -22,7 +22,7 @@ from coord.client.requests import gather
 from coord.errors import MultiFailed, NodeExists, NoNode
 from coord.wire.records import Stat
 from master.catalog import store
-from master.leadership.fence import BYTES_MAX, Fence, in_batches, weight
+from master.leadership.fence import BYTES_MAX, Fence, in_batches, total_weight
 from regions.records.model import RegionRecord, RequestRecord, TableRecord, TabletState
 from regions.records.znodes import Layout, decode_request, encode
 
@@ -66,9 +66,9 @@ def create_batches(fence: Fence, table: TableRecord, regions: list[RegionRecord]
     made: Ops = [Create(layout.region(table.table_id, one.region_id), encode(one)) for one in regions]
     last: Ops = [Create(layout.table(table.table_id), encode(table)), *record]
     whole = [*head, *made, *last]
-    if sum(weight(op) for op in whole) <= CREATE_BYTES_MAX:
+    if total_weight(whole, fence.acl_bytes) <= CREATE_BYTES_MAX:
         return [whole]
-    return [head, *in_batches(made), [Check(directory, 0), *last]]
+    return [head, *in_batches(made, fence.acl_bytes), [Check(directory, 0), *last]]
 
 
 async def create(fence: Fence, table: TableRecord, regions: list[RegionRecord], record: Ops) -> None:

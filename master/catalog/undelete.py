@@ -15,7 +15,7 @@ from coord.rpc.server import RpcError
 from master.catalog import store, tables
 from master.catalog.locks import Lock, LockTable, Rank
 from master.context import ActiveContext
-from master.leadership.fence import in_batches, weight
+from master.leadership.fence import in_batches, total_weight
 from regions import messages as ms
 from regions.cluster import events as ev
 from regions.messages import ddl
@@ -102,7 +102,7 @@ class Undelete:
             back.append((region, region_version + 1))
         name = Create(layout.name(table.name), table.table_id.encode())
         last: tables.Ops = [name, *entry]
-        size = sum(weight(op) for op in (*ops, *last)) + len(encode(table))
+        size = total_weight([*ops, *last], fence.acl_bytes) + len(encode(table))
         if size <= tables.CREATE_BYTES_MAX:
             last, ops = [*ops, *last], []
         for batch in in_batches(ops):

@@ -17,9 +17,12 @@ from coord.client.session import ZkClient
 from coord.errors import BadVersion, CoordError, MultiFailed, NoNode
 from regions.records.znodes import Layout
 
-#: Limits of one multi: a request must stay well below the store's frame limit of 1 MB.
+#: Limits of one multi: a request must stay well below the store's frame limit of 1 MB. A larger one is refused by the
+#: client before it is sent (BadArguments), and a refused write ends the tenure.
 OPS_MAX: Final = 500
 BYTES_MAX: Final = 512 * 1024
+#: Permissions, and the lengths of scheme and id.
+_ACL_LINE_BYTES: Final = 12
 
 
 class Deposed(CoordError):  # noqa: N818 - a state of affairs, not a fault
@@ -36,6 +39,11 @@ class Fence:
         self.layout = layout
         self.epoch = epoch
         self._check = Check(layout.epoch, epoch)
+
+    @property
+    def acl_bytes(self) -> int:
+        """Bytes that the access list adds to each create of a multi."""
+        return sum(_ACL_LINE_BYTES + len(one.scheme) + len(one.id) for one in self.client.default_acl)
 
     async def write(self, ops: Sequence[WriteOp]) -> list[WriteResult]:
         """Perform all of `ops` or none, and return their results.
@@ -81,12 +89,18 @@ def _translate(failure: Any) -> Any:
     return failure
 
 
-def in_batches(ops: Sequence[WriteOp]) -> list[list[WriteOp]]:
-    """Split `ops` into batches, in order, each of which fits into one multi."""
+def total_weight(ops: Sequence[WriteOp], acl_bytes: int) -> int:
+    """Return roughly the bytes that operations add to a multi, whose creates have access lists of `acl_bytes`."""
+    return sum(weight(op) + (acl_bytes if isinstance(op, Create) else 0) for op in ops)
+
+
+def in_batches(ops: Sequence[WriteOp], acl_bytes: int = 0) -> list[list[WriteOp]]:
+    """Split `ops` into batches, in order, each of which fits into one multi. With creates `acl_bytes` is
+    `Fence.acl_bytes`."""
     batches: list[list[WriteOp]] = []
     room = 0
     for op in ops:
-        size = weight(op)
+        size = total_weight([op], acl_bytes)
         if not batches or len(batches[-1]) >= OPS_MAX or room < size:
             batches.append([])
             room = BYTES_MAX
@@ -96,4 +110,4 @@ def in_batches(ops: Sequence[WriteOp]) -> list[list[WriteOp]]:
     return batches
 
 
-__all__ = ["BYTES_MAX", "OPS_MAX", "Create", "Delete", "Deposed", "Fence", "SetData", "in_batches", "weight"]
+__all__ = ["BYTES_MAX", "OPS_MAX", "Create", "Delete", "Deposed", "Fence", "SetData", "in_batches", "total_weight"]

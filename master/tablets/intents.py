@@ -103,7 +103,7 @@ class IntentBook:
                     ops.append(SetData(path, encode(after), version))
             elif not after.is_empty:
                 ops.append(Create(path, encode(after)))
-        for batch in in_batches(ops):
+        for batch in in_batches(ops, fence.acl_bytes):
             await fence.write(batch)
         for region_id, after in written.items():
             self._keeper.intents_seen(region_id, after)

@@ -12,6 +12,7 @@ from coord.client.ops import Check, Create, Delete, GetChildren, GetData, SetDat
 from coord.client.session import SessionState
 from coord.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotEmpty, OperationError
 from coord.wire.records import Stat
+from coord.wire.values import OPEN_ACL, Acl
 
 
 def stat_of(version: int, owner: int = 0) -> Stat:
@@ -26,6 +27,7 @@ class FakeStore:
         self.nodes: dict[str, tuple[bytes, int, int]] = {"/": (b"", 0, 0)}
         self.session_id = 7
         self.state = SessionState.CONNECTED
+        self.default_acl: list[Acl] = OPEN_ACL
         self.waiting: deque[tuple[Deferred[Any], Callable[[], Any]]] = deque()
         self.multis: list[list[Any]] = []
         self.watches: list[tuple[str, Callable[..., object]]] = []
