@@ -171,11 +171,14 @@ def _marker(given: Globals) -> Path:
 
 
 def _close_door(marker: Path, *, dry_run: bool) -> None:
-    """Serve callers without a proof no longer. Raise CliError."""
-    if dry_run or not marker.exists():
+    """Serve callers without a proof no longer: return once all daemons have noticed. Raise CliError.
+
+    For daemons that `rk up` does not run the operator may have removed the file a moment ago.
+    """
+    if dry_run:
         return
     try:
-        marker.unlink()
+        marker.unlink(missing_ok=True)
     except OSError as error:
         raise CliError(
             f"cannot remove {marker}: {error.strerror}", "Remove it: daemons notice within a second."

@@ -12,7 +12,6 @@ nothing but this master, and no other page may show this one in a frame.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any, Final
@@ -23,6 +22,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.errors import CoordError
+from coord.hosts import is_loopback
 from coord.http import AdminHttp
 from coord.security import process
 from master.page.feed import Feed
@@ -65,12 +65,7 @@ def may_serve(request: Any) -> bool:
 def is_local(request: Any) -> bool:
     """Return True for a browser on this machine."""
     host = str(getattr(request.getClientAddress(), "host", "")).partition("%")[0]
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    return is_loopback(host)
 
 
 def load_assets() -> dict[bytes, tuple[bytes, bytes]]:

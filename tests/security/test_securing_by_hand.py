@@ -100,6 +100,12 @@ class ByHand:
         ran = run_rk(*words, *self.store)
         return ran.returncode, ran.stdout + ran.stderr
 
+    def names_open_nodes(self) -> bool:
+        """Return True if `rk health` is degraded, and names each store node that serves callers without a proof."""
+        status, said = self.rk("health")
+        lines = [line for line in said.splitlines() if "callers without a proof" in line]
+        return status == 1 and len(lines) == 1 and all(one in lines[0] for one in self.addresses)
+
 
 def test_daemons_started_by_hand_are_secured_by_the_steps_that_the_command_prints(tmp_path: Path) -> None:
     """No credential has to be invented: `--begin` makes all that the options of the steps name. While three store nodes
@@ -123,14 +129,15 @@ def test_daemons_started_by_hand_are_secured_by_the_steps_that_the_command_print
         for name in _NAMES:
             cluster.restart(name)
         (words,) = (one.split()[1:] for one in steps if one.startswith("rk secure --certs-dir"))
-        eventually(lambda: cluster.rk("health")[0] == 1, PATIENCE_S, "all daemons; callers without a proof are served")
-        (said,) = (line for line in cluster.rk("health")[1].splitlines() if "callers without a proof" in line)
-        assert all(one in said for one in cluster.addresses), said
+        eventually(cluster.names_open_nodes, PATIENCE_S, "all nodes serve callers without a proof")
         status, said = cluster.rk(*words)
         assert status == 0, said
         (certs / OPEN_TOO_FILE).unlink()
         status, said = cluster.rk(*words, "--finish")
         assert status == 0, said
-        assert cluster.rk("health", "--certs-dir", str(certs))[0] == 0
+        # One answer that comes late, on a busy machine, makes a verdict of `rk health` degraded.
+        eventually(lambda: cluster.rk("health", "--certs-dir", str(certs))[0] == 0, PATIENCE_S, "a healthy cluster")
         assert cluster.rk("fsck", *words[1:])[0] == 0
-        assert "proved no identity" in cluster.rk("health")[1]
+        eventually(
+            lambda: "proved no identity" in cluster.rk("health")[1], PATIENCE_S, "callers without a proof refused"
+        )
