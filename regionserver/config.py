@@ -8,7 +8,7 @@ from typing import Final
 
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
-from coord.security.admin import is_loopback
+from coord.hosts import is_loopback
 from coord.server.config.addresses import EVERY_ADDRESS
 from coord.tls.context import TlsFiles
 from regions.messages.heartbeat import HEARTBEAT_PERIOD_S

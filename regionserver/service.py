@@ -11,9 +11,9 @@ from coord import logs
 from coord.daemon import allow_many_files, collect_rarely, stop_on_signals
 from coord.env_os import share_processors
 from coord.errors import ConfigError
+from coord.hosts import is_loopback
 from coord.peers.reactor import install
 from coord.security import process
-from coord.security.admin import is_loopback
 from coord.security.principal import SERVER, Principal
 from regionserver.config import ServerSettings
 from regionserver.kv.service import KvRegions

@@ -34,8 +34,9 @@ from cli.common.options import SETTINGS, Globals, variable_of
 from cli.common.waiting import limit_s, shown_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess, parse_readers
 from coord.errors import ConfigError
+from coord.hosts import is_loopback
 from coord.security import process
-from coord.security.admin import headers, is_loopback
+from coord.security.admin import headers
 from coord.security.credentials import Credentials, read_user
 from coord.security.process import USER_VARIABLE
 from master.client import split_address

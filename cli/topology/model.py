@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from cli.topology.checks import HOST, NAME, PATH, RACK, DaemonOption, FileTable, TopologyError, option_words
-from coord.security.admin import is_loopback
+from coord.hosts import is_loopback
 
 #: Longest file.
 FILE_BYTES_MAX: Final = 1 << 20

@@ -13,7 +13,7 @@ from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import CERTS_DIR, HOST, MASTER, SERVER, STORE, Daemon, LocalCluster, Shape, usual_daemon
 from cli.common.options import Globals, parse_hosts
 from cli.topology.model import CERTIFICATES, INSECURE, PlacedDaemon, Topology
-from coord.security.admin import is_loopback
+from coord.hosts import is_loopback
 from coord.security.credentials import EVERY_PORT_FILE
 
 DEFAULT_BASE_PORT: Final = 21800

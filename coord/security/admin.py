@@ -53,17 +53,6 @@ def headers(credentials: Credentials | None) -> dict[str, str]:
     return {} if credentials is None else {"Authorization": _BEARER + credentials.token()}
 
 
-def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches a socket on this host. A name other than `localhost` may be any
-    machine's."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def is_known_host(header: str | None, names: Collection[str]) -> bool:
     """Return True if a Host header is an address, a loopback name, or one of `names`.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from coord.security.admin import is_loopback
+from coord.hosts import is_loopback
 from coord.security.credentials import FOR_STORE, Credentials, read_daemon, read_user
 from coord.security.principal import OpenDoor, Principal
 from coord.security.revocation import ShownCredential

@@ -20,13 +20,13 @@ from coord.daemon import allow_many_files, collect_rarely, stop_on_signals
 from coord.env import Disk, read_file, replace_file
 from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng, return_memory, share_processors
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
+from coord.hosts import is_loopback
 from coord.peers.guard import PeerGuard
 from coord.peers.reactor import TurnReactor, install
 from coord.peers.stream import listening_socket
 from coord.raft.core import RaftConfig
 from coord.raft.membership import Configuration, decode_configuration
 from coord.security import process
-from coord.security.admin import is_loopback
 from coord.server.admin.backup import Backups
 from coord.server.admin.four_letter import FourLetterWords
 from coord.server.admin.readiness import Readiness

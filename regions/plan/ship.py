@@ -25,8 +25,10 @@ def source_root() -> Path | None:
 
 def contents(root: Path) -> dict[str, bytes]:
     """Return the files of the archive by name."""
-    # The real coord/__init__.py chooses between compiled and plain modules. The planner needs only the exceptions.
-    found = {"coord/__init__.py": b"", "coord/errors.py": (root / "coord" / "errors.py").read_bytes()}
+    # The real coord/__init__.py chooses between compiled and plain modules. The planner needs these two.
+    found = {"coord/__init__.py": b""}
+    for name in ("coord/errors.py", "coord/hosts.py"):
+        found[name] = (root / name).read_bytes()
     found["regions/__init__.py"] = (root / "regions" / "__init__.py").read_bytes()
     for path in sorted((root / "regions" / "plan").rglob("*.py")):
         found[path.relative_to(root).as_posix()] = path.read_bytes()

@@ -11,9 +11,9 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from coord.env_os import OsEntropy, os_system
+from coord.hosts import is_loopback
 from coord.peers.guard import PeerGuard
 from coord.security import process
-from coord.security.admin import is_loopback
 from regions.messages import ChangeConfig, ConfigChanged, OpenOrder, OwnReplica, TabletReport
 from regions.messages.heartbeat import ReplicaState
 from regions.messages.server import ClosePurpose, TabletFigures

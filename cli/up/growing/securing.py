@@ -20,8 +20,8 @@ from cli.topology.model import INSECURE
 from cli.up.cluster_file import ClusterFile
 from cli.up.control import ControlRequest
 from coord.errors import ConfigError
+from coord.hosts import is_loopback
 from coord.security import making
-from coord.security.admin import is_loopback
 from coord.security.credentials import OPEN_TOO_FILE
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from coord.errors import ConfigError
+from coord.hosts import is_loopback
 from coord.security import process
-from coord.security.admin import is_loopback
 from coord.security.principal import OpenDoor
 from coord.server.config.addresses import Address, shown
 from coord.server.config.settings import StoreSettings

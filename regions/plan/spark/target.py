@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from coord.hosts import is_loopback
 from regions.plan.problem.model import PlanError
 
 DEFAULT: Final = "local[*]"
@@ -65,7 +66,7 @@ class SparkTarget(NamedTuple):
     @property
     def is_here(self) -> bool:
         """True if the URL names only this machine."""
-        return self.kind is TargetKind.LOCAL or (bool(self.hosts) and all(_is_loopback(host) for host, _ in self.hosts))
+        return self.kind is TargetKind.LOCAL or (bool(self.hosts) and all(is_loopback(host) for host, _ in self.hosts))
 
 
 def parse_target(url: str) -> SparkTarget:
@@ -99,10 +100,6 @@ def _address(url: str, text: str, default_port: int = 0) -> tuple[str, int]:
     if not host or not port:
         raise BadTarget(f"{url!r} is no Spark master: {text!r} is not HOST:PORT")
     return host, port
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def parse_conf(settings: Iterable[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coord.security.admin import headers, is_loopback, objection
+from coord.security.admin import headers, objection
 from coord.security.credentials import CLUSTER_FILE, read_daemon, read_user
 from coord.security.keys import ClusterSecrets, encode_file
 from tests.unit.coord.security.test_credentials import SERVER, directory, write
@@ -56,14 +56,3 @@ def test_a_token_is_of_one_principal_and_one_secret(directory: Path) -> None:
     assert status(directory, "/metrics", token) == 200
     write(directory / CLUSTER_FILE, encode_file(ClusterSecrets("c", {2: "22" * 32})))
     assert status(directory, "/metrics", token) == 401
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
-def test_only_this_machine_reaches_a_loopback_host(host: str) -> None:
-    assert is_loopback(host)
-
-
-@pytest.mark.parametrize("host", ["10.0.0.1", "::", "", "127.example.com"])
-def test_other_machines_may_reach_other_hosts(host: str) -> None:
-    """A name that begins as a loopback address is a name."""
-    assert not is_loopback(host)

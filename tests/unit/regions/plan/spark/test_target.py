@@ -67,6 +67,8 @@ def test_what_lies_on_this_machine_is_bound_to_it() -> None:
     """For a cluster on loopback addresses the driver needs no other address."""
     assert parse_target("local[2]").is_here
     assert parse_target("spark://127.0.0.1:1,localhost:2").is_here
+    assert parse_target("spark://[::1]:1,127.3.2.1:2").is_here
+    assert not parse_target("spark://127.example.com:1").is_here, "a name, of any machine"
     assert not parse_target("spark://127.0.0.1:1,elsewhere:2").is_here
     assert not parse_target("yarn").is_here
 
