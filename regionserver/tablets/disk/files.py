@@ -33,6 +33,7 @@ from regionserver.tablets.disk.layout import (
     QUARANTINE,
     ROWS,
     STEADY,
+    TEMPORARY,
     block_path,
     free_name,
     is_tablet,
@@ -62,8 +63,6 @@ from regionserver.tablets.disk.syncing import UNSYNCED_MAX, SyncFiles, sync_in_t
 
 log = Logger()
 
-#: Prefix of the names of files that are being written; no tablet's name begins with it.
-TEMPORARY: Final = ".tmp-"
 #: Errors that mean a bad medium. Other errors (no descriptors, no permission) say nothing about the content.
 _MEDIUM_ERRORS: Final = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 
@@ -222,9 +221,9 @@ class TabletFiles:
             return Unreadable(error.why)
 
     def _remove_temporaries(self) -> None:
-        """Remove the unfinished files of an earlier process."""
+        """Remove the unfinished files of an earlier process. Those in ROWS are steady points."""
         former = [name for name in self._names(QUARANTINE) if not name.startswith(TEMPORARY)]
-        for folder in (BLOCKS, METAS, *(f"{QUARANTINE}/{name}" for name in former)):
+        for folder in (BLOCKS, METAS, ROWS, *(f"{QUARANTINE}/{name}" for name in former)):
             for name in self._names(folder):
                 if name.startswith(TEMPORARY):
                     self._disk.remove(f"{folder}/{name}")

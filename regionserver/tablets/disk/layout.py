@@ -25,6 +25,8 @@ QUARANTINE: Final = "quarantine"
 #: Folders that a server makes before its first tablet.
 FOLDERS: Final = (BLOCKS, METAS, LOG, ROWS, QUARANTINE)
 
+#: Prefix of the names of files that are being written; no tablet's name begins with it.
+TEMPORARY: Final = ".tmp-"
 #: Names of the files in a folder of the quarantine.
 SAVED_BLOCK: Final = "superblock"
 SAVED_META: Final = "consensus-meta"

@@ -33,7 +33,7 @@ from regionserver.kv.pages import Damaged, check_tree, check_whole
 from regionserver.kv.rows import seal, unseal
 from regionserver.kv.snapshot import DAMAGE
 from regionserver.storage.directory import sync_folder
-from regionserver.tablets.disk.layout import DATABASE, STEADY
+from regionserver.tablets.disk.layout import DATABASE, STEADY, TEMPORARY
 from regionserver.tablets.rows import state as states
 from regionserver.tablets.rows import steady
 from regionserver.tablets.rows.errors import RowsFailed, RowsFull, RowsTooNew
@@ -74,16 +74,25 @@ class RowsDisk:
             return None
 
     def replace(self, path: str, data: bytes) -> None:
-        """Replace the file's content, atomically and durably."""
+        """Replace the file's content, atomically and durably.
+
+        What a dead process has left of an unfinished replacement is removed by the next start (`disk/files.py`).
+        """
         folder, name = os.path.split(path)
-        temporary = f"{folder}/.tmp-{name}"
+        temporary = f"{folder}/{TEMPORARY}{name}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            _write_all(fd, data)
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
-        os.rename(temporary, path)
+            try:
+                _write_all(fd, data)
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
+            os.rename(temporary, path)
+        except OSError:
+            # These rows may never be used again, and the next start may be far away.
+            with contextlib.suppress(OSError):
+                os.remove(temporary)
+            raise
         sync_folder(folder)
 
     def sync_name(self, path: str) -> None:

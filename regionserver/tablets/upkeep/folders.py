@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from regionserver.storage.directory import sync_folder
-from regionserver.tablets.disk.files import TEMPORARY
-from regionserver.tablets.disk.layout import QUARANTINE, free_name, parse_quarantine_name
+from regionserver.tablets.disk.layout import QUARANTINE, TEMPORARY, free_name, parse_quarantine_name
 from regionserver.tablets.upkeep.quarantine import QuarantineFolder
 
 #: Prefix of the names of folders whose files are being removed; no tablet's folder begins with it.

@@ -15,7 +15,7 @@ from coord.storage.shared.log import open_shared_log
 from coord.storage.shared.recovery import recover
 from regionserver.tablets.disk.files import TabletFiles
 from regionserver.tablets.disk.joined import StartingSlots
-from regionserver.tablets.disk.layout import DATABASE, STEADY, rows_path
+from regionserver.tablets.disk.layout import DATABASE, STEADY, TEMPORARY, rows_path
 from regionserver.tablets.disk.startup import Decision, RowsFound
 from regionserver.tablets.disk.steps import creation
 from simulation.engine.chance import SeededRandom
@@ -108,8 +108,14 @@ class Server:
         self.write_rows(block.generation)
 
     def write_rows(self, generation: int) -> None:
-        for suffix, content in ((DATABASE, ROWS), (STEADY, STEADY_POINT)):
-            self.write(rows_path(TABLET, generation, suffix), content)
+        """Write rows and their steady point, which is written under a temporary name first."""
+        self.write(rows_path(TABLET, generation, DATABASE), ROWS)
+        point = rows_path(TABLET, generation, STEADY)
+        folder, _, name = point.rpartition("/")
+        temporary = f"{folder}/{TEMPORARY}{name}"
+        self.write(temporary, STEADY_POINT)
+        self.disk.rename(temporary, point)
+        self.disk.sync_folder(folder)
 
     def write(self, path: str, content: bytes) -> None:
         file = self.disk.open(path, create=path not in self.disk.files)

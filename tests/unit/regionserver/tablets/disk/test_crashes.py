@@ -16,8 +16,7 @@ from regionserver.tablets.copying.merge import SourceMeta, merged
 from regionserver.tablets.disk import superblock
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.exported_log import read_log
-from regionserver.tablets.disk.files import TEMPORARY
-from regionserver.tablets.disk.layout import block_path, meta_path, parse_rows_name, rows_path
+from regionserver.tablets.disk.layout import TEMPORARY, block_path, meta_path, parse_rows_name, rows_path
 from regionserver.tablets.disk.life import DataState, RunState
 from regionserver.tablets.disk.startup import Decision
 from regionserver.tablets.disk.steps import (

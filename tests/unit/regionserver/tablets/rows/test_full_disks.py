@@ -12,6 +12,7 @@ import pytest
 from regionserver.tablets.commands import (
     PutRow,
 )
+from regionserver.tablets.disk.layout import TEMPORARY
 from regionserver.tablets.rows import environment, tablet_rows
 from regionserver.tablets.rows.errors import RowsFailed, RowsFull
 from regionserver.tablets.rows.tablet_rows import TabletRows
@@ -187,4 +188,20 @@ def test_a_point_that_finds_no_room_leaves_the_former_one(path: Path, log: Log) 
     rows = opened(path, boot="another", disk=disk)
     assert rows.applied == former
     assert content(rows) == log.models[former[0]]
+    rows.close()
+
+
+def test_a_point_that_cannot_be_written_leaves_no_file(path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = opened(path, disk=environment.RowsDisk())
+    rows.apply(log.entries[:20])
+
+    def no_room(fd: int, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(environment, "_write_all", no_room)
+        with pytest.raises(RowsFull, match="free some space"):
+            rows.steady()
+    assert [one.name for one in path.parent.iterdir() if one.name.startswith(TEMPORARY)] == []
+    assert rows.steady()[0] == 20
     rows.close()
