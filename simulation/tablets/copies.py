@@ -123,7 +123,8 @@ class Copies:
         return SeenReplica(local.number, local.state, local.last_term, local.last_index)
 
     def _answered(self, leader: SimServer, life: int, order: StartTabletCopy) -> None:
-        if leader.life == life and leader.turn is not None:
+        is_accepted = self._run_of(self.world.servers[order.recipient], order.tablet) is not None
+        if leader.life == life and leader.turn is not None and not is_accepted:
             leader.turn.copy_answered(order.tablet, order.number)
 
     def arrive(self, order: StartTabletCopy) -> None:

@@ -1,7 +1,7 @@
 """A leader's questions for copies: StartTabletCopy, sent to the server of a member that needs one (TC-02).
 
 `host/wanted_copies.py` decides for whom and when. Whatever the answer, the leader asks again only if the member's
-server still refuses its messages.
+server still refuses its messages; after one that accepts the copy, only if the copy has ended without success.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ log = Logger()
 
 #: State of the replica behind each refusal; None: the refusal does not say.
 _STATES: Final = {Word.DELETED: ReplicaState.TOMBSTONE, Word.FAILED: ReplicaState.FAILED, Word.OLDER: None}
-#: Answers that need no line in the log: the copy runs.
-_EXPECTED: Final = (CopyOutcome.STARTED, CopyOutcome.ALREADY_INPROGRESS)
+#: Answers that accept the question: the copy runs, or is queued.
+_ACCEPTED: Final = (CopyOutcome.STARTED, CopyOutcome.ALREADY_INPROGRESS)
 
 
 class CopyQuestions:
@@ -47,7 +47,8 @@ class CopyQuestions:
         self._replicas = replicas
 
     def ask(self, wanted: CopyWanted) -> Deferred[Any]:
-        """Ask for a copy. Fires when the server has answered, or does not answer in time."""
+        """Ask for a copy. Fires when the server has answered, or does not answer in time: with True if it copies the
+        tablet, or has queued the copy."""
         replica = self._replicas.get(wanted.tablet)
         if replica is None:
             return succeed(None)
@@ -70,13 +71,15 @@ class CopyQuestions:
     def _ask(self, order: StartTabletCopy) -> Deferred[Any]:
         asked = self._ask_server(order.recipient, order, TabletCopyAnswer)
 
-        def answered(answer: TabletCopyAnswer) -> None:
-            if answer.outcome not in _EXPECTED:
+        def answered(answer: TabletCopyAnswer) -> bool:
+            is_accepted = answer.outcome in _ACCEPTED
+            if not is_accepted:
                 log.warn(
                     "server {server} does not copy member {number} of tablet {tablet}: {outcome} ({why})",
                     server=order.recipient, number=order.number, tablet=order.tablet, outcome=answer.outcome,
                     why=answer.reason,
                 )  # fmt: skip
+            return is_accepted
 
         return asked.addCallback(answered)
 

@@ -9,6 +9,9 @@ server checks the request by itself. Rules:
 - A member that runs, and needs an entry which the leader's log has dropped, is copied anew under its number.
 - The leader asks for one copy per member at a time. After each answer it waits 0.25 s, then twice as long each time, at
   most 5 s. It asks again only if the server still refuses.
+- The server queues a copy while it receives others, and refuses messages as before meanwhile. So a question that it has
+  accepted stays open until its refusals change, because the copy has begun or has ended, or until ANSWER_TICKS have
+  passed, because a restart loses the queue.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from regionserver.tablets.host.envelope import Word
 #: Ticks (50 ms) between the answer to a question and the next question: the first pause, and the longest one.
 PAUSE_TICKS: Final = 5
 PAUSE_TICKS_MAX: Final = 100
-#: Ticks after which a question without an answer counts as answered: its server's process may be gone.
+#: Ticks after which an open question counts as answered: its server's process may be gone.
 ANSWER_TICKS: Final = 200
 #: Ticks without a refusal after which a member's pauses begin anew.
 FORGET_TICKS: Final = 600
@@ -60,6 +63,8 @@ class _Asked:
     def __init__(self) -> None:
         self.is_open = False
         self.pause = PAUSE_TICKS
+        #: Refusal that led to the open question.
+        self.word: Word | None = None
         #: Tick of the last question, and of the last refusal; and the tick from which the next question may leave.
         self.asked = 0
         self.refused = 0
@@ -75,10 +80,12 @@ class WantedCopies:
     def is_due(self, tablet: str, number: int, word: Word | None, role: MemberRole, now: int) -> bool:
         """Record a refusal, or (`word` None) a member that needs a dropped entry. Return True if the member's server is
         to be asked for a copy now."""
-        if word is not None and role not in COPIED.get(word, ()):
-            return False
         key = (tablet, number)
         asked = self._asked.get(key)
+        if asked is not None and word is not asked.word:
+            self.answered(tablet, number, now)
+        if word is not None and role not in COPIED.get(word, ()):
+            return False
         if asked is None or now - asked.refused >= FORGET_TICKS:
             self._forget(now)
             asked = self._asked[key] = _Asked()
@@ -89,10 +96,11 @@ class WantedCopies:
             return False
         asked.is_open = True
         asked.asked = now
+        asked.word = word
         return True
 
     def answered(self, tablet: str, number: int, now: int) -> None:
-        """Record the answer to the open question, or that there will be none."""
+        """Close the open question: the server does not make the copy, or will not answer."""
         asked = self._asked.get((tablet, number))
         if asked is not None and asked.is_open:
             asked.is_open = False

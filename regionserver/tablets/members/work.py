@@ -186,4 +186,9 @@ class MembersWork:
             return
         asked = self.ask_for_copy(wanted)
         asked.addErrback(lambda failure: log.failure("question for a copy of {tablet}", failure, tablet=wanted.tablet))
-        asked.addCallback(lambda _: self._turn.copy_answered(wanted.tablet, wanted.number))
+
+        def answered(is_accepted: bool | None) -> None:
+            if not is_accepted:
+                self._turn.copy_answered(wanted.tablet, wanted.number)
+
+        asked.addCallback(answered)

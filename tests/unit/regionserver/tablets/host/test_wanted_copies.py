@@ -74,3 +74,20 @@ def test_pauses_begin_anew_after_the_member_took_part() -> None:
     assert wanted.is_due("t", 4, Word.FAILED, VOTER, now)
     wanted.answered("t", 4, now)
     assert wanted.is_due("t", 4, Word.FAILED, VOTER, now + PAUSE_TICKS)
+
+
+def test_an_accepted_question_stays_open_while_the_copy_is_queued() -> None:
+    """The server refuses in the same word until the copy begins: each further question would cost both servers."""
+    wanted = WantedCopies()
+    assert wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, 0)
+    asked = [now for now in range(1, 2 * ANSWER_TICKS) if wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, now)]
+    assert asked == [ANSWER_TICKS + PAUSE_TICKS], "the server may have lost its queue"
+
+
+@pytest.mark.parametrize("words", [[Word.DELETED], [Word.COPYING, Word.DOES_NOT_EXIST]], ids=["ended", "ran"])
+def test_a_copy_that_has_ended_without_success_is_asked_for_again_soon(words: list[Word]) -> None:
+    wanted = WantedCopies()
+    assert wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, 0)
+    for now, word in enumerate(words, 1):
+        assert not wanted.is_due("t", 4, word, PRE_VOTER, now)
+    assert wanted.is_due("t", 4, words[-1], PRE_VOTER, 1 + PAUSE_TICKS)
