@@ -124,7 +124,6 @@ def test_a_program_finds_its_certificate_by_the_environment(cluster: LocalUp, tm
     words = [sys.executable, "-c", _PROGRAM, store]
     settings = {**os.environ, "RK_CERTS_DIR": str(home)}
 
-
     def written() -> bool:
         done = subprocess.run([*words, "60"], env=settings, capture_output=True, text=True, timeout=120, check=False)
         assert done.stdout == "19\n", done.stderr
