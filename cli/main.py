@@ -127,7 +127,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
 #: A plain click.Group suggests close names itself, in the same line.
 _NO_SUCH_COMMAND: Final = re.compile(r"No such command '([^']*)'\.$")
 #: Errors of writing to standard output, besides a reader that has gone.
-_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
+_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 
 _BY_NAME: Final = {entry.name: entry for entry in ENTRIES}
 _DAEMONS: Final = ("coord", "master", "server")

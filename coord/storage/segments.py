@@ -40,8 +40,9 @@ log = Logger(__name__)
 SEGMENT_BYTES: Final = 64 << 20
 #: Zeros written ahead of the end of a segment.
 RESERVE_BYTES: Final = 1 << 20
-#: Errors of a full disk.
-FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
+#: Errors of a full disk. EFBIG: the process may not make a file this long (`ulimit -f`, LimitFSIZE of systemd). Python
+#: ignores the signal SIGXFSZ, so the write fails and the process goes on.
+FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class LogSegment:

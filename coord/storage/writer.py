@@ -8,13 +8,14 @@ the batches that arrive in the meantime share the next sync. But on a fast disk 
 the write. So the caller writes itself if the disk is fast, no snapshot is being written, and the node is otherwise
 idle: it is the only node, or this turn has handled one event and at most one client waits.
 
-Disk full: the batch stays queued and is retried every `FULL_RETRY_S`. `on_full(True)` makes the node reject writes,
-`on_full(False)` to accept them again. Any other failure is final: after `on_failed(error)` the node must stop, because
-the contents of the disk are unknown.
+Disk full, or a limit on the size of files: the batch stays queued and is retried every `FULL_RETRY_S`. `on_full(True)`
+makes the node reject writes, `on_full(False)` to accept them again. Any other failure is final: after
+`on_failed(error)` the node must stop, because the contents of the disk are unknown.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -22,8 +23,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
+from twisted.logger import Logger
+
 from coord.metrics.spans import Spans
 from coord.storage.segments import FULL_ERRORS
+
+log: Final = Logger()
 
 FULL_RETRY_S: Final = 0.5
 #: A disk is fast after FAST_IN_A_ROW writes in a row of at most FAST_S each. A write that took n times as long requires
@@ -36,6 +41,14 @@ TIMES_KEPT: Final = 1024
 #: The unit that becomes durable: `WriteBatch` in a store's log, `SlotBatch` in the shared log of a region server.
 B = TypeVar("B")
 B_contra = TypeVar("B_contra", contravariant=True)
+
+
+def full_words(error: OSError) -> str:
+    """Return why the log has no room, and what makes room."""
+    cure = "free some space"
+    if error.errno == errno.EFBIG:
+        cure = "raise the limit of this process on the size of files (ulimit -f, LimitFSIZE=, or prlimit --fsize)"
+    return f"cannot write the log: {error.strerror or error}; {cure}"
 
 
 class SyncedLog(Protocol[B]):
@@ -131,6 +144,7 @@ class InlineWriter(Generic[B]):
                 self._fail(events, error)
             elif not self._is_full:
                 self._is_full = True
+                log.error("{why}", why=full_words(error))
                 events.on_full(True)
             return
         except Exception as error:  # SyncFailed or a violated invariant: the node stops on either
@@ -326,6 +340,7 @@ class ThreadWriter(Generic[B]):
                     raise
                 if not was_full:
                     was_full = True
+                    log.error("{why}", why=full_words(error))
                     self._report("full", 1, None)
                 if self._stop_waiting.wait(FULL_RETRY_S):
                     return False

@@ -51,7 +51,7 @@ _USED_BYTES_MAX: Final = 20
 #: Content of a `.used` file in place of the count, once damage was found in the rows.
 _SUSPECT: Final = b"damaged"
 #: Temporary errors: the same step can succeed later.
-_TRANSIENT: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_TRANSIENT: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _TRANSIENT_TEXTS: Final = tuple(os.strerror(number) for number in _TRANSIENT)
 _TRANSIENT_LMDB: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.MemoryError, lmdb.ReadersFullError)
 

@@ -70,9 +70,10 @@ def test_batches_are_durable_in_order_when_reported(bench: Bench) -> None:
     bench.writer.close()
 
 
-def test_full_disk_is_reported_and_got_over(bench: Bench) -> None:
-    """The batch waits; nothing is reported durable meanwhile."""
-    bench.disk.failures["write"] = errno.ENOSPC
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_full_disk_is_reported_and_got_over(bench: Bench, code: int) -> None:
+    """The batch waits; nothing is reported durable meanwhile. A limit on the size of files is a full disk, too."""
+    bench.disk.failures["write"] = code
     bench.writer.submit(entry(1))
     bench.writer.flush()
     bench.wait(lambda told: told.full == [True])
