@@ -464,3 +464,8 @@ class InvalidTransition(CoordError):
 
 class ConfigError(CoordError):
     """Settings contradict each other or the machine; nothing was started."""
+
+
+def shown_s(seconds: float) -> str:
+    """Return a time limit for a message: with tenths of a second; two digits of a limit below one second."""
+    return f"{seconds:.2g}" if seconds < 1 else f"{round(seconds, 1):.12g}"

@@ -31,9 +31,9 @@ from kazoo.security import ACL, Id
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
 from cli.common.local import CERTS_DIR, FIRST_USER, READERS, LocalCluster, read_cluster, read_super
 from cli.common.options import SETTINGS, Globals, variable_of
-from cli.common.waiting import limit_s, shown_s, waiting
+from cli.common.waiting import limit_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess, parse_readers
-from coord.errors import ConfigError
+from coord.errors import ConfigError, shown_s
 from coord.hosts import is_loopback
 from coord.security import process
 from coord.security.admin import headers

@@ -23,8 +23,9 @@ from cli.common.asking.store import open_named_store, root_of, store_hosts
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.local import LocalCluster, knows_masters_alone, local_cluster_id, read_cluster
 from cli.common.options import DEFAULT_ROOT, Globals
-from cli.common.waiting import is_limited, limit_s, shown_s, waiting
+from cli.common.waiting import is_limited, limit_s, waiting
 from coord.client.access import OPEN_ACCESS, StoreAccess
+from coord.errors import shown_s
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
 from master.client import MasterClient, NoLeader, split_address

@@ -32,6 +32,7 @@ import click
 from click.core import ParameterSource
 
 from cli.common.errors import UnreachableError
+from coord.errors import shown_s
 from coord.security.printable import printable, unquoted
 
 #: Silence after which a command says what it waits for.
@@ -62,11 +63,6 @@ class _Awaited:
     @property
     def end_s(self) -> float:
         return self.began_s + self.limit_s
-
-
-def shown_s(seconds: float) -> str:
-    """Return a limit of --timeout as a person would have typed it: it is 0.001 s at least, and may be hours."""
-    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
 
 class _Patience:

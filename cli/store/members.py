@@ -23,8 +23,8 @@ from cli.common.asking.store import open_named_store, rights_of, store_errors, s
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, global_options
 from cli.common.output import console, print_json, print_json_line, seconds, table
-from cli.common.waiting import limit_each_wait, limit_s, shown_s, waiting
-from coord.errors import NO_AUTH
+from cli.common.waiting import limit_each_wait, limit_s, waiting
+from coord.errors import NO_AUTH, shown_s
 from coord.server.config.addresses import parse_host_port, shown
 from coord.wire.opcodes import OP_MEMBERSHIP
 

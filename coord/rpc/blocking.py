@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
+from coord.errors import shown_s
 from coord.rpc.wire import (
     PREAMBLE,
     Code,
@@ -73,7 +74,7 @@ def call_blocking(
             connection.sendall(channel.send(PREAMBLE + frame) if channel is not None else PREAMBLE + frame)
             return reply_in_thread(_read_payload(connection, channel, deadline), union)
         except TimeoutError as error:
-            raise RpcError(Code.TIMEOUT, f"{host}:{port} did not reply within {timeout_s:.3g} s") from error
+            raise RpcError(Code.TIMEOUT, f"{host}:{port} did not reply within {shown_s(timeout_s)} s") from error
         except StreamError as error:
             raise RpcError(error.code, f"{host}:{port}: {error}") from error
         except OSError as error:

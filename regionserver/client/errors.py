@@ -111,11 +111,6 @@ def require_table(name: str, table: TableRecord | None) -> TableRecord:
     return table
 
 
-def shown_s(seconds: float) -> str:
-    """Return a time limit for a message: with tenths of a second; two digits of a limit below one second."""
-    return f"{seconds:.2g}" if seconds < 1 else f"{round(seconds, 1):g}"
-
-
 def words_of(error: KazooException) -> str:
     """Return what an error of the store says to a developer."""
     if isinstance(error, SessionClosedRequireSaslError):

@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 import msgspec
 from kazoo.exceptions import KazooException
 
+from coord.errors import shown_s
 from coord.rpc.wire import Code, RpcError
 from regions.records.model import RegionRecord
 from regions.records.znodes import CorruptZnode
@@ -40,7 +41,6 @@ from regionserver.client.errors import (
     record_damaged,
     refused,
     require,
-    shown_s,
     words_of,
 )
 from regionserver.client.locator import NoRegion, RegionLocator

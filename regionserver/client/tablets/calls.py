@@ -13,9 +13,10 @@ from typing import Final, TypeVar
 
 from kazoo.exceptions import KazooException
 
+from coord.errors import shown_s
 from regions.records.model import RegionRecord, TabletState
 from regions.records.znodes import CorruptZnode
-from regionserver.client.errors import Attempt, Refused, Unavailable, require, shown_s, store_errors
+from regionserver.client.errors import Attempt, Refused, Unavailable, require, store_errors
 from regionserver.client.locator import RegionLocator
 from regionserver.client.store import StoreSilentError
 from regionserver.client.tablets.context import TabletContext

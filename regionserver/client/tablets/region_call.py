@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from coord.errors import shown_s
 from coord.rpc.wire import Code, RpcError
 from regions.records.model import RegionRecord
-from regionserver.client.errors import Attempt, OutcomeUnknown, TableDisabled, Unavailable, refused, shown_s
+from regionserver.client.errors import Attempt, OutcomeUnknown, TableDisabled, Unavailable, refused
 from regionserver.client.tablets.answers import BROKEN, NO_ADDRESS, NOT_LEADER, CallStep
 from regionserver.client.tablets.context import RecordReading, TabletContext
 from regionserver.client.tablets.exchange import Received

@@ -15,7 +15,7 @@ import pytest
 from cli.common import waiting as module
 from cli.common.connect import Cluster
 from cli.common.errors import ExitStatus, UnreachableError
-from cli.common.waiting import limit_each_wait, limit_s, say_nothing, shown_s, start_over, waiting
+from cli.common.waiting import limit_each_wait, limit_s, say_nothing, start_over, waiting
 from cli.main import run
 from tests.support.docs.reference import all_commands
 from tests.support.helpers import free_ports
@@ -191,13 +191,6 @@ def test_a_short_limit_is_told_as_it_was(silent: str, capsys: pytest.CaptureFixt
     """Edit that makes this fail: `ask_master` rounds the limit to tenths of a second."""
     assert run(["server", "list", "--masters", silent, "--timeout", "0.02"]) is ExitStatus.UNREACHABLE
     assert "no master is active after 0.02 s: " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("limit_s", "said"), [(0.001, "0.001"), (0.25, "0.25"), (10.0, "10"), (99.96, "100"), (3610.0, "3610")]
-)
-def test_limits_are_numbers_that_people_type(limit_s: float, said: str) -> None:
-    assert shown_s(limit_s) == said
 
 
 def test_health_ends_and_is_json(silent: str, capsys: pytest.CaptureFixture[str]) -> None:
