@@ -57,9 +57,10 @@ class HeartbeatReceiver:
                 WRONG_CLUSTER,
                 f"this master belongs to cluster {master.cluster_id}, server {beat.server.uuid} to {beat.cluster_id!r}",
             )
-        if beat.recipient not in ("", master.uuid):
+        uuid = master.uuid
+        if beat.recipient not in ("", uuid):
             self.refused += 1
-            raise RpcError(WRONG_MASTER, f"this is master {master.uuid}")
+            raise RpcError(WRONG_MASTER, f"this is master {uuid}")
         now_ms, sender = self._now_ms(), master.caller_principal()
         objection = self.roster.objection(beat.server, sender, now_ms)
         if objection:
@@ -82,7 +83,7 @@ class HeartbeatReceiver:
                 wants_full = leads.reports.wants_full(beat.server)
         return HeartbeatReply(
             master.cluster_id,
-            master.uuid,
+            uuid,
             master.start_code,
             leads is not None,
             self._epoch(leads),

@@ -22,19 +22,22 @@ def figures(
     phases: Mapping[Phase, int], rates: Mapping[Key, float], tablets: TabletFigures | None = None
 ) -> ServerFigures:
     """Return the numbers of replicas by state, those of tablets included, and the requests per second of all."""
+    is_open = phases[Phase.OPEN]
+    opening = sum(map(phases.__getitem__, _OPENING))
+    closing = sum(map(phases.__getitem__, _CLOSING))
+    requests_per_second = round(sum(rates.values()), 2)
+    if tablets is None:
+        return ServerFigures(is_open, opening, closing, requests_per_second, shared=is_open)
+    of = tablets.replicas
     return ServerFigures(
-        phases[Phase.OPEN] + _in(tablets, *TAKES_PART),
-        sum(phases[phase] for phase in _OPENING) + _in(tablets, ReplicaState.COPYING),
-        sum(phases[phase] for phase in _CLOSING) + _in(tablets, ReplicaState.STOPPING),
-        round(sum(rates.values()), 2),
-        [] if tablets is None else tablets.alarms,
-        0 if tablets is None else tablets.disk_free,
-        phases[Phase.OPEN],
+        is_open + sum(of.get(state.value, 0) for state in TAKES_PART),
+        opening + of.get(ReplicaState.COPYING.value, 0),
+        closing + of.get(ReplicaState.STOPPING.value, 0),
+        requests_per_second,
+        tablets.alarms,
+        tablets.disk_free,
+        is_open,
     )
-
-
-def _in(tablets: TabletFigures | None, *states: ReplicaState) -> int:
-    return 0 if tablets is None else sum(tablets.replicas.get(state.value, 0) for state in states)
 
 
 def report_with_figures(report: ReplicaReport | None, rates: Mapping[Key, float], sizes: Sizes) -> ReplicaReport | None:

@@ -224,7 +224,7 @@ class _ServerConnection(Frames):
         try:
             self._server.check(payload)
             self._budgets.asked(self)
-            request = decode_request(payload, self._server.requests, self._server.receiver())
+            request = decode_request(payload, self._server.requests, self._server.receiver)
         except RpcError as error:
             self._fail(request_id, error)
             return
@@ -279,8 +279,8 @@ class RpcServer:
     """Dispatches the requests of any number of callers.
 
     `requests` is the tagged union of Structs that the server accepts. `dispatch` runs on the reactor's thread and
-    returns a Struct or an awaitable of one. `receiver` names this process in error messages. `check` sees each request
-    before it is decoded and raises RpcError for a request that is addressed to another receiver.
+    returns a Struct or an awaitable of one. `receiver` returns the name of this process for error messages. `check`
+    sees each request before it is decoded and raises RpcError for a request that is addressed to another receiver.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import struct
 import typing
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -240,8 +240,8 @@ def _type_of(body: msgspec.Raw) -> str:
     return found if found.isprintable() and len(found) <= TYPE_SHOWN_MAX else ""
 
 
-def decode_request(request: Request, requests: Any, receiver: str = "the receiver") -> Any:
-    """Return the request Struct in `request`; `receiver` names this process in error messages.
+def decode_request(request: Request, requests: Any, receiver: Callable[[], str] = lambda: "the receiver") -> Any:
+    """Return the request Struct in `request`; `receiver` returns the name of this process for error messages.
 
     Raises:
         RpcError: UNSUPPORTED for a type that is not in the union `requests`, BAD_REQUEST for a malformed body.
@@ -251,8 +251,9 @@ def decode_request(request: Request, requests: Any, receiver: str = "the receive
     except UNREADABLE as error:
         name = _type_of(request.body)
         if name and name not in _tags(requests):
-            raise RpcError(Code.UNSUPPORTED, f"{receiver} does not answer {name} requests") from error
-        raise RpcError(Code.BAD_REQUEST, f"{receiver} cannot read this {name or 'unnamed'} request: {error}") from error
+            raise RpcError(Code.UNSUPPORTED, f"{receiver()} does not answer {name} requests") from error
+        why = f"{receiver()} cannot read this {name or 'unnamed'} request: {error}"
+        raise RpcError(Code.BAD_REQUEST, why) from error
 
 
 def decode_reply(payload: Payload, replies: Any) -> Any:
