@@ -53,4 +53,4 @@ def text_of(request: msgspec.Struct, caller: str) -> str:
     """Return the text of a request's origin: the request's type, its subject, and the caller's address."""
     subject = next((str(getattr(request, name)) for name in _SUBJECTS if getattr(request, name, "")), "")
     words = ["request:", type(request).__name__, subject[:_SUBJECT_MAX], f"from {caller}" if caller else ""]
-    return " ".join(word for word in words if word)
+    return " ".join(filter(None, words))

@@ -28,6 +28,9 @@ NOTHING: Final = "none/1"
 #: a kind of servers alone. Masters of earlier builds know no table of this kind, so they assign nothing there.
 TABLETS_ALONE: Final = "tablets/1"
 
+_KV_NAME: Final = KV.partition("/")[0]
+_TABLETS_ALONE_NAME: Final = TABLETS_ALONE.partition("/")[0]
+
 #: Maximum length of a kind. Kinds are short because every registration and every list of tables carries them.
 KIND_MAX: Final = 64
 _NAME: Final = r"[a-z][a-z0-9_.-]*"
@@ -70,7 +73,7 @@ def can_open(server_kind: str, table_kind: str) -> bool:
 
 def takes_tablets_alone(server_kind: str) -> bool:
     """Return True for a server without a shared directory."""
-    return kind_name(server_kind) == kind_name(TABLETS_ALONE)
+    return kind_name(server_kind) == _TABLETS_ALONE_NAME
 
 
 def kind_in_tablets(server_kind: str) -> str:
@@ -92,7 +95,7 @@ def resolve(wanted: str, offered: Iterable[str]) -> str:
     Raises:
         ValueError: `wanted` is not a kind, or the kind is ambiguous.
     """
-    if kind_name(wanted) == kind_name(TABLETS_ALONE):
+    if kind_name(wanted) == _TABLETS_ALONE_NAME:
         raise ValueError(f"{wanted!r} is a kind of servers: a table of tablets has kind {KV} and --storage tablet")
     if "/" in wanted:
         check_kind(wanted)
@@ -117,7 +120,7 @@ def one_copy(kind: str, replication: int, storage: Storage) -> str:
 
     Replicas of a shared key-value region are opened on several servers, but no process copies rows between them.
     """
-    if replication <= 1 or storage is not Storage.SHARED or kind_name(kind) != kind_name(KV):
+    if replication <= 1 or storage is not Storage.SHARED or kind_name(kind) != _KV_NAME:
         return ""
     return (
         f"replication is {replication}, and one copy of the rows is kept: kind {kind or KV} copies no rows to replicas"
@@ -127,7 +130,7 @@ def one_copy(kind: str, replication: int, storage: Storage) -> str:
 def pool(group: str, kind: str) -> str:
     """Return the planners' name for the servers and tables of one group and one kind."""
     name = kind_name(kind)
-    return group if name == kind_name(KV) else f"{group}{_POOL_MARK}{name}"
+    return group if name == _KV_NAME else f"{group}{_POOL_MARK}{name}"
 
 
 def pool_words(name: str) -> str:

@@ -282,7 +282,7 @@ def check_table_name(name: str) -> None:
     if ":" in name:
         raise ValueError(f"table name {name!r} has a colon, which ends a table name in commands, as in TABLE:KEY")
     # Surrogates and characters of private use, which no znode may have, are not printable either.
-    if any(not char.isprintable() or char in "/\\" for char in name):
+    if not name.isprintable() or "/" in name or "\\" in name:
         raise ValueError(f"table name {name!r} has a character that znode names must not have")
 
 
