@@ -307,7 +307,8 @@ class Node:
         while held and held[0][0] <= number:
             _, persisted, messages = held.popleft()
             ready_number = max(ready_number, persisted)
-            self._send(messages)
+            if messages:
+                self._send(messages)
         if ready_number:
             self.core.persisted(ready_number)
 
@@ -362,13 +363,12 @@ class Node:
             if self.membership.is_busy():
                 self.membership.turn()
             if not core.has_ready():
+                self._transfers.drop_unwanted()
                 break
             if self._clock.monotonic_ms() - now_ms > TURN_MS_MAX:
                 has_more = True
                 break
             self._perform(core.ready())
-        if not core.has_ready():
-            self._transfers.drop_unwanted()
         self._peers.flush()
         return has_more
 
@@ -378,12 +378,14 @@ class Node:
             self.tracer.ready(self.core, ready)
         if ready.changed:
             self._follow_change(ready)
-        batch = WriteBatch()
         if ready.snapshot is not None:
             self._install(ready.snapshot)
-            batch.set_base(ready.snapshot.index, ready.snapshot.term)
-        self._send(ready.messages)
+        if ready.messages:
+            self._send(ready.messages)
         if ready.must_persist():
+            batch = WriteBatch()
+            if ready.snapshot is not None:
+                batch.set_base(ready.snapshot.index, ready.snapshot.term)
             if ready.hard_state is not None:
                 batch.set_hard_state(ready.hard_state.term, ready.hard_state.vote)
             has_level = False
@@ -407,7 +409,8 @@ class Node:
         for state in ready.read_states:
             if not self.liveness.contact.confirmed(state.context):
                 self.syncs.confirmed(state)
-        self.syncs.release(self.applied_index, self.pipeline)
+        if ready.committed or ready.read_states:
+            self.syncs.release(self.applied_index, self.pipeline)
         if ready.config_changed:
             self.on_members_changed()
         for event in ready.events:
@@ -434,7 +437,7 @@ class Node:
         )
 
     def _send(self, messages: list[Message]) -> None:
-        if self.tracer is not None and messages:
+        if self.tracer is not None:
             self.tracer.sent(messages)
         for message in messages:
             if message.kind == SNAPSHOT:

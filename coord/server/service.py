@@ -251,8 +251,7 @@ class Service:
             share_processors()
         self._writer.start(self.node)
         if isinstance(self._writer, ThreadWriter):
-            writer = self._writer
-            reactor.watch(writer.done_fd, lambda events: writer.collect())  # noqa: ARG005
+            reactor.watch(self._writer.done_fd, self._writer.collect)
         self.links.start(self.node, peer_socket)
         self.clients.start(listening)
         gc.freeze()

@@ -257,8 +257,8 @@ class ThreadWriter(Generic[B]):
         self._prune_to = index
         os.eventfd_write(self._wake_fd, 1)
 
-    def collect(self) -> None:
-        """Pass the thread's reports on to the node. Called on the node's thread when `done_fd` is readable."""
+    def collect(self, _events: int = 0) -> None:
+        """Pass the thread's reports on to the node. The node's reactor calls this when `done_fd` is readable."""
         try:
             os.eventfd_read(self.done_fd)
         except BlockingIOError:

@@ -53,7 +53,8 @@ class PathMap(Generic[V]):
         self._whole: dict[bytes, V] = {}
         #: Used instead of `_whole` once there were more than WHOLE_MAX paths.
         self._shards: list[dict[bytes, V]] | None = None
-        self._count = 0
+        #: Number of paths.
+        self.count = 0
         #: The shard that `pop_any` looks at first.
         self._next = 0
 
@@ -68,7 +69,7 @@ class PathMap(Generic[V]):
         return [self._whole] if self._shards is None else self._shards
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __contains__(self, path: bytes) -> bool:
         return path in self._dict(path)
@@ -82,8 +83,8 @@ class PathMap(Generic[V]):
         found = self._dict(path)
         before = len(found)
         found[path] = value
-        self._count += len(found) - before
-        if self._shards is None and self._count > WHOLE_MAX:
+        self.count += len(found) - before
+        if self._shards is None and self.count > WHOLE_MAX:
             self._split()
 
     def _split(self) -> None:
@@ -97,21 +98,21 @@ class PathMap(Generic[V]):
         found = self._dict(path)
         before = len(found)
         value = found.pop(path, None)
-        self._count += len(found) - before
+        self.count += len(found) - before
         return value
 
     def remove(self, path: bytes) -> None:
         """Remove a path. Raise KeyError if it is not there."""
         del self._dict(path)[path]
-        self._count -= 1
+        self.count -= 1
 
     def pop_any(self) -> bytes:
         """Remove a path and return it. There must be one."""
-        assert self._count, "no path is left"
+        assert self.count, "no path is left"
         dicts = self._dicts()
         while not dicts[self._next]:
             self._next = (self._next + 1) % len(dicts)
-        self._count -= 1
+        self.count -= 1
         return dicts[self._next].popitem()[0]
 
     def items(self) -> list[tuple[bytes, V]]:
@@ -220,7 +221,7 @@ class WatchTable:
 
     def is_empty(self) -> bool:
         """Return True if no session has a watch."""
-        return not (len(self._data) or len(self._child) or len(self._persistent) or len(self._recursive))
+        return not (self._data.count or self._child.count or self._persistent.count or self._recursive.count)
 
     # --- events ------------------------------------------------------------------------------------------------------
 

@@ -222,12 +222,13 @@ class Pipeline:
     def turn_end(self) -> bool:
         """Let connections use their time anew, and restore and remove some watches. Return True if some are left."""
         self.postponed = 0
-        self._restore_waiting()
+        self._restorable = RESTORED_PER_TURN
+        if self._restoring:
+            self._restore_waiting()
         return self.watches.sweep(REMOVED_PER_TURN) or len(self._restoring) > 0
 
     def _restore_waiting(self) -> None:
         """Go on with the setWatches of earlier turns, as many as this turn has room for."""
-        self._restorable = RESTORED_PER_TURN
         while self._restoring and self._restorable > 0:
             connection = self._restoring.popleft()
             connection.is_restoring = False

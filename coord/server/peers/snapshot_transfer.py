@@ -189,7 +189,7 @@ class SnapshotInbox:
         self._snapshots = snapshots
         self._supported = supported
         self._drafts: dict[int, tuple[str, SnapshotDraft]] = {}
-        self._restoring: _Restoring | None = None
+        self.restoring: _Restoring | None = None
         #: Peer -> transfer whose further chunks are ignored, because this node's disk rejected one.
         self._refused: dict[int, str] = {}
         self._not_before_ms = 0
@@ -252,32 +252,28 @@ class SnapshotInbox:
             if self._refused.pop(peer, "") == name:
                 return None  # `take` has rejected it
             return Arrival(peer, message, None, f"the message arrived without the file {name}")
-        before = self._restoring
+        before = self.restoring
         if before is not None:
             # It came from an earlier leader. The snapshot of the present leader replaces it.
             before.discard()
-            self._restoring = None
+            self.restoring = None
         try:
             found = _Restoring(peer, message, name, draft, self._supported)
         except (StorageError, OSError) as error:
             draft.discard()
             return Arrival(peer, message, None, str(error))
-        self._restoring = found
+        self.restoring = found
         meta = found.file.meta
         if meta.index != message.snapshot.index or meta.name() != name:
             return self._give_up(found, f"{name} has the state at index {meta.index}")
         return None
-
-    def is_restoring(self) -> bool:
-        """Return True if `step` has work to do."""
-        return self._restoring is not None
 
     def step(self, now_ms: int) -> Arrival | None:
         """Restore one chunk, so that a large state does not delay heartbeats and clients. Return the end, None before.
 
         Raise UnsupportedLevel if the store has a higher feature level than this build: the node must stop.
         """
-        found = self._restoring
+        found = self.restoring
         if found is None:
             return None
         try:
@@ -287,12 +283,12 @@ class SnapshotInbox:
             return self._give_up(found, str(error))
         if machine is None:
             return None
-        self._restoring = None
+        self.restoring = None
         return Arrival(found.peer, found.message, machine)
 
     def _give_up(self, found: _Restoring, why: str) -> Arrival:
         found.discard()
-        self._restoring = None
+        self.restoring = None
         return Arrival(found.peer, found.message, None, why)
 
     def peer_lost(self, peer: int) -> None:
@@ -301,28 +297,28 @@ class SnapshotInbox:
         _, draft = self._drafts.pop(peer, ("", None))
         if draft is not None:
             draft.discard()
-        if self._restoring is not None and self._restoring.peer == peer:
-            self._restoring.discard()
-            self._restoring = None
+        if self.restoring is not None and self.restoring.peer == peer:
+            self.restoring.discard()
+            self.restoring = None
 
 
 class GradualFree:
     """Replaced states that are freed piece by piece: freeing a million znodes at once takes a second."""
 
     def __init__(self) -> None:
-        self._trees: list[dict[bytes, ZNode]] = []
+        self.trees: list[dict[bytes, ZNode]] = []
 
     def add(self, machine: StateMachine) -> None:
         """Queue the znodes of a state that is no longer in use."""
-        self._trees.append(machine.tree.nodes)
+        self.trees.append(machine.tree.nodes)
 
     def step(self) -> bool:
         """Free some znodes. Return True if more are left."""
-        if not self._trees:
+        if not self.trees:
             return False
-        nodes = self._trees[-1]
+        nodes = self.trees[-1]
         for _ in range(min(len(nodes), FREED_PER_STEP)):
             nodes.popitem()
         if not nodes:
-            self._trees.pop()
-        return bool(self._trees)
+            self.trees.pop()
+        return bool(self.trees)

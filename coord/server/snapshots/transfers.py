@@ -79,9 +79,9 @@ class SnapshotTransfers:
 
     def step(self, now_ms: int) -> bool:
         """Do a part of the restoring and freeing of states. Return True if more is left. Raise UnsupportedLevel."""
-        has_more = self._freeing.step()
+        has_more = bool(self._freeing.trees) and self._freeing.step()
         # One state at a time: the core may not have installed the previous one yet.
-        if self._offered is None and self._inbox.is_restoring():
+        if self._offered is None and self._inbox.restoring is not None:
             has_more = True
             arrival = self._inbox.step(now_ms)
             if arrival is not None:
