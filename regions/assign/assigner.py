@@ -522,6 +522,7 @@ class Assigner:
             self._orders.drop(replica)
         elif record.state is _OFFLINE and record.attempt == 0:
             replica.failed = None
+        assert record is None or replica.move is None, f"{replica.key} is in transition, and a move of it would begin"
         if record is None:
             self._decisions.decide_peers(replica, now_ms)
 
@@ -530,6 +531,7 @@ class Assigner:
             return
         former, former_home = replica.transition, replica.home
         write = self.world.commit_write(replica, event.version, now_ms)
+        assert not replica.is_writing, f"the write of {replica.key} is done, and would be awaited"
         step = master_step(former, write.record, write.cause, self.epoch, now_ms, replica.origin, replica.key)
         self.history.noted.append(step)
         if write.region is not None:
@@ -547,6 +549,7 @@ class Assigner:
             self._catalog.checks.refused(replica, event.table_version, now_ms)
             return
         deleting = self.world.abandon_write(replica, _UNREAD).record is None
+        assert not replica.is_writing, f"the write of {replica.key} has failed, and would be awaited"
         self._outbox.read_transition(replica)
         if deleting:
             self._outbox.read_region(replica)
@@ -583,6 +586,7 @@ class Assigner:
         again = msgspec.structs.replace(replica.transition, attempt=0, deaths=0)
         self.world.set_transition(replica, again, replica.version, replica.seen_ms)
         self._selection.add(replica)
+        assert replica in self._selection, f"{replica.key} is to be retried, and nobody chooses a server"
 
     def _plan_ready(self, event: ev.PlanReady, now_ms: int) -> None:
         for replica in self._selection.planned(event.keys):

@@ -284,6 +284,7 @@ class Decisions:
         )
         self._world.begin_write(replica, cause, effect.record)
         self._orders.drop(replica)
+        assert replica.is_writing, f"the write of {replica.key} is not awaited"
         self._outbox.emit(effect)
 
     def attempt_failed(self, replica: Replica, cause: Cause, error: str, now_ms: int) -> None:

@@ -61,6 +61,8 @@ class Replacements:
         if late or used_up:
             region.is_given_up = True
             self._given_up[region.record.region_id] = region
+        is_known = not region.is_given_up or region in self
+        assert is_known, f"region {region.record.region_id} is given up, and nobody would replace it"
         return region.is_given_up
 
     def still_given_up(self, region: Region) -> bool:

@@ -73,7 +73,10 @@ class Selection:
 
     def add_unplaceable(self, replica: Replica) -> None:
         """Add a replica for which no server is eligible now."""
-        self._unplaceable[replica.key] = replica
+        key = replica.key
+        is_elsewhere = self._selected.get(key) is replica or self._planning.get(key) is replica
+        assert not is_elsewhere, f"{key} is about to get a server, and counts as unplaceable"
+        self._unplaceable[key] = replica
 
     def take_unplaceable(self) -> list[Replica]:
         """Remove and return the unplaceable replicas, because the servers have changed."""
@@ -155,13 +158,16 @@ class Selection:
         self._order.extend(one.key for one in rest)
         for replica in chain(urgent, rest):
             self._selected[replica.key] = replica
+        assert len(self._order) >= len(self._selected), "a selected replica would never be placed"
 
     def begin_many(self) -> None:
         """Many replicas get destinations, until `placed` is called. Until then no server comes, goes, or is altered."""
+        assert self._by_load is None, "the servers by load of another placement would be lost"
         self._by_load, self._world.unloaded = {}, set()
 
     def placed(self) -> None:
         """End the placement of many replicas."""
+        assert self._by_load is not None, "no placement of many replicas has begun"
         self._by_load = self._world.unloaded = None
 
     def target_of_move(self, replica: Replica) -> Incarnation | None:

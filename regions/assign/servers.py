@@ -194,6 +194,7 @@ class ServerTracker:
 
     def fence(self, server: Server, reason: str, bar_ms: int = 0) -> None:
         """Fence the server, unless that is in progress. `bar_ms` is as in `fx.WriteFence`."""
+        assert reason, f"a fence of {server.incarnation} without a reason would look like none"
         if server.fencing:
             return
         server.fencing = reason
@@ -218,6 +219,7 @@ class ServerTracker:
             for replica in list(self._world.replicas.values()):
                 if replica.order is not None and replica.order.server is server:
                     self._orders.drop(replica)
+        assert not server.busy, f"fenced server {server.incarnation} works on {len(server.busy)} orders"
 
     def fence_failed(self, uuid: str) -> None:
         """Handle a refused fence: the registration has changed or gone, as the next read of the servers will show."""

@@ -122,7 +122,10 @@ class AlterBook:
         server, _ = self._batches.pop(event.batch, (None, []))
         if server is None:
             return
-        self._awaited.pop(server.uuid, None)
+        awaited = self._awaited.pop(server.uuid, None)
+        assert awaited == event.batch, (
+            f"batch {event.batch} is answered, {awaited} is awaited from {server.incarnation}"
+        )
         missed = False
         for result in event.results:
             replica = self._world.replicas.get(replica_key(result.region_id, result.replica))
@@ -140,7 +143,8 @@ class AlterBook:
         server, _ = self._batches.pop(batch, (None, []))
         if server is None:
             return
-        self._awaited.pop(server.uuid, None)
+        awaited = self._awaited.pop(server.uuid, None)
+        assert awaited == batch, f"batch {batch} is lost, {awaited} is awaited from {server.incarnation}"
         _, failures = self._quiet_until.get(server.uuid, (0, 0))
         pause_ms = min(SCAN_MS << min(failures, 10), self._pause_max_ms)
         self._quiet_until[server.uuid] = (now_ms + pause_ms, failures + 1)

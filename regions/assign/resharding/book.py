@@ -109,6 +109,7 @@ class Reshardings:
 
     def load(self, record: ReshardingRecord, version: int, now_ms: int) -> None:
         """Set a split or merge that a new master has read, without decisions yet."""
+        assert record.region_id not in self._works, f"the {record.words} is loaded twice"
         work = self._works[record.region_id] = Resharding(record, version, now_ms)
         self._mark(work)
 
@@ -267,6 +268,7 @@ class Reshardings:
         assert whole, f"the {work.record.words} would leave a hole or an overlap"
         count = table.record.regions - len(parents) + len(found.daughters)
         record = msgspec.structs.replace(self._after(work, "replaced"), daughters=found.daughters)
+        assert not work.is_writing, f"a write of the {work.record.words} is in flight"
         work.is_writing = True
         self._emit(
             fx.ReplaceParents(
@@ -303,6 +305,7 @@ class Reshardings:
 
     def _write(self, work: Resharding, event: str) -> None:
         record = self._after(work, event)
+        assert not work.is_writing, f"a write of the {work.record.words} is in flight"
         work.is_writing = True
         self._emit(fx.WriteResharding(record, work.version, origin=record.origin))
 

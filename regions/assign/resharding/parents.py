@@ -146,6 +146,7 @@ class SharedParents:
 
     def cleaned(self, work: Resharding, table: Table, daughters: Sequence[Region], now_ms: int) -> bool:
         """Have the parents' files removed when all daughters have files of their own."""
+        assert daughters, f"the {work.record.words} has made no regions"
         if not work.is_cleaning and now_ms >= work.next_ms and all(self.is_open(one) for one in daughters):
             home = daughters[0].replicas[0].open_on
             if home is not None and can_open(home.kind, table.record.kind):
@@ -189,5 +190,6 @@ def _is_at_rest(replica: Replica) -> bool:
 def _home_of(replicas: list[Replica]) -> Server:
     """Return the server on which the parents shall be: that of the first one that need not leave its server."""
     servers = [one.open_on for one in replicas if one.open_on is not None]
+    assert len(servers) == len(replicas), "a parent is closed, and knows no server"
     staying = [one for one in servers if not one.draining]
     return (staying or servers)[0]
