@@ -46,6 +46,7 @@ _SEALED: Final = struct.Struct(">4sQQ")
 
 def encode_seal(sequence: int, position: int) -> bytes:
     """Return the seal at `position`: the record `sequence`, which ends there, is durable."""
+    assert position > 0, f"a seal without a record, after {sequence}"
     return SEAL.pack(SEAL_MAGIC, sequence, crc32c(_SEALED.pack(SEAL_MAGIC, sequence, position)))
 
 
@@ -134,11 +135,14 @@ class WriteBatch:
 
     def set_hard_state(self, term: int, vote: int) -> None:
         """Add the term and this node's vote in it (0: no vote). Raft §5.1."""
+        assert self.hard_state is None or term >= self.hard_state[0], f"the term decreases to {term}"
         self.hard_state = (term, vote)
         self.parts.append(HARD_STATE.pack(ITEM_HARD_STATE, term, vote))
 
     def add_entry(self, term: int, index: int, kind: int, data: bytes) -> None:
         """Add an entry. It replaces the log from this index on."""
+        is_next = not self.last_index or index <= self.last_index + 1
+        assert is_next, f"entry {index} would leave a gap after {self.last_index}"
         self.parts.append(ENTRY.pack(ITEM_ENTRY, kind, term, index, len(data)))
         self.parts.append(data)
         self.index_max = max(self.index_max, index)

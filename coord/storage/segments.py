@@ -89,6 +89,8 @@ class SegmentLog:
 
     def append_segment(self, number: int, name: str, sequence: int, end: int) -> LogSegment:
         """Take over a segment that was read: its last record is `sequence`, which ends at `end`."""
+        assert not self._segments or number > self._segments[-1].number, f"segment {number} is taken over too late"
+        assert sequence >= self._sequence, f"segment {number} ends with record {sequence}, before {self._sequence}"
         segment = LogSegment(number, name)
         self._segments.append(segment)
         self._sequence = sequence
@@ -97,6 +99,7 @@ class SegmentLog:
 
     def _remove_oldest(self) -> bool:
         """Remove the oldest segment, durably. Return False if it cannot be removed. Raise SyncFailed."""
+        assert len(self._segments) > 1, "the segment that is being written would be removed"
         path = f"{self._folder}/{self._segments[0].name}"
         try:
             self._disk.remove(path)
@@ -145,6 +148,7 @@ class SegmentLog:
             file.sync()
         except OSError as error:
             raise SyncFailed(self._where(), error) from error
+        assert end <= self._reserved, f"a record ends at byte {end} of a file of {self._reserved}"
         self._position = end
         self._sequence += 1
         self.written_bytes += len(record)
@@ -184,6 +188,7 @@ class SegmentLog:
     def _rotate(self) -> None:
         """Begin the next segment. Its header and its name are durable before the first record goes into it."""
         number = self._next_number()
+        assert not self._segments or number > self._segments[-1].number, f"segment {number} exists already"
         segment = LogSegment(number, f"{number:016x}.log")
         old = (self._file, self._position, self._reserved, self._sequence)
         path = f"{self._folder}/{segment.name}"
@@ -228,6 +233,8 @@ def reopen_last(wal: SegmentLog, disk: Disk, folder: str, offset: int, record: b
     states a size that covers every acknowledged record, so the file keeps this size: a file that is truncated while
     this function is interrupted is still detected.
     """
+    assert wal._file is None, f"{wal._where()} is open already"
+    assert offset + len(record) == wal._position, f"the last record ends at byte {offset + len(record)}"
     file = disk.open(f"{folder}/{wal._segments[-1].name}")
     number = wal._segments[-1].number
     known = wal._extent.current

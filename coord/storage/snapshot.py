@@ -150,6 +150,7 @@ class Snapshots:
 
         An earlier process may have died after it renamed a snapshot, before it synced the folder.
         """
+        assert keep > 0, "the newest snapshot must be kept: the log before it is gone"
         self._disk = disk
         self._folder = folder
         self._keep = keep

@@ -122,6 +122,7 @@ class InlineWriter(Generic[B]):
 
     def start(self, events: WriterEvents) -> None:
         """See `LogWriter.start`."""
+        assert self._events is None, "writer was started twice"
         self._events = events
 
     def submit(self, batch: B) -> int:
@@ -206,6 +207,7 @@ class ThreadWriter(Generic[B]):
 
     def start(self, events: WriterEvents) -> None:
         """See `LogWriter.start`."""
+        assert self._events is None, "writer was started twice"
         self._events = events
         self._thread.start()
 
@@ -277,6 +279,7 @@ class ThreadWriter(Generic[B]):
                 events.on_full(bool(number))
             elif error is not None:
                 events.on_failed(error)
+        assert persisted <= self._submitted, f"batch {persisted} is durable, {self._submitted} were submitted"
         if persisted:
             events.on_persisted(persisted)
 

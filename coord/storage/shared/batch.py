@@ -47,6 +47,7 @@ class SlotBatch:
     def add(self, head: BlockHead, start: BlockStart | None, content: bytes) -> None:
         """Add one block."""
         block = encode_block(head, content)
+        assert len(block) == head.total, f"a block of {len(block)} bytes states {head.total}"
         self.blocks.append((head, start, self.bytes))
         self.parts.append(block)
         self.bytes += len(block)
@@ -152,6 +153,7 @@ class SlotTable:
         batch.add(BlockHead(HAS_ROW, slot, change.generation, 1, len(content)), start, content)
         self._opened.add(slot)
         self.next_slot = max(self.next_slot, slot + 1)
+        assert slot not in self._slots, f"slot {slot} is open, and was opened again"
         return _QueuedSlot(change.generation, 1, change.term, change.vote, floor.index, floor.index)
 
 

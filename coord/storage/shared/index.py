@@ -105,6 +105,7 @@ class SlotIndex:
 
     def open(self, row: SlotRow) -> LiveSlot:
         """Begin a slot."""
+        assert row.slot not in self.slots, f"slot {row.slot} is open already"
         slot = self.slots[row.slot] = LiveSlot(row)
         self.next_slot = max(self.next_slot, row.slot + 1)
         return slot
@@ -125,6 +126,8 @@ class SlotIndex:
 
     def take(self, slot: LiveSlot, head: BlockHead, start: BlockStart | None, segment: int, offset: int) -> None:
         """Add a block to the slot; `offset` is the block's offset in the segment's file."""
+        assert head.slot == slot.slot, f"a block of slot {head.slot} for slot {slot.slot}"
+        assert head.written >= slot.written, f"block {head.written} of slot {slot.slot} after {slot.written}"
         slot.written = head.written
         if start is not None:
             if start.hard_state is not None:
@@ -155,6 +158,7 @@ class SlotIndex:
         spans.append(Span(segment, offset, head.total, first, head.count))
         self._spans[segment] = self._spans.get(segment, 0) + 1
         slot.last_index = first + head.count - 1
+        assert slot.last_index >= first, f"a block of slot {slot.slot} at {first} without entries"
         slot.last_term = head.last_term
 
     def _raise_floor(self, slot: LiveSlot, floor: Position) -> None:

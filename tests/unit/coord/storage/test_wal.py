@@ -505,7 +505,7 @@ def test_a_truncated_log_is_detected_wherever_its_opening_was_interrupted() -> N
             after = disk.power_cut()
             assert reopen(after.copy())[1].last_index() == 2
             records = only_segment(after).rstrip(b"\0")
-            seal = len(encode_seal(0, 0))
+            seal = len(encode_seal(1, 1))
             for missing in (1, seal + 1, seal + 20):
                 truncated = after.copy()
                 del only_segment(truncated)[len(records) - missing :]
