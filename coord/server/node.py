@@ -261,8 +261,7 @@ class Node:
             chunk = framing.readable(codec.decode_chunk, block, at, end)
             self._transfers.take_chunk(peer, chunk, self._clock.monotonic_ms())
         elif kind == codec.RECEIVED:
-            name, ok = framing.readable(codec.decode_received, block, at, end)
-            self._transfers.ended(peer, name, ok)
+            self._transfers.ended(peer, *framing.readable(codec.decode_received, block, at, end))
         elif kind == codec.DIGEST:
             digest = framing.readable(codec.decode_digest, block, at, end)
             if self.joining.is_joining:
@@ -576,11 +575,8 @@ class Node:
         if self.is_full:
             return "disk full: rejecting writes until there is space"
         waits = self.joining.advice(self.settings.node_id, self.core.configs.current, self.core.leader)
-        if waits:
-            return waits
-        if self.levels.trouble():
-            return self.levels.trouble()
-        return f"the last snapshot failed: {self.snapshot_policy.error}" if self.snapshot_policy.error else ""
+        error = self.snapshot_policy.error
+        return waits or self.levels.trouble() or (f"the last snapshot failed: {error}" if error else "")
 
     def role_name(self) -> str:
         """Return follower, pre-candidate, candidate or leader."""

@@ -549,7 +549,6 @@ class Assigner:
             self._catalog.checks.refused(replica, event.table_version, now_ms)
             return
         deleting = self.world.abandon_write(replica, _UNREAD).record is None
-        assert not replica.is_writing, f"the write of {replica.key} has failed, and would be awaited"
         self._outbox.read_transition(replica)
         if deleting:
             self._outbox.read_region(replica)
@@ -586,7 +585,6 @@ class Assigner:
         again = msgspec.structs.replace(replica.transition, attempt=0, deaths=0)
         self.world.set_transition(replica, again, replica.version, replica.seen_ms)
         self._selection.add(replica)
-        assert replica in self._selection, f"{replica.key} is to be retried, and nobody chooses a server"
 
     def _plan_ready(self, event: ev.PlanReady, now_ms: int) -> None:
         for replica in self._selection.planned(event.keys):
