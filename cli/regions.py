@@ -87,7 +87,7 @@ class _Row(NamedTuple):
 
 
 def _keys(names: Names) -> dict[str, Key[_Row]]:
-    """Return what regions are sorted by, for each key of --sort."""
+    """Return the sort keys of regions, by their names in --sort."""
     return {
         "region": lambda one: one.status.region.region_id,
         "keys": lambda one: (one.table.name, one.status.region.start_key),

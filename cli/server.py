@@ -47,7 +47,7 @@ def server() -> None:
 server.add_command(new_identity)
 
 
-#: What servers are sorted by, for each key of --sort, besides their names.
+#: Sort keys of servers besides their names, by their names in --sort.
 _SORTS: Final[dict[str, Key[messages.ServerLoad]]] = {
     "address": lambda one: (one.server.host, one.server.port),
     "rack": lambda one: one.server.rack,

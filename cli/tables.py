@@ -345,7 +345,7 @@ def _change(given: Globals, request: messages.MasterRequest, wait_ms: int, words
         click.echo(words.format(made))
 
 
-#: What tables are sorted by, for each key of --sort.
+#: Sort keys of tables, by their names in --sort.
 _SORTS: Final[dict[str, Key[messages.TableSummary]]] = {
     "table": lambda one: one.table.name,
     "state": lambda one: one.table.state,

@@ -245,7 +245,7 @@ class BalancerSwitch(Protocol):
 
 
 class EffectContext(ActiveContext, Protocol):
-    """The active master as those use it who carry out effects of the assigner and of the keeper of tablets."""
+    """The active master, for the modules that carry out effects of the assigner and of the keeper of tablets."""
 
     reports: Reports
 

@@ -88,7 +88,7 @@ class Texts:
 
 
 class Known:
-    """Rows of a file with columns of its own types, of which the table need not have all."""
+    """Rows of a file with columns of its own types. The table may lack some of these columns."""
 
     def __init__(self, table: TypedTable, source: str, *, skip_unknown: bool) -> None:
         self._table = table

@@ -75,7 +75,7 @@ def chunks(
 
 
 def check_different(table: str, chunk: list[Change]) -> None:
-    """Raise SourceError for two rows of one key, of which only one could stay."""
+    """Raise SourceError for two rows with the same key: only one of them could stay."""
     seen: set[str] = set()
     for one in chunk:
         if one.key in seen:

@@ -276,7 +276,7 @@ class _NoStore:
 
 
 class MastersAlone(Cluster):
-    """A cluster of which only masters' addresses are known. All data come from their answers."""
+    """A cluster whose masters' addresses alone are known. All data come from the masters' answers."""
 
     def __init__(self, masters: Sequence[str], cluster_id: str = "") -> None:
         super().__init__(_NoStore(), "", DEFAULT_ROOT, masters=masters, cluster_id=cluster_id)

@@ -17,7 +17,7 @@ from coord.security import process
 from coord.wire.opcodes import PERM_READ
 from regions.diagnose.fsck import Finding, Fix, FixKind, Problem, make_finding
 
-#: Requests under way at once: neither the store nor this command keeps more.
+#: Requests in flight at once, which limits the memory of the store and of this command.
 SLICE: Final = 500
 #: Deviations that `rk fsck` lists one by one; an open cluster has one for each znode.
 LISTED_MAX: Final = 100

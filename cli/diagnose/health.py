@@ -130,7 +130,7 @@ class Gathered(NamedTuple):
     findings: Findings
     names: Names
     statuses: dict[str, messages.MasterStatus]
-    #: What the active master says of each server; without one, a standby's list without figures.
+    #: The active master's answer about each server; without an active master, a standby's list without figures.
     loads: dict[str, messages.ServerLoad]
 
 
@@ -235,7 +235,7 @@ class _Rounds:
     def _loads(
         self, pool: ThreadPoolExecutor, statuses: dict[str, messages.MasterStatus | str]
     ) -> dict[str, messages.ServerLoad]:
-        """Return what the active master says of the servers; without one, a standby's list without figures."""
+        """Return the active master's answer about the servers, else a standby's list without figures."""
         answering = {address: one for address, one in statuses.items() if isinstance(one, messages.MasterStatus)}
         active = [address for address, one in answering.items() if one.role == "active"]
         request = messages.ListServers() if active else messages.ListServers(_FOR_NAMES)
@@ -267,7 +267,7 @@ class _Rounds:
 
 
 def _door_of(answer: NodeAnswer) -> OpenDoor:
-    """Return the door that a store node says is open; CLOSED for one that this build does not know."""
+    """Return the open door that a store node reports; CLOSED for a door that this build does not know."""
     said = answer.fields.get(OPEN_DOOR, "")
     return OpenDoor(said) if said in tuple(OpenDoor) else OpenDoor.CLOSED
 
@@ -287,7 +287,7 @@ def _active(answers: Iterable[messages.MasterStatus | str]) -> messages.MasterSt
 
 
 def _with_loads(found: Iterable[ServerFinding], loads: Mapping[str, messages.ServerLoad]) -> list[ServerFinding]:
-    """Return the findings with what the active master says of each server."""
+    """Return the findings with the active master's answers about each server."""
     return sorted((_with_load(one, loads.get(one.address)) for one in found), key=lambda one: one.name)
 
 

@@ -367,7 +367,7 @@ def list_command(given: Globals, listing: Listing) -> None:
     list_plans(given, listing)
 
 
-#: What plans are sorted by, for each key of --sort.
+#: Sort keys of plans, by their names in --sort.
 _SORTS: Final[dict[str, Key[PlanRecord]]] = {
     "created": lambda one: one.created_ms,
     "plan": lambda one: one.plan_id,

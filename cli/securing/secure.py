@@ -171,9 +171,9 @@ def _marker(given: Globals) -> Path:
 
 
 def _close_door(marker: Path, *, dry_run: bool) -> None:
-    """Serve callers without a proof no longer: return once all daemons have noticed. Raise CliError.
+    """Stop serving callers that have no proof, and return once all daemons have noticed. Raise CliError.
 
-    For daemons that `rk up` does not run the operator may have removed the file a moment ago.
+    If `rk up` does not run the daemons, the operator may have removed the file already.
     """
     if dry_run:
         return

@@ -1,4 +1,4 @@
-"""`rk coord status`: what each node of the store says of itself.
+"""`rk coord status`: each store node's answer about itself.
 
 Each node is asked directly, so the command works without a leader and without a majority. The admin port has all
 figures, also while the node does not serve; it is used where its address is known, that is for a cluster of `rk up`, or

@@ -60,7 +60,7 @@ for _command in (
     tablet.add_command(_command)
 
 
-#: What tablets are sorted by, for each key of --sort.
+#: Sort keys of tablets, by their names in --sort.
 _SORTS: Final[dict[str, Key[TabletStatus]]] = {
     "keys": lambda one: (one.table, one.start_key),
     "tablet": lambda one: one.region_id,

@@ -130,7 +130,7 @@ def _report(given: Globals, names: Names, found: MemberIntent, dry_run: bool, te
 def want_learner(
     given: Globals, cluster: Cluster, names: Names, region_id: str, uuid: str, *, wanted: bool = True, dry_run: bool
 ) -> None:
-    """Have a learner kept on a server, or kept no longer, and print the result. Raise CliError."""
+    """Request a learner on a server, or withdraw the request, and print the result. Raise CliError."""
     with named(names):
         found = cluster.ask_master(messages.WantLearner(region_id, uuid, wanted, dry_run), MemberIntent)
     _report(given, names, found, dry_run, "")

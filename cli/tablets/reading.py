@@ -143,7 +143,7 @@ def servers_of(found: TabletList) -> set[str]:
 
 
 def tablets_of(cluster: Cluster, names: Names, table_id: str) -> list[TabletStatus]:
-    """Return all tablets of a table, and learn the names of their servers that are gone."""
+    """Return all tablets of a table, and look up the names of those of their servers that are gone."""
     found = all_tablets(cluster, ListTablets(table_id))
     name_former(cluster, names, servers_of(found))
     return found.tablets

@@ -27,7 +27,7 @@ class AccessLine(NamedTuple):
 
 
 class AccessVerdict(enum.Enum):
-    """How an access list differs from the wanted one, the worst first."""
+    """How an access list differs from the wanted one, the worst difference first."""
 
     OPEN = "open"  #: somebody who proves nothing has a permission
     LACKING = "lacking"  #: the cluster's credential lacks permissions: daemons are locked out

@@ -1,6 +1,6 @@
 """Commands and log entries formatted for display: as a line for people, as a dict for programs.
 
-Secrets are never shown: of a session password or a digest only its presence is.
+Secrets are never shown: the output says only that a session password or a digest is present.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ SUPER: Final = b"super"
 #: Schemes that authenticate: `auth` is replaced by identities of these. An address authenticates nobody, and `super` is
 #: not a user name: a superuser's other identities are used (ZooKeeper 3.9.5).
 PROVING_SCHEMES: Final = (DIGEST, b"x509", b"sasl", b"rk")
-#: Schemes of which a session may have identities.
+#: Schemes in which a session may have identities.
 IDENTITY_SCHEMES: Final = (IP, SUPER, *PROVING_SCHEMES)
 
 

@@ -80,7 +80,7 @@ class SessionTable:
         return self._per_address.get(address, 0)
 
     def _count(self, session: Session, change: int) -> None:
-        """Count a session at its address, or no longer. Its first identity is its address."""
+        """Count a session at its address, or stop counting it. Its first identity is its address."""
         if session.identities:
             address = session.identities[0][1]
             count = self._per_address.get(address, 0) + change

@@ -316,7 +316,7 @@ class Auditor:
     # --- owners -------------------------------------------------------------------------------------------------------
 
     def _compare_owners(self) -> None:
-        """Look at some servers: are the replicas at rest for several heartbeats where the store says (N5)?"""
+        """Compare some servers with the store: replicas that are long at rest must be where the store says (N5)."""
         now_ms = self._now_ms()
         if self._owners is None:
             if now_ms - self._compared_ms < OWNERS_S * 1000 - REST_MS:
@@ -331,7 +331,7 @@ class Auditor:
             self._found(AuditCheck.OWNERS, self.audit.compared(going.found, now_ms))
 
     def doubt(self, keys: list[str]) -> None:
-        """Look soon whether these replicas are served where the store says (N5)."""
+        """Check soon whether these replicas are served where the store has them (N5)."""
         if not self._stopped:
             self._doubts.put(keys, self._now_ms())
 

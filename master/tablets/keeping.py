@@ -145,7 +145,7 @@ class TabletKeeping:
         self.intents.load(intents)
 
     def begin(self) -> None:
-        """Begin to decide. A cluster startup is no other case."""
+        """Begin to decide. A cluster startup is handled in the same way."""
         self.keeper.begin(self._now_ms())
 
     def close(self) -> None:
@@ -409,7 +409,7 @@ class TabletKeeping:
                 self._active_master.persist(partial(self._load, table_id, region_id))
 
     async def _load(self, table_id: str, region_id: str) -> None:
-        """Feed the keeper alone with a region of which the cluster state keeps nothing."""
+        """Pass a region to the keeper alone; the cluster state keeps nothing about it."""
         client = self._active_master.fence.client
         path = self._layout.table(table_id)
         for table, version in store.decoded(await store.read_all(client, [path]), decode_table):

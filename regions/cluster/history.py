@@ -67,7 +67,7 @@ DRAIN_ENDS: Final = "drain ends"
 STORE_OUTAGE: Final = "store outage"
 #: A round of the balancer that moved something.
 BALANCED: Final = "balancer round"
-#: Regions were split or merged, or that was canceled.
+#: Regions were split or merged, or a split or merge was canceled.
 RESHARDED: Final = "split or merge"
 
 

@@ -1,6 +1,6 @@
 """Why a region server gets no regions, or loses those that it has, and what would help. Pure.
 
-Input is what the active master says of the server. A server without an obstacle is a candidate for every region of its
+Input: the active master's answer about the server. A server without an obstacle is a candidate for every region of its
 kind and group; whether it gets one is the balancer's choice.
 """
 

@@ -87,7 +87,7 @@ class MasterFinding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ServerFinding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a region server answered, and what the active master says of it; None: nobody said."""
+    """A region server's answer, and the active master's answer about the server; None: no answer."""
 
     name: str
     address: str

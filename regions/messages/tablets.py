@@ -324,7 +324,7 @@ class OwnReplica(msgspec.Struct, frozen=True, omit_defaults=True):
     #: and its files were not read.
     members: tuple[Member, ...] | None = None
     config_id: ConfigId = NO_CONFIG
-    #: Number that the replica follows as the leader of its term; 0: none.
+    #: Number of the member that the replica follows as the leader of its term; 0: none.
     leader: int = 0
     #: Last index of the replica's log, and the last one that it knows to be committed. Both are the last index that it
     #: acknowledged if it does not run.

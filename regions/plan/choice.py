@@ -26,7 +26,7 @@ SECONDS: Final = {"flow": (2.0, 55.0), "spark": (35.0, 80.0)}
 
 
 def expected_s(engine: str, replicas: int) -> float:
-    """Return the expected seconds for a plan on two cores with other work, including the start of the process."""
+    """Return the expected seconds for a plan on two cores that others use as well, with the start of the process."""
     start, per_million = SECONDS[engine]
     return start + per_million * replicas / 1_000_000
 

@@ -213,7 +213,7 @@ class FirstMembers:
     # --- tablets that get no leader ---
 
     def settle_creating(self, tablet: Tablet, now_ms: int) -> bool:
-        """DD-03: replace a tablet of which no leader reports in time. Return True while it is given up."""
+        """Replace a tablet that has no leader's report in time (DD-03). Return True while it is given up."""
         if not tablet.wants_open or tablet.is_writing:
             tablet.creating_since_ms = 0 if not tablet.wants_open else tablet.creating_since_ms
             return tablet.is_given_up

@@ -306,7 +306,7 @@ class KeeperCauses:
         return former.origin
 
     def given_up(self, tablet: Tablet, after_ms: int) -> None:
-        """Begin the replacement of a tablet of which no leader has reported (DD-03), if it was given up."""
+        """Begin the replacement of a tablet that was given up because no leader has reported (DD-03)."""
         if tablet.is_given_up:
             why = f"timer: no leader of tablet {tablet.region_id} has reported for {after_ms // 1000} s"
             tablet.origin = self._causes.begin(why)

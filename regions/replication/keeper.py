@@ -314,7 +314,7 @@ class Keeper:
                 self._touch(tablet)
 
     def orders_answered(self, batch: int, results: Iterable[OrderResult], now_ms: int) -> None:
-        """A server's answers: they say where to look, and why it cannot."""
+        """Process a server's answers: which tablets to look at, and why the server cannot carry out an order."""
         waiting: dict[str, MemberWork] = {work.key: work for work in self._orders.take(batch)}
         for result in results:
             key = replica_key(result.region_id, result.replica)
@@ -337,7 +337,7 @@ class Keeper:
     # --- the shell's side -------------------------------------------------------------------------------------------
 
     def begin(self, now_ms: int) -> None:
-        """Start deciding about everything that was read. A cluster startup is no other case."""
+        """Start deciding about everything that was read. A cluster startup is handled in the same way."""
         self._causes.event("takeover: the active master takes over the tablets")
         self._is_deciding = True
         self._open.update(self.tablets)

@@ -101,7 +101,7 @@ class MemberOrders:
         )  # fmt: skip
 
     def _endpoint(self, member: Member) -> MemberEndpoint:
-        """Return where a member listens; without an address if its server is away: it says so when it is back."""
+        """Return where a member listens; without an address while its server is away, which announces it later."""
         server = self._servers.get(member.uuid)
         host, port = ("", 0) if server is None else (server.host, server.peer_port)
         return MemberEndpoint(member.number, member.uuid, host, port)

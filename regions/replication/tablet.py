@@ -265,7 +265,7 @@ class Tablet:
                     work.order = None
 
     def drop_idle(self) -> None:
-        """Forget the numbers of which nothing is to be remembered."""
+        """Forget the numbers that need no entry any more."""
         for number in [number for number, work in self.work.items() if work.is_idle]:
             del self.work[number]
 

@@ -154,7 +154,7 @@ def test_a_fenced_live_server_gets_nothing_back(up: LocalUp) -> None:
 
 
 def test_masters_that_are_frozen(up: LocalUp) -> None:
-    """B2: what nobody says is unknown, not 0; clients are served; the monitor's status is not 0."""
+    """B2: a figure that no process reports is unknown, not 0; clients are served; the monitor's status is not 0."""
     with frozen(up, "master-1", "master-2"):
         said = told(up, "status")
         # After their sessions have ended, the masters are down; until then they do not answer.

@@ -257,7 +257,7 @@ class StoreNodes:
         return moved
 
     def settle(self) -> None:
-        """Run turns until nothing moves."""
+        """Run turns until no node has work left."""
         for _ in range(1000):
             if not self.turn():
                 return

@@ -190,7 +190,7 @@ class Round:
         ensemble = self._ensemble
         asked = [("verify", *(str(ensemble.data(node)) for node in ensemble.ids))]
         if "cut-log" not in ensemble.counts:
-            # After the end of a log is cut, the log does not show that; the trace does.
+            # A log whose end was cut off does not show it; the trace does.
             asked.append(("check-trace", *(str(ensemble.folder / f"trace{node}.ndjson") for node in ensemble.ids)))
         running = [
             subprocess.Popen(rk("coord", *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -192,7 +192,7 @@ def _of_store(given: Globals, local: LocalCluster | None) -> Iterator[Source]:
 
 
 def _of_masters(gathered: Gathered | None) -> Iterator[Source]:
-    """Yield what masters say of the cluster: tables and transitions the active one, the masters everyone."""
+    """Yield the masters' answers about the cluster: tables and transitions from the active one, masters from all."""
     for one in gathered.findings.masters if gathered is not None else ():
         requests: list[tuple[msgspec.Struct, type[msgspec.Struct]]] = [(messages.ListMasters(), messages.Masters)]
         if one.role == "active":

@@ -134,7 +134,7 @@ def _of_server(given: Globals, gathered: Gathered, server: ServerFinding) -> Pro
     answer.facts += [gathered.names.in_sentence(one.text) for one in found]
     answer.help += [gathered.names.in_sentence(one.command) for one in found if one.command]
     if active is not None:
-        # The problem of a fenced server says what its obstacle says.
+        # The problem of a fenced server repeats its obstacle.
         concerned = [one for one in active.problems if load.server.uuid in one and load.bar is None]
         answer.facts += [text for one in concerned if (text := gathered.names.in_sentence(one)) not in answer.facts]
         if not found and server.answers and not load.open:

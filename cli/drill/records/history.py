@@ -20,7 +20,7 @@ from regions.records.acts.drills import DrillRecord, DrillVerdict
 from regions.records.znodes import decode_drill
 
 _STYLES = {DrillVerdict.HELD: "green", DrillVerdict.BROKEN: "bold red", DrillVerdict.FAILED: "red"}
-#: What drills are sorted by, for each key of --sort.
+#: Sort keys of drills, by their names in --sort.
 _SORTS: Final[dict[str, Key[DrillRecord]]] = {
     "began": lambda one: one.began_ms,
     "drill": lambda one: one.drill,

@@ -118,7 +118,7 @@ def stray_rows(rows: Mapping[str, Collection[str]], tablets: Mapping[str, Region
 
 
 def answered_within(operations: Iterable[LoadOperation], since_s: float, until_s: float) -> set[str]:
-    """Return the tablets of which an operation began and was answered between these times."""
+    """Return the tablets with an operation that began and was answered between these times."""
     return {
         one.region_id for one in operations if one.outcome == "ok" and one.began_s >= since_s and one.ended_s <= until_s
     }

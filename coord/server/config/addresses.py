@@ -25,7 +25,7 @@ PARTICIPANT: Final = "participant"
 OBSERVER: Final = "observer"
 #: Node ids fit into the top byte of a session id.
 NODE_ID_MAX: Final = 127
-#: Host of a client address of which only the port is known.
+#: Host of a client address that is given as a port alone.
 ANYWHERE: Final = "0.0.0.0"
 #: Hosts by which a process listens on every address of its machine. Nobody can connect to them.
 EVERY_ADDRESS: Final = (ANYWHERE, "::")

@@ -248,7 +248,7 @@ class _SettingsReader:
                 raise ConfigError(f"{place}: {key}={text} is not supported and would have no effect; remove it")
 
     def _required_schemes(self) -> tuple[str, ...]:
-        """Return the schemes of which a client must prove an identity. As in ZooKeeper, the older key for SASL wins."""
+        """Return the schemes; a client proves itself in one of them. The older key for SASL wins, as in ZooKeeper."""
         by_sasl, is_enforced = self._flag("sessionRequireClientSASLAuth"), self._flag("enforce.auth.enabled")
         schemes = self._get("enforce.auth.schemes", (), parse_schemes)
         if by_sasl:

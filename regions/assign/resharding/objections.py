@@ -53,7 +53,7 @@ def objection_to_region(region: Region) -> str:
 
 
 def objection_now(region: Region) -> str:
-    """Return why this region, of which nothing else is known, cannot be split or merged at the moment."""
+    """Return why this region, considered by itself, cannot be split or merged at the moment."""
     region_id = region.record.region_id
     if region.resharding:
         return f"region {region_id} takes part in a split or merge already (`rk why {region_id}`)"

@@ -64,7 +64,7 @@ class TabletFacts(NamedTuple):
     #: A change was sent, and its outcome is not known.
     is_asking: bool = False
     intents: TabletIntents | None = None
-    #: Numbers of which their live servers report nothing, or that they report as LOST: no copy of them can go on.
+    #: Numbers of replicas that their live servers do not report, or report as LOST: these replicas cannot continue.
     absent: frozenset[int] = frozenset()
     #: The seal that its leader reports, of a split that was canceled; "" without one.
     canceled_seal: str = ""

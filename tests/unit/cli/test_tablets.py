@@ -326,7 +326,7 @@ def test_why_names_the_split_in_which_a_tablet_takes_part(
 
 
 def test_why_needs_no_master_for_a_tablet_that_was_split(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Masters forget it, and its id begins those of its daughters."""
+    """Masters forget a split tablet, and its daughters' ids begin with its own."""
     record = marked_replaced(cluster.tablets.world.regions["t.0"][0])
     cluster.tablets.alter_record("t.0", state=record.state, members=record.members)
     answer, text = why_of(cluster, monkeypatch, master=True)

@@ -68,7 +68,7 @@ class IsolatedReaders:
         self._victim = victim
         self._tablets = sorted(victim.led)
         self._numbers = itertools.count()
-        #: Reads sent by each thread, and tablets of which a read was answered.
+        #: Reads sent by each thread, and tablets that have answered a read.
         self._sent = [0] * READERS
         self._answered: list[str] = []
         self._stopped = threading.Event()

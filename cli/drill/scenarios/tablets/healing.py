@@ -171,7 +171,7 @@ def await_clean(drill: Drill) -> InvariantCheck:
 
 
 def _rows_on_disk(drill: Drill) -> list[tuple[str, set[str]]]:
-    """Return each live server's uuid with the tablets of which there are rows in its directory."""
+    """Return each live server's uuid with the tablets that have rows in its directory."""
     found = []
     for server in drill.servers():
         folder = directory_of(drill, drill.daemon_of(server.host, server.port)) / ROWS

@@ -124,7 +124,7 @@ def _clocks(drill: Drill) -> dict[str, float]:
 
 
 def _answered(drill: Drill, since: dict[str, float]) -> set[str] | None:
-    """Return the tablets of which an operation began and was answered since then; None without clients."""
+    """Return the tablets with an operation that began and was answered since then; None without clients."""
     if drill.traffic is None or not drill.traffic.is_running:
         return None
     now = drill.traffic.now_s()
