@@ -15,7 +15,7 @@ from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, NotFoundError
 from cli.common.lookup import key_text
 from cli.common.names import Names
-from cli.common.options import Globals, global_options
+from cli.common.options import Globals, global_options, wait_option
 from cli.common.staleness import print_age, print_json, stale_options
 from cli.common.views.help import CommandGroup
 from cli.common.views.lists import Key, Listing, listed
@@ -121,7 +121,7 @@ def _only_on(found: messages.Regions, uuid: str) -> messages.Regions:
     default=0,
     help="The replica, for replicated tables; of a tablet: a member's number, 0: the master chooses.",
 )
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait.")
+@wait_option(30.0)
 @click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
 @global_options
 @click.pass_obj
@@ -176,7 +176,7 @@ def move(given: Globals, region_name: str, destination: str | None, replica: int
     default="",
     help="First key of the second half, as in TABLE:KEY.  [default: the middle of the region's bytes]",
 )
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=300.0, show_default=True, help="Seconds to wait.")
+@wait_option(300.0)
 @click.option("--dry-run", is_flag=True, help="Only show where the region would be split.")
 @global_options
 @click.pass_obj
@@ -197,7 +197,7 @@ def split(given: Globals, region_name: str, at: str, wait_s: float, dry_run: boo
 @region.command()
 @click.argument("region_name", metavar="REGION", shell_complete=complete.regions)
 @click.argument("other_name", metavar="NEIGHBOR", shell_complete=complete.regions)
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=300.0, show_default=True, help="Seconds to wait.")
+@wait_option(300.0)
 @click.option("--dry-run", is_flag=True, help="Only show what would be merged.")
 @global_options
 @click.pass_obj
@@ -255,7 +255,7 @@ def _server_of_member(status: messages.RegionStatus, number: int) -> str:
     metavar="REGION",
     shell_complete=complete.regions,
 )
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait.")
+@wait_option(30.0)
 @global_options
 @click.pass_obj
 def assign(given: Globals, region_name: str, wait_s: float) -> None:
@@ -269,7 +269,7 @@ def assign(given: Globals, region_name: str, wait_s: float) -> None:
     metavar="REGION",
     shell_complete=complete.regions,
 )
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait.")
+@wait_option(30.0)
 @global_options
 @click.pass_obj
 def unassign(given: Globals, region_name: str, wait_s: float) -> None:

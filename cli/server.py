@@ -15,7 +15,7 @@ from cli.common import output
 from cli.common.connect import of_cluster, open_cluster
 from cli.common.errors import CliError, NotFoundError
 from cli.common.names import Names
-from cli.common.options import Globals, daemon_options, global_options
+from cli.common.options import Globals, daemon_options, global_options, wait_option
 from cli.common.peers import peer_options, peer_secret, peer_tls
 from cli.common.staleness import duration_ms
 from cli.common.views.help import CommandGroup
@@ -149,7 +149,7 @@ def _standing(load: messages.ServerLoad) -> str:
     metavar="SERVER",
     shell_complete=complete.servers,
 )
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@wait_option(60.0)
 @global_options
 @click.pass_obj
 def drain(given: Globals, name: str, wait_s: float) -> None:
@@ -169,7 +169,7 @@ def drain(given: Globals, name: str, wait_s: float) -> None:
     shell_complete=complete.servers,
 )
 @click.option("--cancel", is_flag=True, help="Allow regions on SERVER again: rk server undrain.")
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=600.0, show_default=True, help="Seconds to wait.")
+@wait_option(600.0)
 @click.option("--no-wait", is_flag=True, help="Return once the master has recorded the request: --wait 0.")
 @click.option("--dry-run", is_flag=True, help="Only show what is on SERVER, and whether it can be emptied.")
 @global_options
@@ -256,7 +256,7 @@ def undrain(given: Globals, name: str) -> None:
     help="Give the server no regions for this time after it has joined again: 90s, 10m, 2h; 0: some at once."
     "  [default: until rk server unfence]",
 )
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@wait_option(60.0)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @global_options
 @click.pass_obj

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from twisted.logger import globalLogBeginner
 
 from cli.common.errors import CliError, ExitStatus, UsageFaultError
-from cli.common.options import Globals, own_masters_options
+from cli.common.options import Globals, NumberRange, own_masters_options
 from cli.common.output import console, count, invocation, print_json, shown
 from cli.tablets.simulate import simulate_tablets
 from coord.security import process
@@ -69,7 +69,7 @@ def _seeds(text: str) -> range:
 @click.option("--masters", type=click.IntRange(1, 7), help="Masters.  [default: from the seed]")
 @click.option(
     "--duration",
-    type=click.FloatRange(1, 3600),
+    type=NumberRange(1, 3600),
     default=15.0,
     show_default=True,
     help="Simulated seconds with faults; then the cluster must recover.",

@@ -25,6 +25,8 @@ from regions.records.rows.codec import TypedTable
 from regions.records.rows.words import parse_bound, parse_value
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+#: Largest size: 1 EB, which fits into 64 bits.
+SIZE_MAX: Final = 10**18
 _UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -35,7 +37,10 @@ def _bytes(context: click.Context, param: click.Parameter, value: str | None) ->
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)B?", value.upper())
     if found is None:
         raise click.BadParameter(f"{value!r} is no size: write a number of bytes, such as 500MB", context, param)
-    return int(float(found[1]) * _UNITS[found[2]])
+    number, unit = float(found[1]), _UNITS[found[2]]
+    if number > SIZE_MAX / unit:
+        raise click.BadParameter(f"{value!r} is too large: at most {SIZE_MAX // 10**12}T", context, param)
+    return int(number * unit)
 
 
 def size_limits(command: _F) -> _F:

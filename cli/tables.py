@@ -15,7 +15,7 @@ from cli.common import output
 from cli.common.connect import Cluster, new_request_id, of_cluster, open_cluster
 from cli.common.errors import UsageFaultError
 from cli.common.names import Names
-from cli.common.options import Globals, global_options
+from cli.common.options import Globals, global_options, wait_option
 from cli.common.staleness import print_age, print_json, stale_options
 from cli.common.views.help import CommandGroup
 from cli.common.views.lists import Key, Listing, listed
@@ -56,9 +56,7 @@ def table() -> None:
     """Create, list, describe, enable, disable, alter and delete tables."""
 
 
-_wait = click.option(
-    "--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait."
-)
+_wait = wait_option(60.0)
 _no_wait = click.option("--no-wait", is_flag=True, help="Return once the master has recorded the request: --wait 0.")
 _request_id = click.option(
     "--request-id", help="ID of this request. The master carries out a repeated ID only once.  [default: a new one]"

@@ -21,7 +21,7 @@ from cli.backup.verify import unexpected_files, verify
 from cli.common import output
 from cli.common.connect import open_cluster
 from cli.common.errors import CliError, ExitStatus, UsageFaultError
-from cli.common.options import Globals, global_options, json_option
+from cli.common.options import Globals, NumberRange, global_options, json_option
 from cli.common.views.help import CommandGroup
 from cli.common.views.lists import Listing, listed
 from cli.common.waiting import takes_timeout
@@ -84,9 +84,7 @@ def progress_bar(given: Globals, words: str) -> Iterator[Callable[[int, int], ob
 @click.argument("folder", metavar="DIR", type=_NEW)
 @_tables
 @click.option("--base", type=_FOLDER, metavar="DIR", help="An earlier backup: read only regions that have changed.")
-@click.option(
-    "--rate", type=click.FloatRange(0), default=0.0, help="MB per second of rows, of all regions; 0: no limit."
-)
+@click.option("--rate", type=NumberRange(0), default=0.0, help="MB per second of rows, of all regions; 0: no limit.")
 @click.option("--no-store", is_flag=True, help="Without the store's snapshot, for which an admin port is needed.")
 @click.option("--admin", metavar="HOST:PORT", help="Admin address of a store node.  [default: from its admin.json]")
 @click.option(

@@ -20,6 +20,7 @@ error.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -57,7 +58,33 @@ SETTINGS: Final = (
     ("store-readers", "SCHEME:ID,…", "Identities that may read the znodes that are created with the credential."),
 )
 
+#: Largest value of an option in seconds; sums and milliseconds of it fit into every message and timer.
+SECONDS_MAX: Final = 1_000_000_000
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class NumberRange(click.FloatRange):
+    """A number within limits. click's own type accepts `nan`, which is neither below nor above any limit, and `inf`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value as a float."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+def wait_option(default_s: float) -> Callable[[_Command], _Command]:
+    """Return the option --wait, the seconds that a command waits for what it has asked for."""
+    return click.option(
+        "--wait",
+        "wait_s",
+        type=NumberRange(0, SECONDS_MAX),
+        default=default_s,
+        show_default=True,
+        help="Seconds to wait.",
+    )
 
 
 def variable_of(option: str) -> str:
@@ -343,8 +370,8 @@ def global_options(command: _Command) -> _Command:
 
 def timeout_option(command: _Command) -> _Command:
     """Add --timeout, the deadline of a command's waits; `cli.common.waiting.limit_s` returns what is left."""
-    decorate = click.option("--timeout", type=click.FloatRange(TIMEOUT_MIN_S), metavar="SECONDS", expose_value=False,
-                            callback=remember_timeout,
+    decorate = click.option("--timeout", type=NumberRange(TIMEOUT_MIN_S, SECONDS_MAX), metavar="SECONDS",
+                            expose_value=False, callback=remember_timeout,
                             help="Give up when the command has waited so long for store, masters and servers; long"
                                  " work, such as a load, counts each wait. Default: 10 to 15, 6 for status, 2 for"
                                  " health.")  # fmt: skip

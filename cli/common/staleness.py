@@ -16,7 +16,8 @@ from cli.common.errors import UsageFaultError
 from regions.messages import NO_BOUND
 from regions.messages.staleness import AsOf, Bound
 
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
+#: Ten digits at most: of every unit, so many milliseconds fit into 64 bits.
+_DURATION: Final = re.compile(r"(\d{1,10}(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNITS_MS: Final = {"ms": 1.0, "s": 1_000.0, "": 1_000.0, "m": 60_000.0, "h": 3_600_000.0, "d": 86_400_000.0}
 
 

@@ -27,7 +27,7 @@ from cli.common.asking.servers import ask_server, ask_servers
 from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, ExitStatus, UsageFaultError
 from cli.common.names import Names
-from cli.common.options import Globals, global_options
+from cli.common.options import Globals, NumberRange, global_options
 from cli.diagnose.access_lists import check_access, set_access, wanted_of
 from cli.diagnose.fsck_deep import Deep, progress, read_rows, summary
 from cli.diagnose.past import last_check
@@ -105,7 +105,7 @@ class Moving(msgspec.Struct):
 @click.option("--deep", is_flag=True, help="Let the servers check every row, and report damaged rows.")
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     default=50.0,
     show_default=True,
     help="With --deep: megabytes per second and server; 0 for no limit.",

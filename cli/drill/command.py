@@ -11,7 +11,7 @@ import click
 
 from cli.common import output
 from cli.common.errors import ExitStatus, UsageFaultError
-from cli.common.options import DEFAULT_DATA_DIR, Globals, apply_options, global_options, html_option
+from cli.common.options import DEFAULT_DATA_DIR, Globals, NumberRange, apply_options, global_options, html_option
 from cli.common.views.help import CommandGroup
 from cli.common.waiting import say_nothing
 from cli.drill.records.history import list_drills, show_drill
@@ -62,7 +62,7 @@ def _options(function: _Command) -> _Command:
         ),
         click.option(
             "--rate",
-            type=click.FloatRange(1, RATE_MAX),
+            type=NumberRange(1, RATE_MAX),
             default=RATE_DEFAULT,
             show_default=True,
             help="Reads and writes per second, over all regions.",
@@ -272,7 +272,7 @@ def _gap_max(usual: float) -> Callable[[_Command], _Command]:
     return click.option(
         "--gap-max",
         "gap_max_s",
-        type=click.FloatRange(0, min_open=True),
+        type=NumberRange(0, min_open=True),
         default=usual,
         show_default=True,
         help="Seconds that a tablet may leave its clients without an answer.",
@@ -337,7 +337,7 @@ def tablet_cut(given: Globals, server_name: str | None, direction: str, gap_max_
 @_leading_server
 @click.option(
     "--outage-s",
-    type=click.FloatRange(1, 3600),
+    type=NumberRange(1, 3600),
     default=15.0,
     show_default=True,
     help="Seconds without store and masters, at least.",

@@ -15,7 +15,7 @@ import numpy as np
 
 from cli.common import output
 from cli.common.errors import CliError, ExitStatus, NotFoundError, UsageFaultError
-from cli.common.options import Globals, global_options, html_option, spark_options
+from cli.common.options import Globals, NumberRange, global_options, html_option, spark_options
 from cli.common.views.help import CommandGroup
 from cli.html.pages import write
 from cli.plan.apply import Now, abort, apply, census_now, list_command, list_plans, resume, show_plan
@@ -76,7 +76,7 @@ def plan() -> None:
 @click.option(
     "--deadline",
     "deadline_s",
-    type=click.FloatRange(0, min_open=True),
+    type=NumberRange(0, min_open=True),
     default=600.0,
     show_default=True,
     help="Seconds for the engine; then another one takes over.",

@@ -20,7 +20,7 @@ from cli.common.connect import open_cluster
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
-from cli.common.options import Globals, global_options
+from cli.common.options import Globals, global_options, wait_option
 from cli.common.waiting import limit_each_wait
 from cli.shell import complete
 from cli.tablets.reading import SERVER_TIMEOUT_S, leader_in, views_of
@@ -66,7 +66,7 @@ _STYLES: Final = {CopyState.DONE: "green", CopyState.FAILED: "red", CopyState.CA
     metavar="SERVER",
     help="Server to copy from.  [default: the leader]",
 )
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@wait_option(60.0)
 @click.option("--dry-run", is_flag=True, help="Only show what would be copied.")
 @global_options
 @click.pass_obj

@@ -16,7 +16,7 @@ from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, NotFoundError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
-from cli.common.options import Globals, global_options
+from cli.common.options import Globals, global_options, wait_option
 from cli.common.waiting import limit_each_wait
 from cli.shell import complete
 from cli.tablets.moving import is_wanted_learner, tablet_id, want_learner
@@ -116,7 +116,7 @@ def _hint(answer: ConfigChanged) -> str:
     metavar="SERVER",
     help="The next leader.  [default: the longest log]",
 )
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds to wait.")
+@wait_option(10.0)
 @click.option("--dry-run", is_flag=True, help="Only show which server leads and which would.")
 @global_options
 @click.pass_obj
@@ -181,7 +181,7 @@ def _wait_for_leader(cluster: Cluster, found: FoundTablet, wait_s: float) -> str
 @click.argument("server_name", metavar="SERVER", shell_complete=complete.servers)
 @click.option("--role", type=click.Choice(["voter", "learner"]), default="learner", help="With add: a learner is kept.")
 @click.option("--expect", default="", metavar="TERM.INDEX", help="Only if this is the committed configuration.")
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds to wait.")
+@wait_option(10.0)
 @click.option("--dry-run", is_flag=True, help="Only show what would be changed.")
 @global_options
 @click.pass_obj

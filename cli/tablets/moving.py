@@ -19,7 +19,7 @@ from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
-from cli.common.options import Globals, global_options
+from cli.common.options import Globals, global_options, wait_option
 from cli.shell import complete
 from cli.tablets.reading import SERVER_TIMEOUT_S, uuid_of
 from cli.tablets.waiting import Look, follow, not_over
@@ -61,7 +61,7 @@ def named(names: Names) -> Iterator[None]:
     help="Server that loses its member.  [default: the master chooses]",
 )
 @click.option("--cancel", is_flag=True, help="Withdraw the moves of TABLET, or only that away from --from.")
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@wait_option(60.0)
 @click.option("--no-wait", is_flag=True, help="Return once the master has recorded the request: --wait 0.")
 @click.option("--dry-run", is_flag=True, help="Only check the request and show what would be moved.")
 @global_options

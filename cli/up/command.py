@@ -40,7 +40,7 @@ from cli.common.local import (
     read_cluster,
     write_cluster,
 )
-from cli.common.options import DEFAULT_DATA_DIR, Globals, own_masters_options, spark_options, variable_of
+from cli.common.options import DEFAULT_DATA_DIR, Globals, NumberRange, own_masters_options, spark_options, variable_of
 from cli.common.staleness import duration_ms
 from cli.common.views.display import Display, choose
 from cli.common.views.help import CommandGroup
@@ -123,12 +123,12 @@ class StopRequested(BaseException):
 @spark_options("for those plans", default=None)
 @click.option(
     "--plan-deadline-s",
-    type=click.FloatRange(0, min_open=True),
+    type=NumberRange(0, min_open=True),
     help="Seconds for the engine; after that, greedy computes the plan.  [default: 120]",
 )
 @click.option(
     "--create-timeout-s",
-    type=click.FloatRange(0, SECONDS_MAX, min_open=True),
+    type=NumberRange(0, SECONDS_MAX, min_open=True),
     help="Seconds after which a new region that no server has opened is replaced.  [default: 60]",
 )
 @click.option(
@@ -139,7 +139,7 @@ class StopRequested(BaseException):
 @click.option("--purge-after", metavar="TIME", help="Keep the rows of deleted tables so long: 90s, 10m.  [default: 1h]")
 @click.option(
     "--replica-dead-s",
-    type=click.FloatRange(REPLICA_DEAD_S_MIN, REPLICA_DEAD_S_MAX),
+    type=NumberRange(REPLICA_DEAD_S_MIN, REPLICA_DEAD_S_MAX),
     help="Seconds of silence after which a server's members of tablets are replaced.  [default: 300]",
 )
 @click.option(

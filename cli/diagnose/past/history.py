@@ -14,7 +14,7 @@ from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import NotFoundError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
-from cli.common.options import Globals, global_options
+from cli.common.options import Globals, NumberRange, global_options
 from cli.common.staleness import point_ms
 from cli.common.views.lists import Listing, listed
 from cli.diagnose.history import HistoryView, lines, read_past
@@ -45,7 +45,7 @@ _SORTS: Final[dict[str, Callable[[HistoryEntry], bool]]] = {
 @click.option("--cause", "cause_id", metavar="ID", default="", help="Only effects of this cause, such as e12-3f.")
 @click.option("--only", type=click.Choice(list(_SORTS)), help="Only steps, only other events, or only requests.")
 @click.option("--replay", "replayed", metavar="A..B", help="Entries between two times or zxids, and both states.")
-@click.option("--speed", type=click.FloatRange(0, min_open=True), help="With --replay on a terminal: times real time.")
+@click.option("--speed", type=NumberRange(0, min_open=True), help="With --replay on a terminal: times real time.")
 @click.option("--owner", is_flag=True, help="Who has held REGION when; times without steps are marked as gaps.")
 @click.option("--zxid", "zxids", is_flag=True, help="Show the zxid of the write that recorded each entry.")
 @global_options

@@ -17,7 +17,7 @@ from cli.common.connect import open_cluster
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
-from cli.common.options import Globals, global_options
+from cli.common.options import Globals, global_options, wait_option
 from cli.common.waiting import limit_each_wait
 from cli.shell import complete
 from cli.tablets.reading import leader_in, views_of
@@ -61,7 +61,7 @@ class Rescue(NamedTuple):
     shell_complete=complete.servers,
     help="Server of a member that stays; repeatable.",
 )
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait.")
+@wait_option(30.0)
 @click.option("--dry-run", is_flag=True, help="Only show what would be forced, and what may be lost.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @global_options
