@@ -294,7 +294,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.REFUSED
     except OSError as error:
-        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+        if error.filename is not None:
+            return _unusable(error)
+        if error.errno not in _OUTPUT_ERRORS:
             return _fault(error)
         # What is left in the buffer cannot be written at the interpreter's exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -312,6 +314,14 @@ def _fault(error: Exception) -> int:
         f"This is an internal error of rk. {DEBUG_VARIABLE}=1 shows the traceback.",
     )
     return ExitStatus.FAULT
+
+
+def _unusable(error: OSError) -> int:
+    """Tell of a file that the machine does not let this process use: a name too long, no permission, a full disk."""
+    _trace_if_wanted()
+    name = error.filename if error.filename2 is None else error.filename2
+    _print_error(f"cannot use {os.fsdecode(name)}: {error.strerror}", f"{DEBUG_VARIABLE}=1 shows what it was for.")
+    return ExitStatus.REFUSED
 
 
 def _name_source(error: click.UsageError) -> None:

@@ -148,6 +148,13 @@ def test_a_full_disk_at_the_reader_is_one_line() -> None:
     assert done.stderr == "rk: cannot write the output: No space left on device\n"
 
 
+def test_a_file_that_cannot_be_used_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The machine forbids it; it is no internal error of rk."""
+    name = 300 * "x"
+    assert run(["table", "list", "--store", "127.0.0.1:1", "--store-tls-ca", name]) == ExitStatus.REFUSED
+    assert f"rk: cannot use {name}: File name too long" in capsys.readouterr().err
+
+
 def test_unexpected_fault_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """RK_DEBUG=1 shows a traceback; without it, or with RK_DEBUG=0, there is none."""
     monkeypatch.setattr(Globals, "data_path", property(lambda _self: 1 // 0))
