@@ -62,9 +62,31 @@ class ClusterWatch:
             self._ended()
 
 
+def _ends() -> tuple[signal.Signals, ...]:
+    """Return the signals that ask a drill to end. Under nohup the end of the terminal does not."""
+    is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM) if is_kept else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Take SIGTERM, and the end of the terminal, as Ctrl-C: what the drill has broken is restored."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _ends() if number != signal.SIGINT}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @contextlib.contextmanager
 def deferred_signals(say: Callable[[str], object], leave: Callable[[int], object] = os._exit) -> Iterator[None]:
-    """Defer Ctrl-C and SIGTERM. A second one ends the process at once; threads of the drill may wait for the store."""
+    """Defer Ctrl-C, SIGTERM and SIGHUP. A second one ends the process at once; threads of the drill may wait for the
+    store."""
     count = 0
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -76,7 +98,7 @@ def deferred_signals(say: Callable[[str], object], leave: Callable[[int], object
             say("interrupted again: `rk status` shows what is not restored; drills' rows and znodes may be left")
             leave(ExitStatus.INTERRUPTED)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in _ends()}
     try:
         yield
     finally:

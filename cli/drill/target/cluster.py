@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Iterator
-from types import FrameType
 
 from cli.common.asking.store import not_running
 from cli.common.connect import Cluster, MastersAlone, open_cluster
@@ -13,7 +11,7 @@ from cli.common.errors import UnreachableError, UsageFaultError
 from cli.common.local import LocalCluster, named_local
 from cli.common.options import Globals
 from cli.diagnose.follow import ReactorThread
-from cli.drill.cleanup import has_ended
+from cli.drill.cleanup import has_ended, interrupted_by_signals
 from cli.drill.target.processes import (
     NO_HOOKS,
     Hooks,
@@ -49,16 +47,12 @@ def open_cluster_under_test(
     """
     if not hooks and not may_be_outside:
         _require_up(given)
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        with open_cluster(given) as cluster:
-            if isinstance(cluster, MastersAlone):
-                raise UsageFaultError("a drill follows the store, but only masters were named", "Give --store as well.")
-            local, processes = _processes_of(given, cluster, hooks, may_be_outside=may_be_outside)
-            with ReactorThread() as reactor:
-                yield ClusterUnderTest(given, cluster, local, processes, reactor)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with interrupted_by_signals(), open_cluster(given) as cluster:
+        if isinstance(cluster, MastersAlone):
+            raise UsageFaultError("a drill follows the store, but only masters were named", "Give --store as well.")
+        local, processes = _processes_of(given, cluster, hooks, may_be_outside=may_be_outside)
+        with ReactorThread() as reactor:
+            yield ClusterUnderTest(given, cluster, local, processes, reactor)
 
 
 def _require_up(given: Globals) -> None:
@@ -87,7 +81,3 @@ def _processes_of(
         local = outside_cluster(cluster)
         return local, OutsideProcesses(cluster, local, hooks)
     raise UnreachableError(f"the store {cluster.hosts} does not belong to the cluster in {given.data_path}")
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.drill.cleanup import ClusterWatch, deferred_signals, has_ended
+from cli.drill.cleanup import ClusterWatch, deferred_signals, has_ended, interrupted_by_signals
 from cli.drill.histories import HistoryClients
 from cli.drill.load import Load
 from cli.up.control import listen
@@ -80,6 +80,28 @@ def test_the_first_interruption_of_a_cleanup_is_deferred_and_the_second_leaves()
         os.kill(os.getpid(), signal.SIGTERM)
     assert (len(said), left) == (2, [130])
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_drill_whose_terminal_ends_is_interrupted_as_by_ctrl_c(number: signal.Signals) -> None:
+    """So it restores what it has broken. During the cleanup both are deferred."""
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+    said: list[str] = []
+    with deferred_signals(said.append):
+        os.kill(os.getpid(), number)
+    assert len(said) == 1
+
+
+def test_under_nohup_a_drill_survives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupted_by_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 RECORD = RegionRecord("t", "t.0", members=tuple(Member(number, f"s{number}") for number in (1, 2, 3)), next_number=4)
