@@ -317,7 +317,7 @@ def _fault(error: Exception) -> int:
 
 
 def _unusable(error: OSError) -> int:
-    """Tell of a file that the machine does not let this process use: a name too long, no permission, a full disk."""
+    """Print which file the machine does not let this process use: a name too long, no permission, a full disk."""
     _trace_if_wanted()
     name = error.filename if error.filename2 is None else error.filename2
     _print_error(f"cannot use {os.fsdecode(name)}: {error.strerror}", f"{DEBUG_VARIABLE}=1 shows what it was for.")

@@ -20,13 +20,19 @@ from regions.cluster.entities import Replica, Server
 
 #: Longest wait for the store to confirm the write that fences a server. After that the server is fenced later.
 FENCE_WAIT_MS = 10_000
+DAY_MS = 86_400_000
+#: Longest bar with an end: ten years.
+BAR_MS_MAX = 3_650 * DAY_MS
 
 
 async def fence(active_master: ActiveContext, request: ms.FenceServer) -> ms.Accepted:
     """Fence a server. With `wait_ms`, reply when its replicas are open on other servers. Raise RpcError."""
     uuid = request.uuid
-    if request.bar_ms < fx.BAR_FOR_EVER:
-        raise RpcError(ms.BAD_REQUEST, f"a server cannot be fenced for {request.bar_ms} ms")
+    if not fx.BAR_FOR_EVER <= request.bar_ms <= BAR_MS_MAX:
+        raise RpcError(
+            ms.BAD_REQUEST,
+            f"a server cannot be fenced for {request.bar_ms} ms; at most {BAR_MS_MAX // DAY_MS} days",
+        )
     server = active_master.world.servers.get(uuid)
     if server is None:
         raise RpcError(ms.NOT_FOUND, f"there is no live server {uuid!r}")

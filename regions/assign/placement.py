@@ -14,12 +14,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from regions.cluster.entities import Replica, Server
 from regions.records.kinds import KV, can_open, may_host, takes_tablets_alone
 from regions.records.model import BarRecord
 from regions.replication.siting import Site
+
+#: 9999-12-31T23:59:59Z, the last second that a date can name, in milliseconds since 1970.
+DATE_MS_MAX: Final = 253_402_300_799_000
 
 
 class Candidate(Site, Protocol):
@@ -177,4 +180,4 @@ def bar_end_text(bar: BarRecord) -> str:
     """Return the text for when a bar ends."""
     if not bar.until_ms:
         return "until `rk server unfence`"
-    return f"until {datetime.fromtimestamp(bar.until_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return f"until {datetime.fromtimestamp(min(bar.until_ms, DATE_MS_MAX) / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"

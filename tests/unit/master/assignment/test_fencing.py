@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import ensureDeferred
 
-from master.assignment.fencing import bar_duration_text
+from master.assignment.fencing import BAR_MS_MAX, bar_duration_text
 from master.catalog import store
 from regions import messages as ms
 from regions.cluster import effects as fx
@@ -60,8 +60,11 @@ def test_a_request_for_another_start_code_is_rejected(bench: Bench) -> None:
     """A request repeated after a failover does not fence a server that has registered meanwhile."""
     assert bench.ask(ms.FenceServer("s1", start_code=6)) == ms.BAD_REQUEST
     assert bench.ask(ms.FenceServer("s1", bar_ms=-2)) == ms.BAD_REQUEST
+    assert bench.ask(ms.FenceServer("s1", bar_ms=BAR_MS_MAX + 1)) == ms.BAD_REQUEST
     assert bench.ask(ms.FenceServer("s9")) == ms.NOT_FOUND
     assert LAYOUT.server("s1") in bench.store.nodes
+    bench.ask(ms.FenceServer("s1", bar_ms=BAR_MS_MAX))
+    assert LAYOUT.bar("s1") in bench.store.nodes
 
 
 def test_the_reply_waits_and_says_where_the_regions_went(bench: Bench) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from regions.assign.placement import DATE_MS_MAX, bar_end_text
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.diagnose.live.work_in_progress import look
@@ -91,3 +93,9 @@ def test_a_bar_over_a_live_server_empties_it() -> None:
     cluster.start(A, B)
     cluster.handle(ev.BarsSeen([msgspec.structs.replace(bar(), start_code=0)]))
     assert cluster.where("r1") == "b"
+
+
+@pytest.mark.parametrize("until_ms", [DATE_MS_MAX, DATE_MS_MAX + 1, (1 << 63) - 1])
+def test_a_bar_that_ends_after_all_dates_is_told_as_the_last_date(until_ms: int) -> None:
+    """Masters of former builds took any time; an active master that cannot tell of it would end its tenure."""
+    assert bar_end_text(bar(until_ms)) == "until 9999-12-31T23:59:59Z"
