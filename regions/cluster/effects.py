@@ -42,7 +42,7 @@ class Caused(msgspec.Struct, kw_only=True):
         return "" if self.origin is None else self.origin.cause_id
 
 
-class WriteOffline(Caused):
+class WriteOffline(Caused, gc=False):
     """Create (`before` None) or set the transition to `record`, which is OFFLINE.
 
     The multi also checks `table_check` (table id, version), so that a region whose table was removed or disabled in the
@@ -62,7 +62,7 @@ class WriteOffline(Caused):
     without_member: tuple[RegionRecord, int] | None = None
 
 
-class DeleteTransition(Caused):
+class DeleteTransition(Caused, gc=False):
     """Delete the transition at `version`.
 
     The multi also checks `table_check` (table id, version), if the table's intent makes the step legal (X3). It writes
@@ -98,14 +98,14 @@ class SendClose(Caused):
     orders: list[CloseOrder]
 
 
-class ReadTransition(Caused):
+class ReadTransition(Caused, gc=False):
     """Read the transition's znode again: the transition in memory is out of date."""
 
     region_id: str
     replica: int
 
 
-class ReadRegion(Caused):
+class ReadRegion(Caused, gc=False):
     """Read the region's record again."""
 
     table_id: str

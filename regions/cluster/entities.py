@@ -97,6 +97,7 @@ class Table:
         "behind",
         "counts",
         "is_finishing",
+        "latest",
         "origin",
         "record",
         "regions",
@@ -107,6 +108,8 @@ class Table:
         self.record = record
         self.version = version
         self.regions: dict[str, Region] = {}
+        #: The region that was added last; it may have been dropped since.
+        self.latest: Region | None = None
         #: Number of replicas per standing. Only `count` changes it.
         self.counts = dict.fromkeys(Standing, 0)
         #: Replicas that are not known to have the latest schema, by key (`regions/assign/catalog/schema_rollout.py`).

@@ -35,14 +35,14 @@ class FinishAnswered(msgspec.Struct):
     is_done: bool
 
 
-class RegionSeen(msgspec.Struct):
+class RegionSeen(msgspec.Struct, gc=False):
     """A region's record that was read."""
 
     record: RegionRecord
     version: int
 
 
-class TransitionRead(msgspec.Struct):
+class TransitionRead(msgspec.Struct, gc=False):
     """A transition that was read. `record` is None if the znode does not exist."""
 
     region_id: str
@@ -96,14 +96,14 @@ class BarsSeen(msgspec.Struct):
     bars: list[BarRecord]
 
 
-class WriteDone(msgspec.Struct):
+class WriteDone(msgspec.Struct, gc=False):
     """The write for replica `key` has committed. `version` is the znode's new version, meaningless for a delete."""
 
     key: str
     version: int = 0
 
 
-class WriteFailed(msgspec.Struct):
+class WriteFailed(msgspec.Struct, gc=False):
     """The store has refused the write for replica `key`, because the znode has another version.
 
     If `table_version` is set, the check of the table's record at that version has failed instead.

@@ -165,8 +165,8 @@ class ClusterState:
 
     def put_region(self, record: RegionRecord, version: int) -> Region | None:
         """Add a region or apply its new record. Return None if its table is unknown or the region has ended."""
-        _share_texts(record)
         region = self.regions.get(record.region_id)
+        _share_texts(record, None if region is None else region.record)
         if region is not None and record.state is _REPLACED:
             self.drop_region(region)
             return None
@@ -177,9 +177,10 @@ class ClusterState:
         table = self.tables.get(record.table_id)
         if table is None or record.state in (_DELETED, _REPLACED):
             return None
+        self._share_key(table, record)
         region = Region(table, record, version)
         self.regions[record.region_id] = region
-        table.regions[record.region_id] = region
+        table.regions[record.region_id] = table.latest = region
         # Members of tablets belong to their servers for good and are never assigned: `regions/replication/keeper.py`.
         for number in () if table.record.is_tablet else range(table.record.replication):
             replica = Replica(region, number)
@@ -187,6 +188,14 @@ class ClusterState:
             self.replicas[replica.key] = replica
             self._relink(replica)
         return region
+
+    @staticmethod
+    def _share_key(table: Table, record: RegionRecord) -> None:
+        """Have the record share its start key with the end key of the region that was added before it, if they are
+        equal: regions are mostly added in the order of their keys."""
+        latest = table.latest
+        if latest is not None and latest.record.end_key == record.start_key:
+            force_setattr(record, "start_key", latest.record.end_key)
 
     def adopt(self, other: ClusterState) -> None:
         """Take over the content of another cluster state, which must not be used afterwards."""
@@ -403,10 +412,16 @@ def _names(replica: Replica, servers: Collection[Incarnation]) -> bool:
     return transition is not None and (transition.source in servers or transition.destination in servers)
 
 
-def _share_texts(record: RegionRecord) -> None:
+def _share_texts(record: RegionRecord, former: RegionRecord | None) -> None:
     """Have the record share the ids of its table and of its servers with other records, each of which was decoded with
-    texts of its own."""
+    texts of its own, and its id and keys with its `former` version."""
     force_setattr(record, "table_id", sys.intern(record.table_id))
+    if former is not None and record is not former:
+        force_setattr(record, "region_id", former.region_id)
+        if record.start_key == former.start_key:
+            force_setattr(record, "start_key", former.start_key)
+        if record.end_key == former.end_key:
+            force_setattr(record, "end_key", former.end_key)
     for one in record.replicas:
         if one.uuid is not None:
             force_setattr(one, "uuid", sys.intern(one.uuid))

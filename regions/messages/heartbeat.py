@@ -148,7 +148,7 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
         return None if self.rows < 0 else Measure(self.rows, self.size_bytes)
 
 
-class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
+class ReplicaReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The current state of one replica on its server. Encoded as an array, because there may be many."""
 
     region_id: str

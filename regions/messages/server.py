@@ -70,7 +70,7 @@ class TabletClosing(msgspec.Struct, frozen=True, omit_defaults=True):
     config_id: ConfigId = NO_CONFIG
 
 
-class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Open one replica.
 
     `transition` is the OFFLINE record at `version` of its znode. `region` is the region's record at `region_version`.
@@ -90,7 +90,7 @@ class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     tablet: TabletOpening | None = None
 
 
-class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Close one replica. The server creates the transition in CLOSING with these fields, then sets it to CLOSED."""
 
     region_id: str
@@ -117,7 +117,7 @@ class OrderOutcome(enum.StrEnum):
     REFUSED = "refused"  #: the order contradicts the store or the server's state; the master should read the znode
 
 
-class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True):
+class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Outcome of one order. `version` is the latest version of the transition that the server has written, or -1."""
 
     region_id: str
@@ -168,7 +168,7 @@ class ReviewReplicas(msgspec.Struct, frozen=True, tag=True):
     cause_id: str = ""
 
 
-class AlterOrder(msgspec.Struct, frozen=True, array_like=True):
+class AlterOrder(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Bring one replica to `schema_version` of its table's schema, or a later one (DD-07)."""
 
     region_id: str
@@ -220,7 +220,7 @@ class Directories(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     removing: list[str] = []
 
 
-class AlterResult(msgspec.Struct, frozen=True, array_like=True):
+class AlterResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The schema version of a replica, or -1 if the replica is not on this server."""
 
     region_id: str
@@ -253,7 +253,7 @@ class OrderResults(msgspec.Struct, frozen=True, tag=True):
     results: list[OrderResult]
 
 
-class HostedReplica(msgspec.Struct, frozen=True, omit_defaults=True):
+class HostedReplica(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A replica on a server. `state` is the server's own: OPENING, OPEN, CLOSING or FAILED."""
 
     region_id: str

@@ -75,7 +75,7 @@ class TabletState(enum.StrEnum):
         return cls.DELETED if value == "REMOVED" else None
 
 
-class ServerName(msgspec.Struct, frozen=True, order=True):
+class ServerName(msgspec.Struct, frozen=True, order=True, gc=False):
     """Address of a server process and its start code: a restarted server is a different server."""
 
     host: str
@@ -86,7 +86,7 @@ class ServerName(msgspec.Struct, frozen=True, order=True):
         return f"{self.host}:{self.port},{self.start_code}"
 
 
-class Incarnation(msgspec.Struct, frozen=True, order=True):
+class Incarnation(msgspec.Struct, frozen=True, order=True, gc=False):
     """One start of one server: its persistent uuid and the start code of the process."""
 
     uuid: str
@@ -96,7 +96,7 @@ class Incarnation(msgspec.Struct, frozen=True, order=True):
         return f"{self.uuid}@{self.start_code}"
 
 
-class WorkOrigin(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class WorkOrigin(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     """What began a chain of work (`regions/cluster/causes.py`): its cause id, and a description.
 
     If the history already has the description, only the id is kept. No decision depends on either field: a build that
@@ -268,7 +268,7 @@ class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int
 
 
-class ReplicaLocation(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReplicaLocation(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Where one replica of a region is open.
 
     `start_code` is None if the replica is not open; `uuid` then still names the last server that had it open, for
@@ -295,7 +295,7 @@ class ReplicaLocation(msgspec.Struct, frozen=True, omit_defaults=True):
         return Incarnation(self.uuid, self.start_code)
 
 
-class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Value of `/regions/<table_id>/<region_id>`: key range, and where each replica is open.
 
     A tablet's record names its members, not the servers where replicas are open: a restarted server is the same member,
@@ -395,7 +395,7 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.start_key <= key and (self.end_key == "" or key < self.end_key)
 
 
-class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Value of `/unassigned/<xx>/<region_id>-<replica>`: the transition of one replica.
 
     `source` is the server that has, or had, the replica open; `destination` is the server that shall open it. In
@@ -472,7 +472,7 @@ class BarRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int = 0
 
 
-class Move(msgspec.Struct, frozen=True, omit_defaults=True):
+class Move(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A move of one replica from `source` to the server with uuid `destination`; "" leaves the choice to the master."""
 
     key: str

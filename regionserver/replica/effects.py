@@ -16,7 +16,7 @@ from regions.transitions.states import Cause
 Key = tuple[str, int]
 
 
-class WriteStep(msgspec.Struct):
+class WriteStep(msgspec.Struct, gc=False):
     """Write one step of a transition by compare-and-set.
 
     `before` None: create the znode; otherwise set it at `version`. If a znode is deleted and created again, its
@@ -56,7 +56,7 @@ class ReadOwner(msgspec.Struct):
     table_id: str
 
 
-class OpenRegion(msgspec.Struct):
+class OpenRegion(msgspec.Struct, gc=False):
     """Call the opener to open the replica. `evict`: a former owner, certainly dead, whose lock may be broken.
 
     `token`: zxid of the step that made this server the owner; later openings of the replica have higher tokens.
@@ -82,7 +82,7 @@ class SchemaChanged(msgspec.Struct):
     schema_version: int
 
 
-class CloseRegion(msgspec.Struct):
+class CloseRegion(msgspec.Struct, gc=False):
     """Call the opener to close the replica. Result: `closed` or `close_failed`."""
 
     key: Key
@@ -100,7 +100,7 @@ class ReadHolder(msgspec.Struct):
     holder: Incarnation
 
 
-class OrderFinished(msgspec.Struct):
+class OrderFinished(msgspec.Struct, gc=False):
     """Report the result of the order with this ticket."""
 
     ticket: int

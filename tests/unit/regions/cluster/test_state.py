@@ -1,11 +1,22 @@
-"""The cluster state: what readers may see while a table is added."""
+"""The cluster state: what readers may see while a table is added, and the texts that its records share."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
+from regions.cluster.events import WriteDone
 from regions.cluster.state import ClusterState
-from regions.records.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord
+from regions.messages import OpenOrder
+from regions.records.model import (
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ReplicaLocation,
+    ServerRecord,
+    TableRecord,
+    TransitionRecord,
+)
 from regions.records.znodes import decode_region, encode
 
 
@@ -51,3 +62,61 @@ def test_regions_share_the_ids_of_their_table_and_server() -> None:
         [replica] = region.replicas
         assert replica.home is home
         assert replica.last_uuid is home.uuid
+
+
+def test_a_record_that_is_read_again_shares_its_texts_with_the_former_one() -> None:
+    """Each region is read again after its opening. Its id stays in the indexes, so a second text would stay, too.
+
+    Without the former record in `_share_texts`: the id and the keys were other objects.
+    """
+    state = ClusterState()
+    state.put_table(TableRecord("a-table", "orders"), 0)
+    written = RegionRecord("a-table", "a-table.0", "from here", "to there")
+    region = state.put_region(decode_region(encode(written)), 0)
+    assert region is not None
+    former = region.record
+    opened = written.with_location(ReplicaLocation(0, "a-server", 7))
+    assert state.put_region(decode_region(encode(opened)), 1) is region
+    assert region.record == opened
+    assert region.record.region_id is former.region_id
+    assert region.record.start_key is former.start_key
+    assert region.record.end_key is former.end_key
+
+
+def test_a_record_with_other_keys_keeps_them() -> None:
+    """A former record's keys are shared only if they are equal."""
+    state = ClusterState()
+    state.put_table(TableRecord("a-table", "orders"), 0)
+    state.put_region(RegionRecord("a-table", "a-table.0", "from here", "to there"), 0)
+    changed = RegionRecord("a-table", "a-table.0", "from there", "to the end")
+    region = state.put_region(decode_region(encode(changed)), 1)
+    assert region is not None
+    assert (region.record.start_key, region.record.end_key) == ("from there", "to the end")
+
+
+def test_a_region_shares_its_start_key_with_the_end_key_of_the_region_before_it() -> None:
+    """Without `_share_key` in `put_region`: each key between two regions was in memory twice."""
+    state = ClusterState()
+    state.put_table(TableRecord("a-table", "orders"), 0)
+    keys = ("", "one key", "two keys", "")
+    found = []
+    for number in range(3):
+        written = RegionRecord("a-table", f"a-table.{number}", keys[number], keys[number + 1])
+        region = state.put_region(decode_region(encode(written)), 0)
+        assert region is not None
+        assert region.record == written
+        found.append(region.record)
+    assert found[1].start_key is found[0].end_key
+    assert found[2].start_key is found[1].end_key
+
+
+def test_the_collector_of_garbage_does_not_visit_the_records_of_regions() -> None:
+    """Without `gc=False`: a record with a tuple in it was visited by each collection."""
+    number = 0
+    incarnation = Incarnation("a-server", 7)
+    transition = TransitionRecord(
+        "a-table.0", "a-table", 0, RegionState.OPENED, destination=incarnation, took=(number,)
+    )
+    region = RegionRecord("a-table", "a-table.0", replicas=(ReplicaLocation(number, "a-server", 7),))
+    records = (incarnation, transition, region, WriteDone("a-table.0-0", 1), OpenOrder(transition, 1, region, 1))
+    assert not any(gc.is_tracked(one) for one in records)
