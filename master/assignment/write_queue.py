@@ -171,12 +171,16 @@ def entries_of(writes: list[Write], epoch: int, now_ms: int) -> list[HistoryEntr
     for write in writes:
         if isinstance(write, WriteOffline):
             found.extend(
-                entries_of_step(write.former, write.version, write.record, write.cause, epoch, now_ms, write.origin)
+                entries_of_step(
+                    write.former, write.version, write.record, write.cause, epoch, now_ms, write.origin, write.key
+                )
             )
         elif isinstance(write, DeleteTransition):
             if write.former is not None:
                 found.extend(
-                    entries_of_step(write.former, write.version, None, write.cause, epoch, now_ms, write.origin)
+                    entries_of_step(
+                        write.former, write.version, None, write.cause, epoch, now_ms, write.origin, write.key
+                    )
                 )
         elif isinstance(write, BeginTablet):
             for one in write.transitions:

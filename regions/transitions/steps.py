@@ -28,6 +28,7 @@ _WORDS: Final[dict[object, str]] = {
     None: "",
     **{one: one.value for kind in (RegionState, Cause, Actor) for one in kind},
 }
+_MASTER_WORD: Final = Actor.MASTER.value
 _SERVER: Final = Actor.SERVER.value
 
 
@@ -47,10 +48,7 @@ def master_step(
     about = record if record is not None else former
     assert about is not None, "a step has a znode before or after it"
     server = trail.server_of(about)
-    known = None if former is None else former.origin
-    origin = origin or about.origin
-    cause_id = "" if origin is None else origin.cause_id
-    is_new = origin is not None and (known is None or known.cause_id != cause_id)
+    cause_id, text = _origin_of(former, about, origin)
     return SeenStep(
         now_ms,
         key or about.key,
@@ -64,7 +62,7 @@ def master_step(
         about.attempt,
         about.last_error,
         cause_id=cause_id,
-        origin=origin.text if origin is not None and is_new else "",
+        origin=text,
     )
 
 
@@ -141,14 +139,15 @@ def entry_of(step: SeenStep) -> HistoryEntry:
     )
 
 
-def entries_kept(record: TransitionRecord, version: int) -> list[HistoryEntry]:
-    """Return the entries for the server's steps that a znode keeps at `version`, oldest first.
+def entries_kept(record: TransitionRecord, version: int, key: str = "") -> list[HistoryEntry]:
+    """Return the entries for the server's steps that a znode keeps at `version`, oldest first. For `key` see
+    `master_step`.
 
     The entries are built directly, without SeenSteps, because a start of 100,000 regions makes 200,000 of them.
     """
     server = trail.server_of(record)
     uuid = "" if server is None else server.uuid
-    key, epoch, attempt, plan_id = record.key, record.epoch, record.attempt, record.plan_id
+    key, epoch, attempt, plan_id = key or record.key, record.epoch, record.attempt, record.plan_id
     cause_id, origin = ("", "") if record.origin is None else (record.origin.cause_id, record.origin.text[:DETAIL_MAX])
     return [
         HistoryEntry(
@@ -181,11 +180,56 @@ def entries_of_step(
     epoch: int,
     now_ms: int,
     origin: WorkOrigin | None,
+    key: str = "",
 ) -> list[HistoryEntry]:
     """Return the entries that a master's step from `former` to `record` writes: the steps of the server that `former`
-    keeps at `version`, then the step itself."""
-    step = entry_of(master_step(former, record, cause, epoch, now_ms, origin))
-    return [step] if former is None else [*entries_kept(former, version), step]
+    keeps at `version`, then the step itself. For `key` see `master_step`."""
+    found = [] if former is None else entries_kept(former, version, key)
+    found.append(_entry_of_master(former, record, cause, epoch, now_ms, origin, key))
+    return found
+
+
+def _entry_of_master(
+    former: TransitionRecord | None,
+    record: TransitionRecord | None,
+    cause: Cause,
+    epoch: int,
+    now_ms: int,
+    origin: WorkOrigin | None,
+    key: str,
+) -> HistoryEntry:
+    """Return `entry_of(master_step(...))`, built directly as in `entries_kept`."""
+    about = record if record is not None else former
+    assert about is not None, "a step has a znode before or after it"
+    server = trail.server_of(about)
+    cause_id, text = _origin_of(former, about, origin)
+    return HistoryEntry(
+        now_ms,
+        key or about.key,
+        _MASTER_WORD,
+        "" if former is None else _WORDS[former.state],
+        "" if record is None else _WORDS[record.state],
+        _WORDS[cause],
+        "" if server is None else server.uuid,
+        epoch,
+        about.attempt,
+        about.plan_id,
+        "",
+        about.last_error[:DETAIL_MAX],
+        False,
+        0,
+        cause_id,
+        text[:DETAIL_MAX],
+    )
+
+
+def _origin_of(former: TransitionRecord | None, about: TransitionRecord, origin: WorkOrigin | None) -> tuple[str, str]:
+    """Return the cause id of a master's step, and the origin's text if the step is the first one of this cause."""
+    origin = origin or about.origin
+    if origin is None:
+        return "", ""
+    known = None if former is None else former.origin
+    return origin.cause_id, origin.text if known is None or known.cause_id != origin.cause_id else ""
 
 
 def entries_of_end(

@@ -14,7 +14,7 @@ Times are sufficient, because between two steps of masters only one server write
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from regions.records.model import Incarnation, RegionState, TransitionRecord
 from regions.transitions.states import STEPS, Actor, Cause
@@ -32,18 +32,13 @@ _CLOSE: Final = (RegionState.CLOSING, RegionState.CLOSED)
 _CAUSES: Final[dict[tuple[RegionState | None, RegionState | None], Cause]] = {
     (step.before, step.after): step.cause for step in STEPS if step.actor is Actor.SERVER
 }
-#: Cause of the last step when some steps before it are unknown (see `Taken.missed`).
+#: Cause of the last step when some steps before it are unknown (see `Taken`).
 _LAST: Final = {RegionState.OPENED: Cause.OPEN_DONE, RegionState.CLOSED: Cause.CLOSE_DONE}
 
 
-class Taken(NamedTuple):
-    """A step of a server. `missed` is the number of steps between `before` and this one whose times are unknown."""
-
-    before: RegionState | None
-    after: RegionState
-    cause: Cause
-    at_ms: int
-    missed: int = 0
+#: A step of a server: the states before and after it, its cause, its time, and the number of steps between the state
+#: before it and this step whose times are unknown. A plain tuple, because each opening makes several.
+Taken = tuple[RegionState | None, RegionState, Cause, int, int]
 
 
 def add(took: tuple[int, ...], at_ms: int) -> tuple[int, ...]:
@@ -78,6 +73,6 @@ def unrecorded_steps(record: TransitionRecord, version: int) -> list[Taken]:
         after = record.state if number == len(took) - 1 else first
         missed = left_out if number == gap_at else 0
         cause = _CAUSES.get((before, after)) or _LAST.get(after, _PROGRESS)
-        found.append(Taken(before, after, cause, at_ms, missed))
+        found.append((before, after, cause, at_ms, missed))
         before = after
     return found
