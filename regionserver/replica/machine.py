@@ -133,7 +133,8 @@ class Replicas:
         """Accept an OPEN order. Return its result if that is certain, else the ticket of its `OrderFinished`."""
         record = order.transition
         key = (record.region_id, record.replica)
-        self.alter(AlterOrder(*key, order.schema_version))
+        if key in self._replicas:
+            self.alter(AlterOrder(*key, order.schema_version))
         if record.state is _STATE_OPENING and record.destination == self.me:
             return self._repeated_open(key)
         if record.state is not _OFFLINE or record.destination != self.me:
@@ -164,8 +165,7 @@ class Replicas:
         if replica is None:
             past = self._finished.opens(key)
             return past or _result(key, OrderOutcome.REFUSED, error="the replica is not being opened on this server")
-        why_not = f"the replica is {replica.phase}"
-        return self._same_open(replica, orders.of_open(replica.phase, is_same=True), why_not)
+        return self._same_open(replica, orders.of_open(replica.phase, is_same=True), f"the replica is {replica.phase}")
 
     def _same_open(self, replica: LocalReplica, treatment: Treatment, why_not: str) -> OrderResult | int:
         """Answer an OPEN order that is repeated."""
