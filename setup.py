@@ -110,7 +110,7 @@ def extensions():
     for extension in found:
         # Where mypyc writes the headers of a group; its C files are one folder above.
         extension.include_dirs.append(str(Path("build", *COMPILED["GROUP"].split(".")[:-1])))
-        # mypyc asks for -Werror; a compiler with a new kind of warning is no reason to run interpreted.
+        # mypyc asks for -Werror; a compiler with a new kind of warning is not a reason to run interpreted.
         extension.extra_compile_args.append("-Wno-error")
     return found
 

@@ -359,7 +359,7 @@ class _Crowd:
         return self._phases[phase].keys()
 
     def count(self) -> int:
-        """Return the number of connections that are no streams."""
+        """Return the number of connections that are not streams."""
         return sum(len(found) for phase, found in self._phases.items() if phase is not _AdminPhase.STREAMING)
 
     def oldest_waiting(self) -> _AdminConnection | None:

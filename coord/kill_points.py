@@ -43,8 +43,8 @@ def reached(point: str) -> None:
 
 
 def _is_wanted_here(point: str, wanted: str) -> bool:
-    """Return True if this process dies or stops at the point. Of several that come there at once, the one that removes
-    the file of the point does."""
+    """Return True if this process dies or stops at the point. If several processes come there at once, only the
+    one that removes the file of the point does."""
     if not wanted.startswith("@"):
         return point == wanted
     file = Path(wanted[1:])

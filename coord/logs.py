@@ -31,7 +31,7 @@ FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warn", "error")
 MORE: Final = signal.SIGUSR1
 USUAL: Final = signal.SIGUSR2
-#: Keys of an event that are no fields of it.
+#: Keys of an event that are not fields of it.
 _OWN: Final = "log_"
 #: Longest value of a field, in characters.
 FIELD_MAX: Final = 2000

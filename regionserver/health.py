@@ -102,7 +102,7 @@ class HealthFacts(NamedTuple):
     """What the health of a server depends on, now."""
 
     is_serving: bool  #: shared regions, that is: registered, and with a lease
-    #: The server is stopping: that it serves no longer is no fault.
+    #: The server is stopping: that it serves no longer is not a fault.
     is_leaving: bool
     #: Why the server does not serve, if it does not.
     why_unserving: str

@@ -133,5 +133,5 @@ class Workers:
 def outcome_of(submit: Submit, work: Callable[[], Any]) -> Deferred[Any]:
     """Run `work` on a thread. The Deferred fires with the result, or with the exception as a value; it never fails."""
     done: Deferred[Any] = Deferred()
-    submit(work, done.callback)  # `callback` takes an exception as a value, since it is no Failure
+    submit(work, done.callback)  # `callback` takes an exception as a value, since it is not a Failure
     return done

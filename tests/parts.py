@@ -6,10 +6,10 @@ complete; until then it is in computing.log of .venv.
 
 Ctrl-C and SIGTERM interrupt both rows, and wait for them.
 
-What failed is run once more by itself, when nothing else runs, and both runs are shown: a machine that stands still for
-seconds is no fault of ours, and a fault of ours seldom spares a test that has the machine to itself. A test that fails
-twice has failed. The closing line names the tests that passed only when they were run once more (tests/repeated.py).
-What is no test, for instance a module that cannot be imported, is not run once more: it has failed.
+A failed test is run once more by itself, when nothing else runs, and both runs are shown: the machine may have stood
+still for seconds, while a fault of ours seldom spares a test that has the machine to itself. A test that fails twice
+has failed. The closing line names the tests that passed only when they were run once more (tests/repeated.py).
+What is not a test, for instance a module that cannot be imported, is not run once more: it has failed.
 """
 
 from __future__ import annotations

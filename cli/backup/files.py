@@ -58,7 +58,7 @@ class RowsWriter:
         self._file.write(encode_head())
 
     def add(self, packed: bytes) -> None:
-        """Write a chunk of packed rows. Raise OSError, or ValueError for bytes that are no packed rows."""
+        """Write a chunk of packed rows. Raise OSError, or ValueError for bytes that are not packed rows."""
         assert self._file is not None, "a chunk before the beginning"
         self.totals = self.totals.plus(unpack_rows(packed))
         self._file.write(encode_chunk(packed))

@@ -1,7 +1,7 @@
 """The format of a backup. Pure.
 
     DIR/
-      manifest.json           written last; a directory without it is no backup
+      manifest.json           written last; a directory without it is not a backup
       UNFINISHED              only while a backup is being made
       store.backup            the whole store, as `rk coord backup` writes it
       rows/<region id>.rows   the rows of one region

@@ -216,7 +216,7 @@ class Globals:
         return self._given(option) or known or self._configured().get(option)
 
     def _configured(self) -> dict[str, str]:
-        """Return the values of the context in use and of the file's top, as far as they count."""
+        """Return the values that apply, of the context in use and of the top of the file."""
         if not self.uses_file:
             return {}
         elsewhere = any(self._given(one) or self._environment(one) for one in PLACES)

@@ -116,7 +116,7 @@ def fsck(given: Globals, fix: bool, yes: bool, dry_run: bool, deep: bool, rate: 
     """Find holes and overlaps in the key space, regions open twice or nowhere, stray transitions, and tablets that lack
     replicas or a leader.
 
-    Everything is read twice, so a step in progress is no finding: the output only counts regions in transition, with
+    Everything is read twice, so a step in progress is not a finding: the output only counts regions in transition, with
     the errors of those that fail to open. Works without an active master. Nothing is changed without --fix, and then
     only by steps of docs/transitions.md: fenced compare-and-sets, or requests to the master. The findings are noted in
     the store for the live page.

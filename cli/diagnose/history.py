@@ -66,7 +66,7 @@ class HistoryLine(msgspec.Struct):
     #: description, with the first step of each replica.
     cause_id: str = ""
     origin: str = ""
-    #: Of an event that is no step: its description, and the table of a request.
+    #: For an event that is not a step: its description, and the table of a request.
     text: str = ""
     subject: str = ""
     #: Zxid of the write that recorded the entry; 0 if unknown, as for steps of servers.
@@ -127,7 +127,7 @@ class HistoryView:
         return self.names.in_sentence(entry.detail) if is_error else ""
 
     def _text(self, entry: HistoryEntry) -> str:
-        """Return the description of an event that is no step."""
+        """Return the description of an event that is not a step."""
         if entry.key or entry.cause == FORCED:
             return ""
         server = self.names.of_uuid(entry.server) if entry.server else ""

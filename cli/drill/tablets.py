@@ -82,7 +82,7 @@ def leaders_of(views: Views) -> dict[str, LeadingServer]:
 def longest_gaps(operations: Iterable[LoadOperation], tablets: Iterable[str], since_s: float) -> dict[str, float]:
     """Return for each tablet the longest time in which a client waited and nobody was answered, in seconds. Pure.
 
-    Gaps that ended before `since_s` do not count. Failed operations are no answers.
+    Gaps that ended before `since_s` do not count. Failed operations are not answers.
     """
     found = dict.fromkeys(tablets, 0.0)
     answered_s: dict[str, float] = {}

@@ -31,7 +31,7 @@ _LOOK_S: Final = 0.1
 #: Time for the reply beyond the time that the server has.
 _GRACE_S: Final = 5.0
 
-#: What to do about an answer that is no success.
+#: What to do about an answer that is not a success.
 _HINTS: Final = {
     ChangeAnswer.STALE_CONFIG: "Look at the present members (`rk tablet show`), then decide again.",
     ChangeAnswer.PENDING: "Repeat the command in a moment.",

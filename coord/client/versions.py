@@ -105,7 +105,7 @@ class _Saved(msgspec.Struct, array_like=True):
 
 
 class BadToken(ValueError):  # noqa: N818 - a token, not a fault of the program
-    """Raised for bytes that are no token of a VersionBook."""
+    """Raised for bytes that are not a token of a VersionBook."""
 
 
 class VersionBook:

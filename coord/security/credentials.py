@@ -16,7 +16,7 @@ finds the file when it starts proves its key to whoever asks for it, and serves 
 the file is gone. Credentials with a certificate ignore the file.
 
 Files are read again when they change: whoever rotates a secret need not restart a process. A file that other users can
-read is no secret, and is rejected.
+read is not a secret, and is rejected.
 """
 
 from __future__ import annotations

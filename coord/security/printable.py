@@ -3,7 +3,7 @@
 A terminal obeys control characters (ESC ]52 sets the clipboard), and bidirectional controls show another text than the
 one that is there. So every process of `rk` writes through `QuotedStream`, which escapes them. Line ends and tabs pass.
 
-    \\x1b      a control character below U+0080, or a byte that is no UTF-8 (a surrogate of `os.fsdecode`)
+    \\x1b      a control character below U+0080, or a byte that is not UTF-8 (a surrogate of `os.fsdecode`)
     \\u202e    any other
 
 Between `$'` and `'` a shell such as bash reads the same notation, so what is printed can be pasted.

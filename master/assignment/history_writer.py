@@ -73,7 +73,7 @@ class HistoryPage:
         self._history_writer.finish_page(self, is_there=True)
 
     def refused(self) -> None:
-        """Put the entries back that were no steps of the multi: the store has refused the whole multi."""
+        """Put the entries back that were not steps of the multi: the store has refused the whole multi."""
         self._history_writer.finish_page(self, is_there=False)
         self._history_writer.log.put_back(self._seen)
 

@@ -7,7 +7,7 @@
     figures.py     what is sent each second: verdict, counts, servers
     views.py       what is read when a page is opened: one region, tables, plans, runs, drills, alarms
     transitions.py what is in transition, in the order and by the pages that a browser asks for
-    store_nodes.py what the store's nodes say of themselves
+    store_nodes.py the store nodes' own figures
     assets/        HTML, CSS and JavaScript modules, served as they are
     contacts.py    asks the other masters whose heartbeats they receive
     assembly.py    puts the page of one master together

@@ -124,7 +124,7 @@ class ReshardingWork:
     async def _replace(self, effect: fx.ReplaceParents) -> None:
         record, writer = effect.record, self._active_master.history_writer
         begun = [fx.WriteOffline(one.key, one, None, -1, Cause.ASSIGN, origin=record.origin) for one in effect.begun]
-        # Either kind of page also takes the entries that wait, so the other one must not be asked as well.
+        # A page of either kind also takes the waiting entries, so only one of the two may be asked for.
         assert not (begun and effect.transitions), f"the split of {record.region_id} ends and begins transitions"
         page = writer.page(begun) if begun else writer.page_of_ends(effect.transitions, Cause.REPLACED, record.origin)
         try:

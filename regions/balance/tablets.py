@@ -160,7 +160,7 @@ def _add(world: ClusterState, keeper: Keeper, tablet: Tablet, kept: TabletIntent
 
 
 def _without_estimate(record: RegionRecord) -> RegionRecord:
-    """Return the record without the size from the table's creation: to copy a member is dear, a guess is no reason."""
+    """Return the record without the size from the table's creation: a guess does not justify the copy of a member."""
     return record if not record.size_bytes else msgspec.structs.replace(record, size_bytes=0)
 
 

@@ -255,7 +255,7 @@ def concerns(
     """
     if cause_id and entry.cause_id != cause_id:
         return False
-    about = entry.region_id or entry.reason  # an event that is no step of a replica names its region there
+    about = entry.region_id or entry.reason  # an event that is not a step of a replica names its region there
     if region_id and about != region_id:
         return False
     if table_id and about.rpartition(".")[0] != table_id:

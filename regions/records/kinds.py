@@ -41,7 +41,7 @@ _POOL_MARK: Final = "#"
 
 
 def check_kind(kind: str) -> None:
-    """Raise ValueError with the reason if a text is no valid kind."""
+    """Raise ValueError with the reason if a text is not a valid kind."""
     if len(kind) > KIND_MAX or _KIND.fullmatch(kind) is None:
         raise ValueError(
             f"{kind!r} is no kind of service: it is a name of lower-case letters, digits and _.- with a version,"

@@ -326,7 +326,7 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     #: Number of the member that leads, and its term. A hint, which may be out of date; 0 if unknown.
     leader: int = 0
     leader_term: int = 0
-    #: Next free member number. Every write that assigns a number raises it. 0 if the region is no tablet.
+    #: Next free member number. Every write that assigns a number raises it. 0 if the region is not a tablet.
     next_number: int = 0
     #: The regions that were split or merged into this one.
     parents: tuple[Parent, ...] = ()

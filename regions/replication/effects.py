@@ -168,7 +168,7 @@ def replace_tablet(tablet: Tablet, sites: Sequence[TabletSite]) -> fx.ReplaceReg
     if len(chosen) >= len(tablet.record.members):
         fresh = msgspec.structs.replace(fresh, members=chosen, next_number=len(chosen) + 1)
     transitions = [(one.transition, one.version) for one in tablet.work.values() if one.transition is not None]
-    # Without members: what servers have of it is no member of anything any more.
+    # Without members: what servers have of it is not a member of anything any more.
     former = msgspec.structs.replace(tablet.record, members=())
     return fx.ReplaceRegion(former, tablet.version, tablet.table.version, transitions, fresh)
 

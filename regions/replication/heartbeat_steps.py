@@ -1,7 +1,7 @@
 """The actions after one replica's report: the steps of S0's heartbeat (HB-15), as a table. Pure.
 
 `STEPS` is in the order of the source. The rows up to number 4 end the matter: a replica that is not to be there, or is
-to be at rest, is no source of anything else. Of the later rows every one that applies is carried out.
+to be at rest, is not a source of anything else. Of the later rows every one that applies is carried out.
 
 What differs from S0:
 
@@ -96,7 +96,7 @@ class Judged(NamedTuple):
     actions: list[ReportAction]
 
     def rests_on(self, report: TabletReport, region: RegionRecord, table: TableRecord, *, in_transition: bool) -> bool:
-        """Return True if nothing has changed since. Records and reports never change: others take their places."""
+        """Return True if nothing has changed since. Records and reports are replaced, never modified."""
         facts = self.facts
         return (
             facts.report is report

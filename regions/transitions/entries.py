@@ -13,7 +13,7 @@ from regions.transitions.states import Actor, Cause
 #: Longer errors are truncated in the history. The transition has the full error.
 DETAIL_MAX: Final = 200
 
-# Causes of entries that are no steps but concern a region, whose id is in `reason`.
+# Causes of entries that are not steps but concern a region, whose id is in `reason`.
 #: An operator's request: `detail` in words, `origin` with the caller's address, `reason` the id of a region.
 REQUEST: Final = "request"
 #: The end of a request that had been recorded and was refused.

@@ -234,7 +234,7 @@ def check_change(table: str, change: object) -> None:
 
 
 def check_key(table: str, key: object) -> None:
-    """Raise WrongArgument for a key that is no text."""
+    """Raise WrongArgument for a key that is not text."""
     if not isinstance(key, str):
         hint = "; decode it first" if isinstance(key, bytes | bytearray) else ""
         raise WrongArgument(f"table {table!r}: a key is a str, this one is {_described(key)}{hint}")

@@ -108,7 +108,7 @@ class TabletWrite(msgspec.Struct, frozen=True, tag=True):
     """Carry out the operations atomically, and exactly once however often the write arrives.
 
     Reply: TabletWritten or LeaderElsewhere. Fields and limits are those of `regionserver.tablets.commands.KvCommand`.
-    `schema_version`: as in `regionserver.kv.messages.KvWrite`; it is no part of the log's entry.
+    `schema_version`: as in `regionserver.kv.messages.KvWrite`; it is not a part of the log's entry.
     """
 
     tablet: str

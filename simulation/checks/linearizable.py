@@ -54,7 +54,7 @@ class KeyOperation:
         return f"[{self.invoked}, {end}] {self.client} {what}"
 
 
-class TooHard(Exception):  # noqa: N818 - it is no error of the history
+class TooHard(Exception):  # noqa: N818 - it is not an error of the history
     """The search gave up: the history has too much concurrency to decide."""
 
 

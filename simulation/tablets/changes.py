@@ -39,7 +39,7 @@ from simulation.tablets.world import Crashed, World
 MASTER_US: Final = SECOND // 3
 #: A tablet grows to at most so many members.
 MEMBERS_MAX: Final = 5
-#: Time after which a newcomer that is no voter yet is removed, in peace.
+#: Time after which a newcomer that is not a voter yet is removed, in peace.
 ADD_TIMEOUT_US: Final = 5 * SECOND
 
 

@@ -43,7 +43,7 @@ TICK_US: Final = 50_000
 STALL_US: Final = SECOND
 
 
-class Crashed(Exception):  # noqa: N818 - it is no error
+class Crashed(Exception):  # noqa: N818 - it is not an error
     """Unwinds the shell of a server that has just died."""
 
 

@@ -187,7 +187,7 @@ def test_rounds_and_checks_are_shown(browser: Any, cluster: LocalUp) -> None:
 
     Fails if `_plans` sends no rounds, `_alarms` no checks, or `rk fsck` keeps no record of what it has found.
     """
-    for _ in range(2):  # the record is no finding of the next check
+    for _ in range(2):  # the record is not a finding of the next check
         assert "nothing is wrong" in run_rk("fsck", "--data-dir", str(cluster.data_dir)).stdout
     for role, address in pages_of(cluster).items():
         with tab(browser, address + "#/plans", token=token_of(cluster)) as one:

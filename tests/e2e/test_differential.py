@@ -59,7 +59,7 @@ ACLS: dict[str, list[ACL]] = {
 Step = tuple[Any, ...]
 
 
-class Interrupted(Exception):  # noqa: N818 - it is no error of the stores
+class Interrupted(Exception):  # noqa: N818 - it is not an error of the stores
     """The machine paused for so long that a session lost its connection."""
 
 

@@ -68,7 +68,7 @@ def test_a_drill_kills_and_starts_by_the_operators_commands(up: LocalUp, tmp_pat
 
 
 def test_a_backup_is_restored_into_an_empty_cluster(up: LocalUp, tmp_path: Path) -> None:
-    """Every acknowledged write is in the backup, every row in the new cluster, and nothing of both is left."""
+    """Every acknowledged write is in the backup, every row in the new cluster, and neither is left behind."""
     told = run_rk("table", "create", "files", "--replicas", "1", "--split", "m", "--data-dir", str(up.data_dir))
     assert told.returncode == 0, told.stderr
     words = ("drill", "restore", "--json", "--rate", "40", "--in", str(tmp_path), "--data-dir", str(up.data_dir))

@@ -232,7 +232,8 @@ class Doubles:
                 self._cluster.owners()
                 before = set()
             except AssertionError as error:
-                # Servers are asked one after the other: a region that moved in between is no double, one that stays is.
+                # Servers are asked one after the other, so a region that moved in between may be listed twice. A region
+                # that stays on two servers is a fault.
                 if str(error) in before:
                     self.found.append(str(error))
                 before = {str(error)}

@@ -1,4 +1,4 @@
-"""Rows, keys and names that attack a terminal, and bytes that are no text, through real commands."""
+"""Rows, keys and names that attack a terminal, and bytes that are not text, through real commands."""
 
 from __future__ import annotations
 

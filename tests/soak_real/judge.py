@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 SAMPLES_MIN: Final = 9
 #: A figure grows if the median rises from each third of its samples to the next one, by more than this altogether.
 SHARE: Final = 0.10
-#: Rises that are no growth, by the unit in which the figure is measured: garbage, files that wait for a snapshot.
+#: Rises that are not growth, by the unit in which the figure is measured: garbage, files that wait for a snapshot.
 SLACK: Final = {"bytes": 8 << 20, "descriptors": 8, "znodes": 30}
 
 #: A figure's name and its unit.

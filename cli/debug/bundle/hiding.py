@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 HIDDEN: Final = "(hidden)"
-#: Shorter values are found by chance: a word of a log is no secret.
+#: Shorter values are found by chance: a word of a log is not a secret.
 _LEAST: Final = 8
 _WORDS: Final = "password|passwd|secret|token|credential|authorization|store[-_]auth|store[-_]sasl|private[-_.]?key"
 _NAME: Final = rf"[\w.\-]*(?:{_WORDS})[\w.\-]*"

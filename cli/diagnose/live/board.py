@@ -76,7 +76,7 @@ class Board:
         key = (line.region, line.replica)
         if line.after:
             known = self._moving.get(key)
-            # A failed open goes back to OFFLINE and is tried again: that is no progress, so the age goes on.
+            # A failed open goes back to OFFLINE and is tried again: that is not progress, so the age goes on.
             stays = known is not None and (known.line.after == line.after or line.attempt > 0)
             self._moving[key] = InTransition(known.since_ms if known is not None and stays else line.time_ms, line)
         else:

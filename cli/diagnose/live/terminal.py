@@ -24,7 +24,7 @@ _KEYS_MAX: Final = 256
 
 @contextlib.contextmanager
 def keys(reactor: Any, press: Callable[[str], None]) -> Iterator[None]:
-    """Call `press` with what the operator types, without Enter and echo. Do nothing if the input is no terminal."""
+    """Call `press` with what the operator types, without Enter and echo. Do nothing if the input is not a terminal."""
     descriptor = sys.stdin.fileno()
     if not os.isatty(descriptor):
         yield

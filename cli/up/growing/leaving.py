@@ -42,7 +42,7 @@ class Leaving:
         self._say = say
 
     def leave_founders(self) -> None:
-        """At a start: take out the founders that are no members. A node that joins may not be a member yet."""
+        """At a start: take out the founders that are not members. A node that joins may not be a member yet."""
         founders = [one for one in self._local.coord if not one.joined]
         gone = removed(founders, self._configuration())
         for node in gone:
@@ -80,7 +80,7 @@ def configuration_of(local: LocalCluster, access: StoreAccess) -> bytes:
 
 
 def removed(nodes: list[Daemon], configuration: bytes) -> list[Daemon]:
-    """Return the nodes that are no members. Without a readable list of members every node counts as one. Pure."""
+    """Return the nodes that are not members. Without a readable list of members every node counts as one. Pure."""
     try:
         members = parse_config_text(configuration)[0]
     except ValueError:

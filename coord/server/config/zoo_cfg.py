@@ -10,7 +10,7 @@ if `peerType` contradicts the node's own server line, the line takes precedence.
 only syncLimit has an effect (how long a node without a leader keeps its clients). A prefix `zookeeper.`, as of system
 properties, is removed. Unknown keys are named in a warning and ignored, so that an existing file works unchanged. The
 exception are settings that decide about access in ZooKeeper and have no effect here: they prevent the start. So do a
-key with two different values, and a server line whose id is no number: a member that overlooked its own line would
+key with two different values, and a server line whose id is not a number: a member that overlooked its own line would
 start as a store of its own.
 """
 

@@ -1,7 +1,7 @@
 """Checks a plan against the rules, independently of its engine.
 
 The bounds come from the snapshot (`quota`), the counts from the rows of the plan, and nothing from the engine.
-Unavoidable sharing of racks (fewer racks than replicas) is no violation; it is counted in `racks_shared`.
+Unavoidable sharing of racks (fewer racks than replicas) is not a violation; it is counted in `racks_shared`.
 """
 
 from __future__ import annotations

@@ -397,7 +397,7 @@ def _held_pairs(
     again[1:] = (np.diff(region[rows]) == 0) & (np.diff(last.replica[rows]) == 0)
     count(ignored, "last_duplicate", int(again.sum()))
     kept, starts = rows[~again], np.flatnonzero(~again)
-    # Of several rows the one with the least server id counts, even if that server is gone.
+    # If there are several rows, the one with the least server id counts, even if that server is gone.
     for nth in np.unique(np.searchsorted(starts, np.flatnonzero(again), side="right") - 1).tolist():
         end = starts[nth + 1] if nth + 1 < len(starts) else len(rows)
         kept[nth] = min(rows[starts[nth] : end].tolist(), key=lambda row: str(last.server_id[row]))

@@ -114,7 +114,7 @@ class Situation:
     """The facts, with what follows from them for each member of the leader's configuration."""
 
     def __init__(self, tablet: TabletFacts, cluster: ClusterFacts, now_ms: int) -> None:
-        """The tablet has a leader."""
+        """`tablet` must have a leader."""
         assert tablet.leader is not None, "rows are asked in order"
         self.tablet = tablet
         self.cluster = cluster

@@ -57,7 +57,7 @@ class CopyPlan(NamedTuple):
     """A copy whose superblock is COPYING."""
 
     block: Superblock
-    #: This server's memory of the number, None without one.
+    #: This server's record of the replica number, None without one.
     memory: Memory | None
     #: Member number of the source.
     source: int

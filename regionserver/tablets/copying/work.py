@@ -61,7 +61,7 @@ log = Logger()
 
 #: Interval at which a copy's bytes reach reports and answers.
 SHOW_S: Final = 1.0
-#: Interval at which the rests of copies are adapted.
+#: Interval at which the pauses of copies are adapted to the load (`rests.py`).
 REST_LOOK_S: Final = 0.25
 #: Interval at which a copy's progress is written to the store: short beside the time after which a master gives up.
 PROGRESS_MS: Final = 60_000
@@ -332,7 +332,7 @@ class CopyWork:
         return done
 
     def _adapt_rests(self) -> None:
-        """Adapt the rests of copies while some run."""
+        """Adapt the pauses of copies to the load, as long as copies run."""
         self._are_rests_adapted = bool(self._threads)
         if self._are_rests_adapted:
             self._rests.look(time.thread_time(), queued_s())

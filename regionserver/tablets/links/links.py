@@ -17,7 +17,7 @@ tablets elect at once. Looks are counted, not time: a process that stood still r
 
 **Where servers are.** Addresses come from `learn`, and from hellos. A server that restarted elsewhere dials its peers;
 they close their connections to its former address and dial the one in its hello. Every attempt names the uuid of the
-server that is wanted, so an address that another server has taken over is no danger.
+server that is wanted, so an address that another server has taken over is not a danger.
 
 A link's queue is bounded. A peer that is too slow loses the link and the queued frames; Raft sends again what is still
 needed.
@@ -155,7 +155,7 @@ class TabletLinks:
     def listed(self, registered: Collection[str], members: Collection[str]) -> None:
         """Take in which servers are registered in the store, and which ones are members of tablets here.
 
-        A server that is not registered is dialed rarely: it dials this server when it starts. One that is no member
+        A server that is not registered is dialed rarely: it dials this server when it starts. One that is not a member
         either and cannot be reached has been retired: it is forgotten.
         """
         for link in list(self._links.values()):

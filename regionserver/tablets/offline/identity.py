@@ -47,7 +47,7 @@ class IdentityDirectory(LockedDirectory):
     """A stopped server's directory."""
 
     def __init__(self, path: Path) -> None:
-        """Lock `path`. Raise ConfigError if it is no server's directory, ForeignDirectory if a server runs on it."""
+        """Lock `path`. Raise ConfigError if it is not a server's directory, ForeignDirectory if a server runs on it."""
         if not any((path / name).exists() for name in (_RECORD, BLOCKS)):
             raise ConfigError(f"{path} is not the data directory of a region server (no {_RECORD}, no {BLOCKS})")
         super().__init__(path, "server")

@@ -18,7 +18,7 @@ from regionserver.tablets.host.turn import Turn
 ASK_AGAIN_S: Final = 0.2
 #: Maximum number of attempts. Meanwhile the timeouts of the others have passed.
 ASKS_MAX: Final = 20
-#: The member stands with the next tick.
+#: The member stands for election with the next tick.
 _NEXT_TICK: Final = 1
 
 

@@ -32,7 +32,7 @@ from tests.support.planted import PlantedBug
 TICK_US: Final = 50_000
 
 
-class Crashed(Exception):  # noqa: N818 - it is no error
+class Crashed(Exception):  # noqa: N818 - it is not an error
     """Unwinds the shell of a node that has just lost power."""
 
 

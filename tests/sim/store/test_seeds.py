@@ -99,7 +99,7 @@ def test_the_trace_of_a_failing_history_is_printed(
 
 
 def test_a_server_hears_of_a_session_by_whole_frames() -> None:
-    """Half a request before the end of a connection is no sign of the session, which may be ended in time."""
+    """Half a request before the end of a connection is not a sign of the session, which may be ended in time."""
     world = World(1, 3)
     sock = SimSocket(world.net, -1)
     link = Link(Client(world, 1), sock)

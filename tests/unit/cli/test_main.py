@@ -141,7 +141,7 @@ def test_a_host_without_an_address_is_named(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_at_the_reader_is_one_line() -> None:
-    """It is no internal error of rk."""
+    """It is not an internal error of rk."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(rk_words("--help"), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == ExitStatus.REFUSED

@@ -126,7 +126,7 @@ def test_a_rejection_is_passed_on(wire: Wire) -> None:
 
 
 def test_a_master_of_another_cluster_ends_the_search(wire: Wire) -> None:
-    """FN-08: it is no standby, so the next one in the list is not tried."""
+    """FN-08: it is not a standby, so the next one in the list is not tried."""
     wire.answers = {"a:1": iter([RpcError(ms.NOT_LEADER, "standby")]), "b:1": iter([RpcError(ms.WRONG_CLUSTER, "no")])}
     client = MasterClient(["a:1", "b:1", "c:1"], cluster=lambda: "mine")
     with pytest.raises(RpcError, match="wrong_cluster"):

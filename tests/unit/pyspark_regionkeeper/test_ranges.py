@@ -91,7 +91,7 @@ def test_rows_outside_are_left_out(conditions: list[Condition], key: tuple[str, 
 
 
 def test_conditions_that_no_range_expresses_are_left_to_spark() -> None:
-    """A value beyond the column's type, a time without zone, a column that is no key."""
+    """A value beyond the column's type, a time without zone, a column that is not a key."""
     assert key_range(SALES, [Condition("region", "=", "eu"), Condition("id", "<", 1 << 40)]) == ("eu ", "eu!")
     assert key_range(EVENTS, [Condition("at", ">", datetime(2026, 1, 1))]) == ("", "")
     assert key_range(EVENTS, [Condition("at", ">=", datetime(2026, 1, 1, tzinfo=UTC))])[0].startswith("p1767")

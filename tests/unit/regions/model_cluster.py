@@ -82,7 +82,7 @@ Opening = Callable[[str, OpenOrder], "OrderResult | None"]
 class ValidatedAssigner:
     """An assigner whose invariants are all checked after every event, tick and selection.
 
-    It is no subclass, because a compiled class has none.
+    It is not a subclass, because a compiled class has none.
     """
 
     def __init__(self, epoch: int, config: AssignerConfig | None = None) -> None:

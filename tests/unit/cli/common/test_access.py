@@ -133,7 +133,7 @@ class _Page(http.server.BaseHTTPRequestHandler):
 
 
 def test_a_port_for_http_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """An admin port as --store is the likeliest mistake; it accepts connections and is no store."""
+    """An admin port as --store is the likeliest mistake; it accepts connections and is not a store."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -97,7 +97,7 @@ def test_what_does_not_answer_in_time_does_not_hold_the_bundle_up() -> None:
 
 
 def stopped_cluster(data_dir: Path) -> LocalCluster:
-    """Return a cluster of which nothing runs; a log of it has its secrets."""
+    """Return a cluster without running processes. One of its logs contains its secrets."""
     local = design(shape_of(Globals(), None, 1, 1, 1, None, None, "greedy"), data_dir)
     for one in local.daemons():
         port, admin = free_ports(2)

@@ -59,7 +59,7 @@ class Waiting:
 
 
 def test_a_busy_machine_is_waited_for(tmp_path: Path) -> None:
-    """A store that opens no session for most of a minute, while its processes live, is no reason to give up; the
+    """A store that opens no session for most of a minute, while its processes live, is not a reason to give up; the
     awaited event is printed."""
     waiting = Waiting(tmp_path)
 
@@ -115,7 +115,7 @@ def test_problems_name_servers_as_the_operator_does(tmp_path: Path) -> None:
 
 
 def test_problems_of_the_last_moment_are_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower that has not answered its leader yet is no news; a problem that lasts is."""
+    """A follower that has not answered its leader yet is not news; a problem that lasts is."""
     waiting = Waiting(tmp_path)
     nobody: Any = None
     answers = [status(problems=["one"]), status(problems=[])]

@@ -84,7 +84,7 @@ def test_a_removed_node_leaves_and_the_next_start_is_without_it(tmp_path: Path) 
 
 
 def test_a_start_takes_out_founders_only(tmp_path: Path) -> None:
-    """A node that joins is no member before `rk up add store` has added it."""
+    """A node that joins is not a member before `rk up add store` has added it."""
     local = cluster(tmp_path)
     joining = next_daemon(local, "store", "", tmp_path, lambda _: True)
     local.coord.append(joining)

@@ -165,7 +165,7 @@ def test_an_event_for_a_receiver_walks_no_other_watches() -> None:
 
 
 def test_a_receiver_shares_an_event_with_watches_on_the_znode() -> None:
-    """And with none once they have fired, were removed, or have ended with the session.
+    """Once these watches have fired, were removed, or have ended with the session, the receiver gets the event alone.
 
     Edit that makes this fail: `fire` or `discard` pops a path without `_remove`.
     """

@@ -40,7 +40,7 @@ def bench(folder: Path, *, unassigned: bool = False, parked: bool = False) -> Be
         store.put(REGION, encode(RegionRecord("t", "t.0", replicas=(ReplicaLocation(0, "s1"),), unassigned=True)), 3)
     if parked:
         store.put(REGION, encode(RegionRecord("t", "t.0", "", "m", replicas=(ReplicaLocation(0, "s1"),))), 3)
-        other = RegionRecord("t", "t.1", "m", replicas=(ReplicaLocation(0, "s1", 7),))  # so this is no startup
+        other = RegionRecord("t", "t.1", "m", replicas=(ReplicaLocation(0, "s1", 7),))  # so this is not a startup
         store.put(LAYOUT.region("t", "t.1"), encode(other))
         store.put(TRANSITION, encode(PARKED), 6)
     found = Bench(folder, store=store)

@@ -86,11 +86,11 @@ def test_views_have_names_and_turn_pages() -> None:
     ],
 )
 def test_texts_lose_what_they_quote(text: str, hidden: str) -> None:
-    """As `repr` quotes it; an apostrophe is no quote."""
+    """As `repr` quotes it; an apostrophe is not a quote."""
     assert KeyHider(b"s").value([text]) == [hidden]
 
 
 def test_a_name_is_stable_and_has_a_secret() -> None:
-    """The end of the key space is no secret."""
+    """The end of the key space is not a secret."""
     assert KeyHider(b"a").name("k") == KeyHider(b"a").name("k") != KeyHider(b"b").name("k")
     assert KeyHider(b"a").name("") == ""

@@ -75,7 +75,7 @@ def test_an_unassigned_or_deleted_region_may_end_closed(unassigned: bool | None,
 
 
 def test_a_transition_that_was_never_read_is_checked_by_its_events() -> None:
-    """RT-30: created and deleted in one step is no legal open; but in a cluster without known tables it may be
+    """RT-30: created and deleted in one step is not a legal open; but in a cluster without known tables it may be
     legal."""
     bench = Bench()
     path = LAYOUT.transition("t.0001", 0)

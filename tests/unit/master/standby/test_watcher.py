@@ -249,7 +249,7 @@ def test_missing_watches_are_set_when_the_connection_returns() -> None:
 
 
 def test_a_rejected_watch_is_set_again() -> None:
-    """A rejection is no lost connection: no change of the session's state triggers another attempt."""
+    """A rejection is not a lost connection: no change of the session's state triggers another attempt."""
     bench = Bench()
     bench.store.waiting.popleft()[0].errback(QuotaExceeded("/rk"))
     bench.store.waiting.popleft()[0].errback(QuotaExceeded("/rk"))

@@ -75,7 +75,7 @@ def test_a_member_of_a_dead_server_raises_no_alarm(world: TabletBench) -> None:
 
 
 def test_a_full_restart_wipes_and_plans_no_tablet(world: TabletBench) -> None:
-    """All servers and masters restart: in a cluster of tablets alone this is no startup, and nothing has to be done."""
+    """All servers and masters restart: without shared regions this is not a startup, and nothing has to be done."""
     before = frozen(world)
     for uuid in world.servers.servers:
         world.servers.stop(uuid)

@@ -115,7 +115,7 @@ def test_who_may_send_what(request_: Any, allowed: str) -> None:
 
 @pytest.mark.parametrize("name", ["admin", "stranger"])
 def test_no_name_of_a_daemon_gives_the_rights_of_a_user(name: str) -> None:
-    """`server:admin` is no admin, and `user:s1` no server."""
+    """`server:admin` is not an admin, and `user:s1` is not a server."""
     bench = Bench()
     for kind in (NODE, MASTER, SERVER):
         assert bench.code(Principal(kind, name), ms.DeleteTable("t")) == ms.FORBIDDEN

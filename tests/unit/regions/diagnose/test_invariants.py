@@ -289,7 +289,7 @@ def test_one_look_at_the_owners_is_not_enough_for_an_alarm() -> None:
 def test_a_transition_that_ended_unread_leaves_the_steps_of_one_that_is_checked_in_full(
     versions: tuple[int, ...],
 ) -> None:
-    """Steps and slices are those of `see`. Version 0 and 1 are no usual end, and are not taken the short way.
+    """Steps and slices are those of `see`. Versions 0 and 1 are not the usual end, and are not taken the short way.
 
     Edit that makes it fail: `slice_of` without `_flush_ending`.
     """

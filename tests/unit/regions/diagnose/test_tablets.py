@@ -138,7 +138,7 @@ def test_a_new_master_waits_for_reports_before_it_says_unavailable(cluster: Tabl
 
 
 def test_what_nobody_wants_open_is_closed(cluster: TabletCluster) -> None:
-    """It is no problem, however many servers are gone."""
+    """It is not a problem, however many servers are gone."""
     cluster.world.set_intent(TableIntent.DISABLED)
     cluster.pass_time(3_000)
     assert (cluster.health(), cluster.reason()) == (T.CLOSED, "table orders is disabled")

@@ -23,7 +23,7 @@ def test_a_listener_gets_what_it_has_missed() -> None:
     "last_id", ["h.1", "g.4", "g.-1", "g.x", "g.", "", "1", "g.1 ", "g.99999999999999999999", "g.²"]
 )
 def test_other_ids_begin_anew(last_id: str) -> None:
-    """Another generation, the future, and what is no id."""
+    """Another generation, the future, and what is not an id."""
     found = PageReplay("g")
     for text in (b"a", b"b", b"c"):
         found.add(text)

@@ -100,7 +100,7 @@ def test_the_place_of_unknown_fields_is_not_taken_from_a_znode() -> None:
 
 
 def test_a_record_without_unknown_fields_has_none() -> None:
-    """Other whitespace, or explicit defaults, are no unknown fields."""
+    """Other whitespace, or explicit defaults, are not unknown fields."""
     record = TableRecord("t", "n")
     assert decode_table(b'{ "name": "n", "table_id": "t", "replication": 1 }') == record
     assert decode_table(encode(record)) == record

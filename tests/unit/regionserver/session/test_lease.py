@@ -12,7 +12,7 @@ def lease(timeout_ms: int = 3000) -> Lease:
 
 
 def test_there_is_no_lease_before_the_first_renewal() -> None:
-    """A session alone is no lease."""
+    """A session alone is not a lease."""
     assert not lease().holds(0.0)
 
 

@@ -219,7 +219,7 @@ def test_a_new_master_at_a_known_address_starts_from_nothing() -> None:
 
 
 def test_an_overtaken_heartbeat_is_repeated_under_a_higher_number() -> None:
-    """Its reply is no acknowledgment if the master has received a later heartbeat."""
+    """Its reply is not an acknowledgment if the master has received a later heartbeat."""
     server = Server(1)
     link = told(server)
     link.changed([("t.0", 0)])

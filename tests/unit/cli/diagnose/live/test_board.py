@@ -52,7 +52,7 @@ def test_a_region_that_shows_progress_in_one_state_keeps_its_age() -> None:
 
 
 def test_the_age_of_a_region_that_fails_to_open_goes_on_over_its_tries() -> None:
-    """B1: each try writes the transition again; a region that has not been open for a minute is no young one."""
+    """B1: each try writes the transition again; a region that has not been open for a minute is not a young one."""
     screen = board()
     screen.step(line("OPENING", at_ms=NOW - 60_000), Text("a"))
     for attempt, ago_ms in ((1, 40_000), (2, 2_000)):

@@ -32,7 +32,7 @@ def test_orders() -> None:
 
 
 def test_a_filter_is_typed_corrected_kept_and_dropped() -> None:
-    """While it is typed, letters are no commands."""
+    """While it is typed, letters are not commands."""
     controls = Controls()
     controls.press("/serverx")
     assert "filter: serverx_" in controls.words()

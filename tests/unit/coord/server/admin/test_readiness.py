@@ -146,7 +146,7 @@ def written(wal: Wal) -> None:
 
 @pytest.mark.parametrize("harm", ["removed", "moved", "replaced"])
 def test_a_directory_that_goes_is_noticed(tmp_path: Path, harm: str) -> None:
-    """Within two checks. The end of a segment is no reason for alarm."""
+    """Within two checks. The end of a segment is not a reason for alarm."""
     folder = tmp_path / "data"
     folder.mkdir()
     wal, _ = open_wal(OsDisk(folder), "wal", segment_bytes=300)

@@ -95,7 +95,7 @@ def test_a_zoo_cfg_works_as_it_is(
 
 
 def test_the_door_of_a_running_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ports of a node on loopback are no door; a node that is being secured serves everybody wherever it listens."""
+    """Ports of a node on loopback are not doors; a node that is being secured serves everybody wherever it listens."""
     settings = StoreSettings(1, Path(), client_address=("127.0.0.1", 2181))
     exposed = StoreSettings(1, Path(), client_address=(_OUT, 2181))
     assert (open_door(settings), open_door(exposed)) == (OpenDoor.CLOSED, OpenDoor.EXPOSED)

@@ -52,7 +52,7 @@ def test_contradictions_are_named(options: dict[str, Any], wanted: str) -> None:
 
 
 def test_the_longest_request_fits_wherever_it_goes() -> None:
-    """In a forwarded command, in a reply to our own client, and as a length that is no four-letter word."""
+    """In a forwarded command, in a reply to our own client, and as a length that is not a four-letter word."""
     assert made(frame_bytes_max=FRAME_BYTES_LIMIT).frame_bytes_max == FRAME_BYTES_LIMIT
     assert FRAME_BYTES_LIMIT + COMMAND_HEADER_BYTES < COMMAND_BYTES_MAX
     assert FRAME_BYTES_LIMIT < MAX_REPLY_BYTES

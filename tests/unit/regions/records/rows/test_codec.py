@@ -1,4 +1,4 @@
-"""Rows under one schema and under its later versions; what is no row; rows as users write them."""
+"""Rows under one schema and under its later versions; what is not a row; rows as users write them."""
 
 from __future__ import annotations
 

@@ -538,7 +538,7 @@ def test_a_number_that_the_store_gives_begins_once(tmp_path: Path) -> None:
 
 
 def test_the_store_sees_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A newcomer whose rows arrive slowly is not given up. Bytes that an earlier copy had received are no progress."""
+    """A newcomer whose rows arrive slowly is not given up. Bytes that an earlier copy had received are not progress."""
     monkeypatch.setattr(work, "PROGRESS_MS", 0)
     monkeypatch.setattr(work, "SHOW_S", 0.05)
 

@@ -72,7 +72,7 @@ def test_a_leader_learns_of_a_later_term_from_a_voter_that_does_not_run() -> Non
     leader = hosts.elect()
     failed = next(name for name in hosts.servers if name != leader)
     number, term = int(failed[1:]), hosts.core(leader).term
-    # Not by any other refusal, and not by a number that is no voter.
+    # Not by any other refusal, and not by a number that is not a voter.
     refused(hosts, leader, failed, Word.FAILED, number, term + 1)
     refused(hosts, leader, failed, Word.INVALID_TERM, number, term)
     refused(hosts, leader, failed, Word.INVALID_TERM, 9, term + 1)

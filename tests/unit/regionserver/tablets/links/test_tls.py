@@ -77,7 +77,7 @@ def test_certificate_of_another_host_gets_nothing(machine: Machine, authority: A
 def test_certificate_of_another_kind_gets_nothing(
     machine: Machine, authority: Authority, warnings: list[str], dialer: str
 ) -> None:
-    """A user's certificate of the same authority is no server's, at either end.
+    """A user's certificate of the same authority is not a server's, at either end.
 
     Fails without the questions to `PeerGuard.misnamed`.
     """

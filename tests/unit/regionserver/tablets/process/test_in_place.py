@@ -78,7 +78,7 @@ def test_what_a_round_has_waited_is_counted_from_the_end_of_the_one_before() -> 
     assert choice.takes(SMALL)
     clock[0] += FAST_S / 2
     choice.done()
-    # What the thread does between its turns is no wait of a round.
+    # What the thread does between its turns is not a wait of a round.
     clock[0] += 60.0
     choice.begin_turn()
     assert choice.takes(SMALL)
