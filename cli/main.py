@@ -129,6 +129,9 @@ _NO_SUCH_COMMAND: Final = re.compile(r"No such command '([^']*)'\.$")
 #: Errors of writing to standard output, besides a reader that has gone.
 _OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 
+#: Python's words for a refused thread.
+_NO_THREAD: Final = "can't start new thread"
+
 _BY_NAME: Final = {entry.name: entry for entry in ENTRIES}
 _DAEMONS: Final = ("coord", "master", "server")
 
@@ -307,8 +310,24 @@ def _run(arguments: Sequence[str] | None) -> int:
     return ExitStatus(result) if isinstance(result, int) else ExitStatus.OK
 
 
+def _refused_by_limit(error: Exception) -> str:
+    """Return what the system has refused because of a limit on this process or its user, "" for another error."""
+    number = error.errno if isinstance(error, OSError) else 0
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return "memory (ulimit -v, MemoryMax= of a unit)"
+    if str(error) == _NO_THREAD:
+        return "a thread (ulimit -u and -v, TasksMax= of a unit)"
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "an open file (ulimit -n, LimitNOFILE= of a unit)"
+    return "a process (ulimit -u, TasksMax= of a unit)" if number == errno.EAGAIN else ""
+
+
 def _fault(error: Exception) -> int:
     _trace_if_wanted()
+    if refused := _refused_by_limit(error):
+        what, _, limits = refused.partition(" (")
+        _print_error(f"the system refuses {what}: {error or type(error).__name__}", f"Raise the limit: {limits[:-1]}.")
+        return ExitStatus.REFUSED
     _print_error(
         f"unexpected {type(error).__name__}: {error}",
         f"This is an internal error of rk. {DEBUG_VARIABLE}=1 shows the traceback.",
