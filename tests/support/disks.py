@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import weakref
 from collections.abc import Callable
 
 
 class MemoryFile:
-    """One open file of a MemoryDisk."""
+    """One open file of a MemoryDisk.
+
+    It does not keep its disk alive: thousands of copies with a megabyte each would wait for the garbage collector.
+    """
 
     def __init__(self, disk: MemoryDisk, content: bytearray) -> None:
-        self._disk = disk
+        self._disk = weakref.ref(disk)
         self.content = content
         self.synced = b""
 
@@ -18,14 +22,21 @@ class MemoryFile:
         return bytes(self.content[offset : offset + size])
 
     def write_at(self, offset: int, data: bytes) -> None:
-        self._disk.maybe_fail("write")
+        self._maybe_fail("write")
         self.content.extend(bytes(max(0, offset + len(data) - len(self.content))))
         self.content[offset : offset + len(data)] = data
 
     def sync(self) -> None:
-        self._disk.maybe_fail("sync")
-        self._disk.syncs += 1
+        self._maybe_fail("sync")
+        disk = self._disk()
+        if disk is not None:
+            disk.syncs += 1
         self.synced = bytes(self.content)
+
+    def _maybe_fail(self, name: str) -> None:
+        disk = self._disk()
+        if disk is not None:
+            disk.maybe_fail(name)
 
     def truncate(self, size: int) -> None:
         del self.content[size:]
