@@ -93,6 +93,22 @@ def test_a_tablet_is_split_under_writers(armed: Armed, client: RegionClient) -> 
     check_at_rest(armed)
 
 
+def test_a_daughter_is_split_when_the_first_split_has_ended(armed: Armed, client: RegionClient) -> None:
+    """The command waits for the end of the first split, and no longer. What no wait can change it refuses at once."""
+    cluster = armed.cluster
+    wait_at_rest(cluster, with_parents=True)
+    count = len(regions_of(cluster))
+    with Writers(client, 4) as writers:
+        low, _ = json.loads(said(cluster, "region", "split", f"{TABLE}:g", "--at", "h", "--json"))["daughters"]
+        refused = said(cluster, "region", "split", low["region_id"], "--at", "z", status=1)
+        assert f"'z' is not in region {low['region_id']}" in refused
+        assert cluster.zk.get_children(cluster.layout.reshardings), "the key was refused when the split had ended"
+        assert json.loads(said(cluster, "region", "split", low["region_id"], "--at", "g", "--json"))["is_done"]
+    writers.check()
+    assert len(regions_of(cluster)) == count + 2
+    check_at_rest(armed)
+
+
 def test_a_death_between_two_steps_ends_before_or_after(armed: Armed, client: RegionClient) -> None:
     """Whichever process dies at whichever point: the keys are whole, no row is lost, and the work is done."""
     cluster = armed.cluster

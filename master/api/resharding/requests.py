@@ -39,6 +39,8 @@ async def split(
     if joined is not None:
         return joined
     region = find_region(active_master.assigner.world, request.region_id)
+    # First what no waiting changes: a client asks again for a while about what is only in the way at the moment.
+    _refuse(objections.objection_to_key(region, request.at) if request.at else "")
     await _check(active_master, [region])
     key = request.at or await _middle(active_master, region)
     _refuse(objections.objection_to_key(region, key))
@@ -57,8 +59,8 @@ async def merge(
     pair = [find_region(world, request.region_id), find_region(world, request.other)]
     _refuse(objections.objection_to_merge(pair[0].table))
     left, right = sorted(pair, key=lambda one: one.record.start_key)
-    await _check(active_master, [left, right])
     _refuse(objections.objection_to_pair(left, right))
+    await _check(active_master, [left, right])
     return await _accept(active_master, [left, right], (merged(left.record, right.record),), request, now_ms, reason)
 
 
