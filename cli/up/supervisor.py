@@ -378,7 +378,11 @@ class Supervisor:
         if daemon is None:
             return ControlAnswer(ok=False, error=f"there is no daemon {request.name!r}")
         if request.op == "start":
-            if request.name not in self._children:
+            child = self._children.get(request.name)
+            if child is not None:
+                # Killed and not ended yet: it is started again at its end.
+                child.is_replaced = child.is_replaced or child.end_expected
+            else:
                 try:
                     self._report(Restarted(daemon, self._start(request.name)))
                 except OSError as error:

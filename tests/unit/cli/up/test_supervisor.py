@@ -191,6 +191,20 @@ def test_control_socket_lists_kills_and_starts(tmp_path: Path) -> None:
         assert restarted.pid == state.pid
 
 
+def test_a_start_while_a_killed_daemon_still_ends_is_not_lost(tmp_path: Path) -> None:
+    """A drill that is interrupted just after its kill starts the daemon again before the process has ended."""
+    with supervised(tmp_path, {"a": STUBBORN}, control=True) as (found, news):
+        pid = found.start("a")
+        log_says(tmp_path, "a", "ready")
+        ask(tmp_path, ControlRequest("kill", "a", signal.SIGTERM))
+        ask(tmp_path, ControlRequest("start", "a"))
+        os.kill(pid, signal.SIGKILL)
+        assert isinstance(news.get(timeout=DEADLINE_S), Ended)
+        again = news.get(timeout=DEADLINE_S)
+        assert isinstance(again, Restarted)
+        assert is_alive(again.pid)
+
+
 def test_other_command_lines_hold_from_the_next_start_on(tmp_path: Path) -> None:
     """`rk secure` sees which daemons still run by the former ones."""
     with supervised(tmp_path, {"a": SLEEPER}, control=True) as (found, _):
