@@ -45,7 +45,7 @@ Pool = Callable[[Any, int, Callable[[], None], Callable[[Failure], object]], Wor
 
 
 class Workers:
-    """The pool. Every method is called on the reactor's thread."""
+    """The pool. Every method without a note is called on the reactor's thread."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Workers:
         self._reactor = reactor
         self._delivered = delivered
         self._fatal = fatal
-        self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+        self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None] | None]] = deque()
         #: Wakes threads to look for jobs: True to wait for the next wake afterwards, False to end. While a job waits, a
         #: wake is queued, or a thread is awake that will look for jobs once more.
         self._wakes: SimpleQueue[bool] = SimpleQueue()
@@ -75,6 +75,11 @@ class Workers:
         """Run `work` on a thread; call `done` with its result, or with the exception that it raised."""
         self.pending += 1
         self._jobs.append((work, done))
+        self._wake_one()
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Run `work` on a thread, and report nothing but its exceptions. May be called on any thread."""
+        self._jobs.append((work, None))
         self._wake_one()
 
     def _wake_one(self) -> None:
@@ -106,12 +111,16 @@ class Workers:
                     self._wake_one()
                 self._run(work, done)
 
-    def _run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def _run(self, work: Callable[[], Any], done: Callable[[Any], None] | None) -> None:
         result: Any
         try:
             result = work()
         except Exception as error:  # foreign code may raise anything; the submitter gets the exception as the result
             result = error
+        if done is None:
+            if isinstance(result, Exception):
+                self._reactor.callFromThread(self._fatal, Failure(result))  # type: ignore[no-untyped-call]
+            return
         self._results.append((done, result))
         if self._is_delivery_due.acquire(blocking=False):
             self._reactor.callFromThread(self._deliver)

@@ -82,7 +82,7 @@ class CopySteps(NamedTuple):
     carry_out: Callable[[Sequence[steps.Effect]], None]
     #: Carries out steps on files that may become durable in any order; all of them are on return.
     carry_out_at_once: Callable[[Sequence[steps.Effect]], None]
-    #: Moves the job to another state. Does not wait until others see it.
+    #: Moves the job to another state.
     enter: Callable[[CopyState, str], None]
     wall_ms: Callable[[], int]
     #: Seconds of rest for each second for which the thread has had a processor.

@@ -35,7 +35,10 @@ _RECEIVING: Final = (CopyState.ROWS, CopyState.LOG)
 
 
 class Job:
-    """A job of this server."""
+    """A job of this server.
+
+    While the thread of its copy runs, that thread alone calls `enter`, and the reactor's thread calls `shown`.
+    """
 
     def __init__(self, job: int, tablet: str, number: int, source: str, began_ms: int) -> None:
         self.job = job
@@ -67,9 +70,9 @@ class Job:
 
     def shown(self, now_ms: int) -> CopyJob:
         """Return the job as operators see it."""
-        receiving_ms = self._receiving_ms
-        if self._since_ms is not None:
-            receiving_ms += max(0, now_ms - self._since_ms)
+        receiving_ms, since_ms = self._receiving_ms, self._since_ms
+        if since_ms is not None:
+            receiving_ms += max(0, now_ms - since_ms)
         rate = self.received * 1000 // receiving_ms if receiving_ms else 0
         return CopyJob(
             self.job, self.tablet, self.number, self.state, self.source, self.received,

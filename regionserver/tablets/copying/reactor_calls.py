@@ -20,7 +20,7 @@ class HostEnds(StorageError):  # noqa: N818 - says what has happened
 
 
 class ReactorCalls:
-    """Lets threads of copies run functions on the reactor's thread, and wait for the results if they need them."""
+    """Lets threads of copies run functions on the reactor's thread, and wait for the results."""
 
     def __init__(self, reactor: ThreadedReactor) -> None:
         self._reactor = reactor
@@ -43,10 +43,6 @@ class ReactorCalls:
         if isinstance(result, Exception):
             raise result
         return result
-
-    def post(self, function: Callable[[], object]) -> None:
-        """Run `function` on the reactor's thread, after what was posted before, and do not wait."""
-        self._reactor.callFromThread(function)
 
     def spawn(self, name: str, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         """Run `work` on a thread of its own, and then `done` with the result on the reactor's thread."""

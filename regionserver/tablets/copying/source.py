@@ -224,8 +224,9 @@ class _SourceThread:
         self._answer(wire.RowsSent(size, rows.identity.generation))
 
     def _send_log(self, session: CopySession, asked: wire.FetchLog) -> None:
-        slot, begins = self._calls.call(lambda: self._sources.log_begins(session, asked.index))
-        until, until_term = self._calls.call(lambda: self._sources.last(session))
+        (slot, begins), (until, until_term) = self._calls.call(
+            lambda: (self._sources.log_begins(session, asked.index), self._sources.last(session))
+        )
         at, at_term = asked.index, asked.term
         is_first = True
         while at < until or is_first:

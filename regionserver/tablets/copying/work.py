@@ -55,7 +55,7 @@ from regionserver.tablets.process.files_work import FilesWork, SharedSteps
 from regionserver.tablets.process.life_work import ReplicaLife, why_of
 from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.upkeep.space import DiskSpace
-from regionserver.workers import WorkerPool, outcome_of
+from regionserver.workers import Workers, outcome_of
 
 log = Logger()
 
@@ -88,7 +88,7 @@ class CopyWork:
         replicas: dict[str, TabletReplica],
         life: ReplicaLife,
         files: FilesWork,
-        files_pool: WorkerPool,
+        files_pool: Workers,
         links: CopyLinks,
         sources: CopySources,
         calls: ReactorCalls,
@@ -105,7 +105,7 @@ class CopyWork:
         self._files_pool = files_pool
         self._links = links
         self._calls = calls
-        self._steps = SharedSteps(files, self._on_files_soon, lambda: calls.has_ended)
+        self._steps = SharedSteps(files, files_pool.post, lambda: calls.has_ended)
         self.sources = sources
         self.jobs = CopyJobs()
         self._rests = CopyRests()
@@ -317,7 +317,7 @@ class CopyWork:
             dial=lambda: self._links.dial_copy(source.uuid, (source.host, source.peer_port)),
             carry_out=self._steps.carry_out,
             carry_out_at_once=self._steps.carry_out_at_once,
-            enter=lambda state, reason: self._calls.post(lambda: self._enter(job, state, reason)),
+            enter=lambda state, reason: job.enter(state, self._clock.wall_ms(), reason),
             wall_ms=self._clock.wall_ms,
             rest_factor=lambda: self._rests.factor,
         )
@@ -337,9 +337,6 @@ class CopyWork:
         if self._are_rests_adapted:
             self._rests.look(time.thread_time(), queued_s())
             self._reactor.callLater(REST_LOOK_S, self._adapt_rests)
-
-    def _enter(self, job: Job, state: CopyState, reason: str) -> None:
-        job.enter(state, self._clock.wall_ms(), reason)
 
     def _show(self, job: Job) -> None:
         """Show the bytes received in answers to messages."""
@@ -428,10 +425,6 @@ class CopyWork:
         log.failure("a copy of tablet {tablet} has failed", failure=failure, tablet=job.tablet)
         if self.jobs.of(job.tablet) is job:
             self._ended(job, CopyState.FAILED, f"a bug: {failure.getErrorMessage()}")
-
-    def _on_files_soon(self, work: Callable[[], None]) -> None:
-        """Run `work` on the files' thread. May be called on any thread."""
-        self._calls.post(lambda: self._files_pool.submit(work, lambda _: None))
 
     def _on_files(self, work: Callable[[], Any]) -> Deferred[Any]:
         return outcome_of(self._files_pool.submit, work)

@@ -8,6 +8,7 @@ from functools import partial
 from queue import SimpleQueue
 
 import pytest
+from twisted.python.failure import Failure
 
 from regionserver.workers import Workers
 
@@ -64,3 +65,28 @@ def test_jobs_that_wait_run_before_the_threads_stop(workers: Workers) -> None:
     gate.set()
     assert workers.stop(LIMIT_S)
     assert sorted(ran) == list(range(100))
+
+
+def test_posted_jobs_run_without_the_reactors_thread(calls: Calls) -> None:
+    """Threads of copies post steps. Only an exception, which is a bug, takes a turn of the reactor."""
+    failures: list[Failure] = []
+    workers = Workers(calls, THREADS, lambda: None, failures.append)
+    posters = threading.Barrier(THREADS)
+    ran: list[int] = []
+
+    def post(first: int) -> None:
+        posters.wait(LIMIT_S)
+        for number in range(first, first + 100):
+            workers.post(partial(ran.append, number))
+
+    threads = [threading.Thread(target=post, args=(100 * number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    workers.post(partial(int, "no number"))
+    assert workers.stop(LIMIT_S)
+    assert sorted(ran) == list(range(100 * THREADS))
+    calls.waiting.get(timeout=LIMIT_S)()
+    assert calls.waiting.empty()
+    assert [failure.type for failure in failures] == [ValueError]
