@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -34,6 +35,8 @@ IDLE_S: Final = 60.0
 #: Buffers of the kernel: a thread that waits for the disk does not stop the other end at once.
 _SOCKET_BYTES: Final = 4 << 20
 _READ_BYTES: Final = 256 << 10
+#: A time limit as the kernel takes it: seconds and microseconds.
+_TIMEVAL: Final = struct.Struct("@ll")
 
 
 class ChannelLost(RemoteProtocolError):  # noqa: N818 - says what has happened
@@ -62,7 +65,12 @@ class Channel:
         """Allow long frames and long silences: both ends have accepted the hello."""
         self._shown = None if self._tls is None else shown_by_peer(self._tls)
         self._limit = FRAME_BYTES_MAX
-        self._sock.settimeout(IDLE_S)
+        # The kernel keeps the limit, so that one call receives or sends a whole frame. With a limit of Python's, each
+        # part of it would take two calls, and the interpreter's lock after both.
+        self._sock.settimeout(None)
+        limit = _TIMEVAL.pack(int(IDLE_S), int(IDLE_S % 1 * 1_000_000))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._sock.setsockopt(socket.SOL_SOCKET, option, limit)
         self.end_if_revoked()
 
     def send(self, kind: int, *parts: bytes | memoryview) -> None:
@@ -77,7 +85,7 @@ class Channel:
             if sent < HEAD.size + length:
                 self._sock.sendall(memoryview(b"".join(head))[sent:])
         except (OSError, TlsError) as error:
-            raise ChannelLost(f"{self._peer}: {error}") from error
+            raise self._lost(error) from error
 
     def receive(self) -> tuple[int, memoryview]:
         """Return kind and body of the next frame. The body is valid until the next call. Raise ChannelLost."""
@@ -96,13 +104,18 @@ class Channel:
                 return view
             at = 0
             while at < size:
-                got = self._sock.recv_into(view[at:])
+                got = self._sock.recv_into(view[at:], flags=socket.MSG_WAITALL)
                 if not got:
                     raise ChannelLost(f"{self._peer} has closed the connection")
                 at += got
         except (OSError, TlsError) as error:
-            raise ChannelLost(f"{self._peer}: {error}") from error
+            raise self._lost(error) from error
         return view
+
+    def _lost(self, error: Exception) -> ChannelLost:
+        """Return the failure of a send or a receive."""
+        what = f"nothing was sent or taken for {IDLE_S:g} s" if isinstance(error, BlockingIOError) else str(error)
+        return ChannelLost(f"{self._peer}: {what}")
 
     def _read_sealed(self, tls: Engine, view: memoryview) -> None:
         while len(self._plain) < len(view):
