@@ -110,17 +110,17 @@ class ServerEvents:
     ) -> bool:
         """Hand the changes to the assigner. Return True if some are left: call again, in another turn.
 
-        A hundred servers may end at once, and each of their regions is decided about.
+        A hundred servers may end or start again at once, and each of their regions is decided about. The assigner
+        learns of all ends first, so it places no region on a server whose end is left for another turn.
         """
         now = self._now_ms()
         self._assigner.handle(ev.BarsSeen(bars), now)
         for fence in fences:
             self._note_fence(fence)
             self._assigner.handle(ev.ServerFenced(fence), now)
-        if self._gone({one.uuid for one in servers}, now):
+        self._mark_ended({one.incarnation for one in servers}, now)
+        if self._gone({one.uuid for one in servers}, now) or self._came(servers, frozenset(draining), now):
             return True
-        for record in servers:
-            self._up(record, record.uuid in draining, now)
         self._note_drains(frozenset(draining))
         asked = [self.drain_origins.pop(uuid) for uuid in list(self.drain_origins)]
         origin = next((one for one in asked if one is not None), None)
@@ -142,6 +142,13 @@ class ServerEvents:
             self._history_writer.event(cause, "", server=uuid, origin=self.drain_origins.get(uuid))
         self._draining = draining
 
+    def _mark_ended(self, alive: set[Incarnation], now_ms: int) -> None:
+        """Report to the assigner which starts have ended, before it decides about the regions of any of them."""
+        known = self._assigner.world.servers.values()
+        ended = [one.incarnation for one in known if one.incarnation not in alive and one.fenced_until_ms is None]
+        if ended:
+            self._assigner.handle(ev.ServersEnded(ended), now_ms)
+
     def _gone(self, alive: set[str], now_ms: int) -> bool:
         """End servers that are gone, with some REGIONS_AT_ONCE of their regions. Return True if more are left."""
         regions = 0
@@ -155,6 +162,19 @@ class ServerEvents:
                 self._reports.forget(uuid)
                 self.arrivals_ms.pop(known.incarnation, None)
                 self._assigner.handle(ev.ServerDown(uuid), now_ms)
+        return False
+
+    def _came(self, servers: list[ServerRecord], draining: frozenset[str], now_ms: int) -> bool:
+        """Hand registered servers to the assigner, until some REGIONS_AT_ONCE regions of their former starts have been
+        decided about. Return True if servers are left."""
+        regions = 0
+        for record in servers:
+            known = self._assigner.world.servers.get(record.uuid)
+            if known is not None and known.incarnation != record.incarnation:
+                if regions >= REGIONS_AT_ONCE:
+                    return True
+                regions += max(1, known.load)
+            self._up(record, record.uuid in draining, now_ms)
         return False
 
     def _up(self, record: ServerRecord, is_draining: bool, now_ms: int) -> None:

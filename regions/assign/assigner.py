@@ -290,6 +290,8 @@ class Assigner:
                 self._orders.lost(event.batch, now_ms)
             case ev.ServerUp():
                 self._servers.up(event, now_ms)
+            case ev.ServersEnded():
+                self._servers.ended(event.starts)
             case ev.ServerDown():
                 self._alters.server_gone(event.uuid)
                 self._servers.gone(event.uuid, now_ms)

@@ -180,7 +180,7 @@ class Selection:
                     known.promise(chosen.uuid)
             return chosen
         server = self._world.servers.get(replica.move)
-        if server is None or not can_open(server.kind, replica.region.table.record.kind):
+        if server is None or server.has_ended or not can_open(server.kind, replica.region.table.record.kind):
             return None
         return server.incarnation
 
@@ -214,8 +214,8 @@ class Selection:
             uuid = choose(servers.values(), group=group, kind=kind, peers=peers, peer_racks=racks)
         if uuid is None and not exclude_home:
             # A replica on a draining server is better than a closed one; it moves when another server is eligible. A
-            # barred server gets nothing, even if regions stay closed.
-            out = self._world.bars
+            # barred server gets nothing, even if regions stay closed, and neither does one that has ended.
+            out = {*self._world.bars, *(one.uuid for one in servers.values() if one.has_ended)}
             uuid = choose(
                 servers.values(),
                 group=group,

@@ -29,7 +29,7 @@ from regions.cluster.causes import Causes
 from regions.cluster.entities import Replica, Server, Table
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
-from regions.records.model import BarRecord, FenceRecord, ServerRecord
+from regions.records.model import BarRecord, FenceRecord, Incarnation, ServerRecord
 
 #: Servers kept in `departed`. Decisions about their regions follow at once, except for regions of a running plan.
 DEPARTED_MAX: Final = 1_000
@@ -128,6 +128,13 @@ class ServerTracker:
         assert server.incarnation == record.incarnation, f"{server.incarnation} is not {record.incarnation}"
         self._release(now_ms)
 
+    def ended(self, starts: Iterable[Incarnation]) -> None:
+        """Mark servers whose end is known: until `down` is called, they get no regions and no orders."""
+        for start in starts:
+            server = self._world.alive(start)
+            if server is not None:
+                server.has_ended = True
+
     def down(self, uuid: str, now_ms: int) -> None:
         """Drop a dead server, and decide about every replica on it or on its way to it (RF-01, RF-02)."""
         server = self._world.servers.get(uuid)
@@ -184,7 +191,7 @@ class ServerTracker:
         for replica in self._selection.take_unplaceable():
             self._decide(replica, now_ms)
         for server in list(self._world.servers.values()):
-            if server.draining and not server.fencing:
+            if server.draining and not server.fencing and not server.has_ended:
                 self._decide_open(server, now_ms)
         for server in changed:
             self._decide_open(server, now_ms)
@@ -195,7 +202,7 @@ class ServerTracker:
     def fence(self, server: Server, reason: str, bar_ms: int = 0) -> None:
         """Fence the server, unless that is in progress. `bar_ms` is as in `fx.WriteFence`."""
         assert reason, f"a fence of {server.incarnation} without a reason would look like none"
-        if server.fencing:
+        if server.fencing or server.has_ended:
             return
         server.fencing = reason
         server.origin = self._causes.current()
@@ -216,7 +223,7 @@ class ServerTracker:
             server.fencing = fence.reason or "by an earlier master"
             server.origin = fence.origin or server.origin
             server.fenced_until_ms = now_ms + fence.lease_ms
-            for replica in list(self._world.replicas.values()):
+            for replica in list(self._world.active.values()):
                 if replica.order is not None and replica.order.server is server:
                     self._orders.drop(replica)
         assert not server.busy, f"fenced server {server.incarnation} works on {len(server.busy)} orders"

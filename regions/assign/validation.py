@@ -25,6 +25,8 @@ def check_progress(world: ClusterState, selection: Selection, replacements: Repl
             continue  # the transition is being read
         if replica.region.is_leaving and is_put_down(replica.region):
             continue  # `Reshardings.validate` checks that its region is being replaced
+        if replica.awaits_down:
+            continue
         if replica.transition is None:
             _check_resting(replica, selection)
         else:

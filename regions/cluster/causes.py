@@ -122,6 +122,8 @@ def describe(event: ev.Event) -> str:
         case ev.ServerUp():
             leaving = " is about to stop" if event.record.leaving else " has registered"
             return f"znode: server {_address(event.record)}{leaving}"
+        case ev.ServersEnded():
+            return f"znode: the registrations of {len(event.starts)} servers are gone"
         case ev.ServerDown():
             return f"znode: the registration of server {event.uuid} is gone"
         case ev.ServerFenced():

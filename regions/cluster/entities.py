@@ -304,6 +304,12 @@ class Replica:
         return self.write is not None
 
     @property
+    def awaits_down(self) -> bool:
+        """True if the replica is on a server that has ended, or on its way there: it is decided about with others."""
+        on, coming = self.open_on, self.coming_to
+        return (on is not None and on.has_ended) or (coming is not None and coming.has_ended)
+
+    @property
     def is_at_rest(self) -> bool:
         """True if the replica is open as wanted, on a server that is not draining, without work in progress.
 
@@ -325,6 +331,7 @@ class Server:
         "fenced_until_ms",
         "fencing",
         "group",
+        "has_ended",
         "incarnation",
         "incoming",
         "kind",
@@ -355,6 +362,8 @@ class Server:
         self.fencing = ""
         #: Time at which the lease of the fenced server must have ended; None until the fence is in the store (X10).
         self.fenced_until_ms: int | None = None
+        #: True if this start is known to have ended, and decisions about its replicas follow in one of the next turns.
+        self.has_ended = False
         #: Origin of the drain, bar, fence or stop that makes the server lose its regions.
         self.origin: WorkOrigin | None = None
         self.open: dict[str, Replica] = {}
@@ -369,8 +378,8 @@ class Server:
 
     @property
     def draining(self) -> bool:
-        """True if the server must lose its replicas: it is drained, barred, fenced, or about to stop."""
-        return self.marked or self.bar is not None or self.record.leaving or bool(self.fencing)
+        """True if the server must lose its replicas: it is drained, barred, fenced, about to stop, or has ended."""
+        return self.marked or self.bar is not None or self.record.leaving or bool(self.fencing) or self.has_ended
 
     @property
     def load(self) -> int:

@@ -58,6 +58,12 @@ class ServerUp(msgspec.Struct):
     draining: bool = False
 
 
+class ServersEnded(msgspec.Struct):
+    """Starts of servers have ended. A ServerDown or ServerUp of each of them follows, some in a later turn."""
+
+    starts: list[Incarnation]
+
+
 class ServerDown(msgspec.Struct):
     """A server's registration is gone (RF-01)."""
 
@@ -262,6 +268,7 @@ Event = (
     | RegionSeen
     | TransitionRead
     | ServerUp
+    | ServersEnded
     | ServerDown
     | ServerFenced
     | FenceFailed

@@ -56,6 +56,8 @@ class Chaos(ModelCluster):
         #: Steps that servers have yet to take: (incarnation, kind, record, version).
         self.tasks: list[tuple[Incarnation, str, TransitionRecord, int]] = []
         self.dirty: set[str] = set()
+        #: Servers whose end the assigner knows, and has not decided about, by uuid.
+        self.ended: dict[str, Incarnation] = {}
         self.opens_fail = 0.2
         self.put(*(region(f"r{n}") for n in range(REGIONS)))
         self.start(*(server(uuid, session_ms=1_000) for uuid in UUIDS[:3]), run=False)
@@ -64,6 +66,8 @@ class Chaos(ModelCluster):
 
     def step_once(self) -> None:
         self.collect()
+        if self.ended and self.rng.random() < 0.2:
+            self.decide_about_ended()
         roll = self.rng.random()
         if roll < 0.30 and self.pending_writes:
             self.do_write(self.pending_writes.pop(0))
@@ -82,6 +86,10 @@ class Chaos(ModelCluster):
 
     def collect(self) -> None:
         for effect in caused(self.assigner.take(self.now)):
+            if isinstance(effect, fx.WriteOffline):
+                assert effect.record.destination not in self.ended.values(), f"{effect.key} is to open on a dead server"
+            if isinstance(effect, fx.SendOpen | fx.SendClose):
+                assert effect.server.incarnation not in self.ended.values(), "orders for a dead server"
             if isinstance(effect, fx.WriteOffline | fx.DeleteTransition):
                 self.pending_writes.append(effect)
             elif isinstance(effect, fx.ReadTransition):
@@ -116,7 +124,7 @@ class Chaos(ModelCluster):
 
     def deliver(self, effect: Any) -> None:
         if isinstance(effect, fx.RequestPlan):
-            alive = sorted(self.servers)
+            alive = sorted({*self.servers, *self.ended})  # the plan may be older than the end of a server
             placements = {key: self.rng.choice(alive) for key in effect.keys} if alive else {}
             self.assigner.handle(ev.PlanReady("p", effect.keys, placements), self.now)
             return
@@ -135,7 +143,7 @@ class Chaos(ModelCluster):
         if roll < 0.05 and len(self.servers) > 1:
             self.assigner.handle(ev.FenceRequested(self.rng.choice(sorted(self.servers)), "chance"), self.now)
         elif roll < 0.25 and len(self.servers) > 1:
-            self.kill(self.rng.choice(sorted(self.servers)), run=False)
+            self.kill_some()
         elif roll < 0.55 and len(self.servers) < len(UUIDS):
             uuid = self.rng.choice([one for one in UUIDS if one not in self.servers])
             self.rejoin(uuid)
@@ -153,6 +161,22 @@ class Chaos(ModelCluster):
             self.table_intent(intent)
         else:
             self.fail_over()
+
+    def kill_some(self) -> None:
+        """Kill a server, or several at once: the assigner decides about each of them in a later step."""
+        if self.rng.random() < 0.4:
+            self.kill(self.rng.choice(sorted(self.servers)), run=False)
+            return
+        self.collect()
+        for uuid in self.rng.sample(sorted(self.servers), self.rng.randint(0, max(0, len(self.servers) - 1))):
+            self.ended[uuid] = self.servers.pop(uuid).incarnation
+        self.open = {key: owner for key, owner in self.open.items() if owner not in self.ended.values()}
+        self.assigner.handle(ev.ServersEnded(list(self.ended.values())), self.now)
+
+    def decide_about_ended(self) -> None:
+        uuid = next(iter(self.ended))
+        del self.ended[uuid]
+        self.assigner.handle(ev.ServerDown(uuid), self.now)
 
     def _fence(self, effect: fx.WriteFence) -> None:
         """Fence a server. Its session lives: it continues until its lease must have ended."""
@@ -199,6 +223,7 @@ class Chaos(ModelCluster):
         self.stop_serving(uuid)  # a fenced server has closed everything before it joins again
         record = server(uuid, self.start_codes[uuid], session_ms=1_000, kind=self.rng.choice(kinds))
         self.servers[uuid] = record
+        self.ended.pop(uuid, None)
         self.assigner.handle(ev.ServerUp(record), self.now)
 
     def table_intent(self, intent: TableIntent) -> None:
@@ -213,6 +238,7 @@ class Chaos(ModelCluster):
         self.pending_writes.clear()
         self.pending.clear()
         self.dirty.clear()
+        self.ended.clear()
         self.assigner = Assigner(self.assigner.epoch + 1, self.config)
         self.start(*self.servers.values(), run=False)
 
@@ -306,6 +332,8 @@ class Chaos(ModelCluster):
     def heal(self) -> None:
         """End all faults, start all servers, enable the table, and let everything happen."""
         self.opens_fail = 0.0
+        while self.ended:
+            self.decide_about_ended()
         for uuid in UUIDS:
             if uuid not in self.servers or not can_open(self.servers[uuid].kind, ""):
                 self.rejoin(uuid, ("",))
@@ -321,7 +349,7 @@ class Chaos(ModelCluster):
             for queue, act in ((self.pending, self.deliver), (self.tasks, self.do_task)):
                 while queue:
                     act(queue.pop(0))
-            if not self.unassigned and len(self.open) == REGIONS:
+            if not self.unassigned and not self.fences and len(self.open) == REGIONS:
                 return
             for key in [key for key, (record, _) in self.unassigned.items() if record.parked]:
                 # Two servers died while they opened it: an operator decides that the region was not the reason.
