@@ -48,7 +48,7 @@ _MODULES: Final = {
     "master/assignment": "transition_times write_queue",
     "regions/assign": "assigner decisions moves order_followup orders outbox placement replacement selection servers"
     " transition_writes",
-    "regions/assign/catalog": "checks schema_rollout updates",
+    "regions/assign/catalog": "checks schema_rollout takeover updates",
     "regions/cluster": "causes deadlines entities mirror state work",
     "regions/cluster/reads": "answers changed",
     "regions/diagnose": "invariants",

@@ -43,8 +43,9 @@ from master.assignment.transitions import (
 )
 from master.assignment.waiters import Waiters, wait_within
 from master.assignment.write_queue import Outcome
-from master.beginning.content import read_content, wipe
-from master.beginning.roll_call import first_heartbeat, holders_of, wait_ms
+from master.beginning.content import find_content, wipe
+from master.beginning.roll_call import wait_ms
+from master.beginning.slices import in_slices
 from master.catalog import store
 from master.catalog.ddl import TableOperations
 from master.catalog.forgetting import Forgetting
@@ -80,7 +81,6 @@ from regions.records.model import (
     FenceRecord,
     Incarnation,
     Move,
-    MoveBatch,
     RunRecord,
     ServerRecord,
 )
@@ -162,6 +162,8 @@ class ActiveMaster:
         #: True from the end of loading to the end of the tenure: only then are events and requests processed.
         self.is_open = False
         self.is_over = False
+        #: True if an unexpected exception has ended the tenure.
+        self.has_failed = False
         #: State of the store session; see the module docstring.
         self.store_session = StoreSession(reactor, self._client, self._resume, self.end, self._failed)
         self.began_ms = now_ms()
@@ -205,29 +207,15 @@ class ActiveMaster:
         await self._client.watch_below(self._layout.unassigned, self._unassigned_events)
         await self.registry.start()
         await self.balancing.load()
-        warm = await self._hand_over()
-        loaded, startup = await read_content(self.fence, self.registry, None if warm is None else warm.world)
-        if not startup and await self._await_heartbeat(loaded):
-            warm = None
-            loaded, startup = await read_content(self.fence, self.registry, None)
-        self.is_warm = warm is not None and not startup
-        if startup and warm is not None:  # a startup has time to load and needs no mirror
-            loaded, _ = await read_content(self.fence, self.registry, None)
+        patience_ms = wait_ms(self._settings.session_timeout_ms)
+        kept = await self._hand_over()
+        content = await find_content(self._reactor, self.fence, self.registry, kept, self.has_heard, patience_ms)
+        loaded, startup, warm = content.loaded, content.is_startup, content.warm
+        self.is_warm = warm is not None
         self.path = "startup" if startup else "failover"
         self.bulk_plans.load([plan for plan in loaded.plans if not plan.by_moves])
         self.applying.load(loaded.plans)
-        log.info(
-            "epoch {epoch}: {path}{mark}{warm}, {tables} tables, {regions} regions, {rit} in transition,"
-            " {servers} servers",
-            epoch=self.fence.epoch,
-            path=self.path,
-            warm=" with a warm mirror" if self.is_warm else "",
-            mark=" after an orderly shutdown" if loaded.cluster.clean_shutdown else "",
-            tables=len(loaded.tables) if loaded.world is None else len(loaded.world.tables),
-            regions=len(loaded.regions) if loaded.world is None else len(loaded.world.regions),
-            rit=len(loaded.transitions),
-            servers=len(self.registry.servers) + len(self.registry.fences),
-        )
+        content.log(self.fence.epoch, len(self.registry.servers) + len(self.registry.fences))
         stopping = loaded.cluster.clean_shutdown and not startup
         if not stopping:
             await self._clear_clean_shutdown()
@@ -236,23 +224,29 @@ class ActiveMaster:
         address = f"{self._settings.host}:{self._settings.port}"
         await self.history_writer.begin(self._uuid, address)
         if startup:
-            await wipe(self.fence, self.history_writer, self.phases, loaded, self.assigner.causes.current)
+            await wipe(self.fence, self.history_writer, self.phases, content, self.assigner.causes.current)
             transitions = []
             self.phases.begin("servers")
             pause_s = self._settings.registration_pause_ms / 1000
             await self.server_events.wait_for(self._settings.min_servers, pause_s, len(self.registry.servers))
         self.phases.begin("recover")
-        take_over(self.assigner, loaded, transitions, self.registry, self._now_ms())
-        self.keeper.servers_changed(self.registry.servers, self.registry.draining, self.registry.bars)
-        self.server_events.took_over(self.registry.servers, self.registry.draining)
-        self.keeper.take_over([*loaded.transitions, *(() if warm is None else warm.tablets)], loaded.intents)
-        self.is_open = True
-        if warm is not None and not startup and warm.regions:
-            self.persist(partial(self.read_regions, warm.regions))
+        # Events that arrive between the slices wait: changes of transitions in the reader, those of servers in the
+        # registry. `is_open` is False until everything is loaded.
+        known = self.registry.lists
+        await in_slices(self._reactor, take_over(self.assigner, loaded, transitions, self.registry, self._now_ms()))
+        self.keeper.servers_changed(known[0], known[1], known[3])
+        self.server_events.took_over(known[0], known[1])
+        moving = [*loaded.transitions, *(() if warm is None else warm.tablets)]
+        await in_slices(self._reactor, self.keeper.take_over(moving, loaded.intents))
         if stopping:
-            self.server_events.await_shutdown(self.registry.servers)
-        self.assigner.begin(self._now_ms(), startup=startup)
+            self.server_events.await_shutdown(known[0])
+        await in_slices(self._reactor, self.assigner.beginning(self._now_ms(), startup=startup))
+        self.is_open = True
+        if warm is not None and warm.regions:
+            self.persist(partial(self.read_regions, warm.regions))
         self.keeper.begin()
+        if self.registry.lists != known:
+            self._servers_changed(*self.registry.lists)
         if startup:
             self.applying.give_up("the cluster was restarted: no region is open that could be moved")
         self._pump()
@@ -262,17 +256,6 @@ class ActiveMaster:
         await self.retry_write(partial(self.janitor.clear, loaded.orphans))
         await self.retry_write(partial(self.bulk_plans.prune, loaded.plans))
         await self.retry_write(partial(self.runs.add, run))
-
-    async def _await_heartbeat(self, loaded: store.Loaded) -> bool:
-        """Wait until a server that holds regions is known to live; return True if the store must be read again."""
-        transitions = [one for one, _ in loaded.transitions]
-        return await first_heartbeat(
-            self._reactor,
-            holders_of(loaded.region_records(), transitions, self.registry.servers),
-            self.has_heard,
-            lambda: [one.incarnation for one in self.registry.servers],
-            wait_ms(self._settings.session_timeout_ms),
-        )
 
     async def _clear_clean_shutdown(self) -> None:
         """Clear the clean-shutdown flag: the next shutdown is clean only if it is announced again (X7)."""
@@ -332,6 +315,7 @@ class ActiveMaster:
             self.end(f"a store request failed: {error}")
         else:
             log.failure("internal error, this master gives up being active", failure=failure)
+            self.has_failed = True
             self.end(f"internal error: {error}")
 
     # --- a suspended store session ------------------------------------------------------------------------------------
@@ -408,8 +392,10 @@ class ActiveMaster:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def _unassigned_events(self, events: list[Event]) -> None:
-        if self.is_over:
-            return
+        if not self.is_over:
+            self._guarded(lambda: self._see_unassigned(events))
+
+    def _see_unassigned(self, events: list[Event]) -> None:
         if events[0][0] == EVENT_GAP:
             self._gap()
             return
@@ -452,36 +438,41 @@ class ActiveMaster:
     def _tick(self) -> None:
         self._ticking = self._reactor.callLater(TICK_S, self._tick)
         if self.may_act:
-            self.assigner.tick(self._now_ms())
-            if self._checking is None or not self._checking.active():
-                self._checking = self._reactor.callLater(CHECK_PAUSE_S, self._check_orders)
-            self._reader.changed.due(self._now_ms())
-            self.keeper.tick()
-            moves = self.balancing.tick()
-            origin = self.assigner.causes.begin("timer: a round of the balancer") if moves else None
-            if moves:
-                self.history_writer.event(BALANCED, f"{len(moves)} replicas move", origin=origin)
-            for move in moves:
-                self.assigner.handle(move, self._now_ms(), origin)
-            self.applying.tick()
-            self.misplaced.tick()
-            self.purging.tick()
-            self.history_writer.tick()
-            if self.janitor.prune_is_due():
-                self.persist(self.janitor.prune)
-                self.persist(self.bulk_plans.forget)
-            if self.formats.is_due():
-                self.persist(self.formats.look)
-            if self._writer.is_idle:
-                self.bulk_plans.finish_stuck()
+            self._guarded(self._act_in_time)
             self._pump()
+
+    def _act_in_time(self) -> None:
+        """Do what is due."""
+        self.assigner.tick(self._now_ms())
+        if self._checking is None or not self._checking.active():
+            self._checking = self._reactor.callLater(CHECK_PAUSE_S, self._check_orders)
+        self._reader.changed.due(self._now_ms())
+        self.keeper.tick()
+        moves = self.balancing.tick()
+        origin = self.assigner.causes.begin("timer: a round of the balancer") if moves else None
+        if moves:
+            self.history_writer.event(BALANCED, f"{len(moves)} replicas move", origin=origin)
+        for move in moves:
+            self.assigner.handle(move, self._now_ms(), origin)
+        self.applying.tick()
+        self.misplaced.tick()
+        self.purging.tick()
+        self.history_writer.tick()
+        if self.janitor.prune_is_due():
+            self.persist(self.janitor.prune)
+            self.persist(self.bulk_plans.forget)
+        if self.formats.is_due():
+            self.persist(self.formats.look)
+        if self._writer.is_idle:
+            self.bulk_plans.finish_stuck()
 
     def _check_orders(self) -> None:
         """Check the times of the orders that `tick` has left, one part in each turn."""
         if self.may_act and self.assigner.has_unchecked:
-            self.assigner.check_orders(self._now_ms())
+            self._guarded(lambda: self.assigner.check_orders(self._now_ms()))
             self._pump()
-            self._checking = self._reactor.callLater(CHECK_PAUSE_S, self._check_orders)
+            if not self.is_over:
+                self._checking = self._reactor.callLater(CHECK_PAUSE_S, self._check_orders)
 
     # --- the event loop -----------------------------------------------------------------------------------------------
 
@@ -496,20 +487,27 @@ class ActiveMaster:
         self._pump_due = False
         if not self.may_act:
             return
+        self._guarded(self._carry_out)
+        if self.is_open:
+            self._waiters.wake()
+            if self.assigner.has_selected:
+                self.schedule()
+
+    def _carry_out(self) -> None:
+        effects = self.assigner.take(self._now_ms())
+        log_begun(self.assigner.causes)
+        for effect in effects:
+            self._effects.carry_out(effect)
+        self._writer.flush()
+        self._reader.flush()
+        self.keeper.pump()
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Call `act`. After an exception the state in memory cannot be trusted: end the tenure."""
         try:
-            effects = self.assigner.take(self._now_ms())
-            log_begun(self.assigner.causes)
-            for effect in effects:
-                self._effects.carry_out(effect)
-            self._writer.flush()
-            self._reader.flush()
-            self.keeper.pump()
-        except Exception:  # a broken invariant: end the tenure, the next active master starts from the store
+            act()
+        except Exception:  # the next active master starts from the store
             self._failed(Failure())  # type: ignore[no-untyped-call]
-            return
-        self._waiters.wake()
-        if self.assigner.has_selected:
-            self.schedule()
 
     def bar_of(self, server: ServerRecord, reason: str, bar_ms: int) -> BarRecord:
         """Return the bar that keeps regions from `server` for `bar_ms` from now on, or until an operator ends it."""
@@ -578,18 +576,8 @@ class ActiveMaster:
         When this returns the moves survive a failover, so the caller may acknowledge them. Raise what a fenced write
         raises.
         """
-        batches = [
-            MoveBatch(
-                f"{self.fence.epoch:06d}-{self._token(4).hex()}",
-                tuple(moves[at : at + store.MOVES_PER_BATCH]),
-                reason,
-                plan_id,
-                self.fence.epoch,
-                self._now_ms(),
-                acting(),
-            )
-            for at in range(0, len(moves), store.MOVES_PER_BATCH)
-        ]
+        common = (reason, plan_id, self.fence.epoch, self._now_ms(), acting())
+        batches = store.move_batches(moves, lambda: f"{self.fence.epoch:06d}-{self._token(4).hex()}", *common)
         await store.accept_moves(self.fence, batches)
         for batch in batches:
             self.observe(ev.MovesAccepted(batch))

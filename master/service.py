@@ -534,6 +534,8 @@ class MasterService:
             log.info(
                 "no longer active, epoch {epoch} has ended: {reason}", epoch=active_master.fence.epoch, reason=reason
             )
+            if active_master.has_failed and self.election is not None and not self._stopping:
+                self.election.leave()
         if self.now_ms() - self._active_since_ms > LASTED_MS:
             self._pause_s = RETRY_S
         self._retry_election()

@@ -7,7 +7,7 @@ the server (RF-01).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
 from twisted.internet.defer import ensureDeferred
@@ -83,7 +83,12 @@ class Registry:
     def repeat(self) -> None:
         """Call `changed` with the present lists: it has left some of the last changes."""
         if not self._closed:
-            self._changed(self.servers, self.draining, self.fences, self.bars)
+            self._changed(*self.lists)
+
+    @property
+    def lists(self) -> Found:
+        """The present lists."""
+        return self.servers, self.draining, self.fences, self.bars
 
     def _begin_refresh(self) -> None:
         self._reading = True
@@ -94,7 +99,7 @@ class Registry:
             while self._is_outdated and not self._closed:
                 self._is_outdated = False
                 found = await self._read()
-                if not self._closed and found != (self.servers, self.draining, self.fences, self.bars):
+                if not self._closed and found != self.lists:
                     self.servers, self.draining, self.fences, self.bars = found
                     self._changed(*found)
         finally:
@@ -153,10 +158,13 @@ def take_over(
     transitions: list[tuple[TransitionRecord, int]],
     registry: Registry,
     now_ms: int,
-) -> None:
-    """Give the assigner the live servers and the state that was loaded, or that this master kept as a standby."""
+) -> Iterator[None]:
+    """Give the assigner the live servers and the state that was loaded, or that this master kept as a standby.
+
+    The caller runs through the result, a step in each turn. The servers are those of the first step.
+    """
     if loaded.world is not None:
-        assigner.adopt(
+        return assigner.takeover.adopting(
             loaded.world,
             registry.servers,
             registry.draining,
@@ -166,8 +174,7 @@ def take_over(
             reshardings=loaded.reshardings,
             bars=registry.bars,
         )
-        return
-    assigner.load(
+    return assigner.takeover.loading(
         loaded.tables,
         loaded.regions,
         registry.servers,

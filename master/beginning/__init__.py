@@ -1,1 +1,6 @@
-"""The beginning of a tenure: what the store has, and the wait for the first heartbeats."""
+"""The beginning of a tenure.
+
+content    what the store has, and whether the whole cluster starts
+roll_call  the wait for the first heartbeats
+slices     long work, a part in each turn
+"""

@@ -17,7 +17,8 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from regions.liveness.roster import SILENT_MS
-from regions.records.model import Incarnation, RegionRecord, ServerRecord, TransitionRecord
+from regions.records.model import Incarnation, ServerRecord
+from regions.replication.recovery import NamedStarts
 
 log = Logger()
 
@@ -25,21 +26,12 @@ log = Logger()
 LOOK_S: Final = 0.05
 
 
-def holders_of(
-    regions: Iterable[RegionRecord], transitions: Iterable[TransitionRecord], servers: Iterable[ServerRecord]
-) -> set[Incarnation]:
+def holders_of(named: NamedStarts, servers: Iterable[ServerRecord]) -> set[Incarnation]:
     """Return the registered server starts that shared regions or their transitions name."""
-    tablets: set[str] = set()
-    named: set[Incarnation | None] = set()
-    for region in regions:
-        if region.is_tablet:
-            tablets.add(region.region_id)
-        else:
-            named.update(one.incarnation for one in region.replicas)
-    for one in transitions:
-        if one.region_id not in tablets:
-            named.update((one.source, one.destination))
-    return {one.incarnation for one in servers if one.incarnation in named}
+    starts: set[Incarnation | None] = {*named.holders}
+    for one in named.transitions():
+        starts.update((one.source, one.destination))
+    return {one.incarnation for one in servers if one.incarnation in starts}
 
 
 def wait_ms(session_timeout_ms: int) -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 import msgspec
-from twisted.internet.defer import ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
 from coord.client.ops import Create, Delete, GetChildren, GetData, SetData, WriteOp
@@ -30,11 +32,13 @@ from regions.records.model import (
     ClusterRecord,
     EpochRecord,
     FenceRecord,
+    Move,
     MoveBatch,
     PlanRecord,
     RegionRecord,
     TableRecord,
     TransitionRecord,
+    WorkOrigin,
 )
 from regions.records.znodes import (
     FORMAT_VERSION,
@@ -58,6 +62,9 @@ log = Logger()
 
 #: Znodes in one multi-read.
 READ_MAX: Final = 500
+#: Znodes in one of the multi-reads that read whole tables, and how many of these are sent before the first is answered.
+PART_MAX: Final = 250
+IN_FLIGHT: Final = 3
 #: The list of this many region names is about 2 MB in one reply of the store. Our clients accept up to 64 MB.
 REGIONS_PER_TABLE_MAX: Final = 200_000
 #: Moves in one batch. The batch's znode must stay well below the store's limit for one value.
@@ -149,15 +156,43 @@ async def read_all(client: ZkClient, paths: list[str]) -> Found:
     """Return (path, data, Stat) of each of `paths` that exists, in order. All requests are sent at once."""
     parts = [paths[at : at + READ_MAX] for at in range(0, len(paths), READ_MAX)]
     answers = await gather(client.multi_read([GetData(path) for path in part]) for part in parts)
+    return [one for part, answer in zip(parts, answers, strict=True) for one in _present(part, answer)]
+
+
+def _present(paths: list[str], results: list[Any]) -> Found:
+    """Return (path, data, Stat) of each of `paths` that exists, by the results of a multi-read."""
     found: Found = []
-    for part, answer in zip(parts, answers, strict=True):
-        for path, result in zip(part, answer, strict=True):
-            if isinstance(result, NoNode):
-                continue
-            if isinstance(result, OperationError):
-                raise result
-            assert isinstance(result, tuple), path
-            found.append((path, result[0], result[1]))
+    for path, result in zip(paths, results, strict=True):
+        if isinstance(result, NoNode):
+            continue
+        if isinstance(result, OperationError):
+            raise result
+        assert isinstance(result, tuple), path
+        found.append((path, result[0], result[1]))
+    return found
+
+
+async def read_decoded(
+    client: ZkClient, paths: Iterable[str], decode: Callable[[bytes, str], T]
+) -> list[tuple[T, int]]:
+    """Return the records at `paths` with their versions, as `decoded` does.
+
+    Only IN_FLIGHT requests of PART_MAX znodes are sent at once, and each reply is decoded as it arrives. So no turn has
+    more than these to decode, however many paths there are.
+    """
+    found: list[tuple[T, int]] = []
+    waiting: deque[tuple[list[str], Deferred[list[Any]]]] = deque()
+    left = iter(paths)
+    try:
+        while (part := list(islice(left, PART_MAX))) or waiting:
+            if part:
+                waiting.append((part, client.multi_read([GetData(path) for path in part])))
+            if len(waiting) == IN_FLIGHT or not part:
+                asked, answer = waiting.popleft()
+                found += decoded(_present(asked, await answer), decode)
+    finally:
+        for _, unread in waiting:
+            unread.addErrback(lambda _: None)
     return found
 
 
@@ -205,7 +240,7 @@ async def load(client: ZkClient, layout: Layout, world: ClusterState | None = No
 
 async def load_transitions(client: ZkClient, layout: Layout) -> list[tuple[TransitionRecord, int]]:
     """Return every transition with its version."""
-    return decoded(await read_all(client, await list_all(client, layout.shard_paths())), decode_transition)
+    return await read_decoded(client, await list_all(client, layout.shard_paths()), decode_transition)
 
 
 async def load_tables(client: ZkClient, layout: Layout) -> list[tuple[TableRecord, int]]:
@@ -219,8 +254,7 @@ async def _load_tables(client: ZkClient, layout: Layout, table_ids: list[str]) -
 
 async def load_regions(client: ZkClient, layout: Layout, table_id: str) -> list[tuple[RegionRecord, int]]:
     """Return a table's regions with their versions."""
-    paths = await list_all(client, [layout.table_regions(table_id)])
-    return decoded(await read_all(client, paths), decode_region)
+    return await read_decoded(client, await list_all(client, [layout.table_regions(table_id)]), decode_region)
 
 
 async def load_moves(client: ZkClient, layout: Layout) -> list[MoveBatch]:
@@ -287,6 +321,20 @@ async def change_region(
             raise
         assert isinstance(written, Stat), path
         return changed, written.version
+
+
+def move_batches(
+    moves: list[Move],
+    name: Callable[[], str],
+    reason: str,
+    plan_id: str,
+    epoch: int,
+    now_ms: int,
+    origin: WorkOrigin | None,
+) -> list[MoveBatch]:
+    """Divide accepted moves among batches. `name` returns a new id."""
+    parts = (tuple(moves[at : at + MOVES_PER_BATCH]) for at in range(0, len(moves), MOVES_PER_BATCH))
+    return [MoveBatch(name(), part, reason, plan_id, epoch, now_ms, origin) for part in parts]
 
 
 async def accept_moves(fence: Fence, batches: list[MoveBatch]) -> None:

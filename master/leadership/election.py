@@ -120,6 +120,15 @@ class Election:
         if stat is not None and stat.ephemeral_owner == self._client.session_id:
             await self._client.delete(self._layout.active, stat.version)
 
+    def leave(self) -> None:
+        """Let another master become active, after an internal error: start `release` in the background."""
+        log.info("leaving {path} to another master", path=self._layout.active)
+
+        def failed(failure: Failure) -> None:
+            log.info("could not delete {path}: {why}", path=self._layout.active, why=failure.value)
+
+        ensureDeferred(self.release()).addErrback(failed)
+
     def _start_probe(self, active: ActiveRecord | None) -> ActiveProbe | None:
         """Probe the active master's port. If its process has died, delete `/active` at once."""
         if active is None:

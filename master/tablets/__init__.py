@@ -3,6 +3,7 @@
 keeping    feeds the keeper, and carries its effects out
 intents    moves and learners that are wanted: read, written, ended
 plan_moves moves of members that plans and the balancer want
+loading    loads tables and regions of a new active master into the keeper, in steps
 balancing  leaders spread over servers, and members over their disks
 reports    heartbeats' reports of tablets, a few per reactor turn
 """

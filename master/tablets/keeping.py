@@ -13,7 +13,7 @@ A write whose outcome is unknown counts as refused when the connection is back: 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,7 @@ from master.context import EffectContext
 from master.plans.tablets import is_of_tablets
 from master.tablets.balancing import TabletBalancing
 from master.tablets.intents import IntentBook
+from master.tablets.loading import load_tablets
 from master.tablets.plan_moves import PlanMoves
 from master.tablets.reports import ReportQueue
 from regions.cluster import effects as fx
@@ -133,15 +134,9 @@ class TabletKeeping:
 
     def take_over(
         self, transitions: Iterable[tuple[TransitionRecord, int]], intents: Iterable[TabletIntents] = ()
-    ) -> None:
-        """Load tables and regions from the cluster state, which has just been loaded or adopted, and the rest."""
-        now = self._now_ms()
-        for table in self._active_master.world.tables.values():
-            self.keeper.table_seen(table.record, table.version)
-            for region in table.regions.values() if table.record.is_tablet else ():
-                self.keeper.region_seen(region.record, region.version)
-        for record, version in transitions:
-            self.keeper.transition_seen(record.region_id, record.replica, record, version, now)
+    ) -> Iterator[None]:
+        """Load everything, in steps: the caller does one in each turn."""
+        yield from load_tablets(self.keeper, self._active_master.world, transitions, self._now_ms())
         self.intents.load(intents)
 
     def begin(self) -> None:

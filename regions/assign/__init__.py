@@ -5,7 +5,7 @@ decisions.py          what a replica needs now, and the resulting writes and ord
 order_followup.py     replies to orders, and deadlines
 outbox.py             effects that have not been taken yet
 validation.py         recomputes every invariant
-catalog/              changed records of tables and regions, schema rollout
+catalog/              take-over, changed records of tables and regions, schema rollout
 servers.py            registration, expiry, draining, fencing and flapping of servers
 selection.py          selects the replicas to place now, one by one or by a bulk plan
 placement.py          chooses one server for one replica

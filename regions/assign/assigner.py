@@ -14,12 +14,13 @@ the write, the assigner reads the znode and decides again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from regions.assign.catalog.schema_rollout import AlterBook
+from regions.assign.catalog.takeover import TakeOver
 from regions.assign.catalog.updates import CatalogUpdates
 from regions.assign.decisions import Decisions
 from regions.assign.moves import MoveBook
@@ -41,16 +42,9 @@ from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.cluster.validation import validate
 from regions.cluster.work import WriteState
-from regions.records.acts.resharding import ReshardingRecord
 from regions.records.model import (
-    BarRecord,
-    FenceRecord,
     Incarnation,
-    MoveBatch,
-    RegionRecord,
     RegionState,
-    ServerRecord,
-    TableRecord,
     TransitionRecord,
     WorkOrigin,
 )
@@ -153,98 +147,33 @@ class Assigner:
         self._follow_up = OrderFollowUp(
             self.config, self._outbox, self._orders, self._moves, self._decisions, self._servers
         )
-        self._begun = False
+        parts = (self._servers, self._moves, self._alters, self._replacements, self.reshardings, self._catalog)
+        self.takeover = TakeOver(epoch, self.world, self.causes, *parts, self._decisions.decide, self._seen)
         self._suspended = False
         #: Events and ticks so far. Simulations check the invariants whenever this has grown.
         self.handled = 0
 
     # --- the caller's side --------------------------------------------------------------------------------------
 
-    def load(
-        self,
-        tables: Iterable[tuple[TableRecord, int]],
-        regions: Iterable[tuple[RegionRecord, int]],
-        servers: Iterable[ServerRecord],
-        transitions: Iterable[tuple[TransitionRecord, int]],
-        draining: Iterable[str],
-        now_ms: int,
-        *,
-        fences: Iterable[FenceRecord] = (),
-        bars: Iterable[BarRecord] = (),
-        moves: Iterable[MoveBatch] = (),
-        reshardings: Iterable[tuple[ReshardingRecord, int]] = (),
-    ) -> None:
-        """Load what the master has read from the store, without decisions yet (MF-02).
+    def load(self, *args: Any, **more: Any) -> None:
+        """Load everything at once; `takeover.loading` does so in steps."""
+        for _ in self.takeover.loading(*args, **more):
+            pass
 
-        The caller must have read transitions before regions.
-        """
-        assert not self._begun, "an assigner loads once"
-        self._servers.load(servers, draining, fences, now_ms, bars)
-        for table, version in tables:
-            self.world.put_table(table, version)
-        for region, version in regions:
-            self.world.put_region(region, version)
-        for record, version in transitions:
-            event = ev.TransitionRead(record.region_id, record.replica, record, version)
-            self._seen(replica_of(event, self.world), event, now_ms)
-        self._accept(moves, reshardings, now_ms)
-
-    def adopt(
-        self,
-        world: ClusterState,
-        servers: Iterable[ServerRecord],
-        draining: Iterable[str],
-        now_ms: int,
-        *,
-        fences: Iterable[FenceRecord] = (),
-        bars: Iterable[BarRecord] = (),
-        moves: Iterable[MoveBatch] = (),
-        reshardings: Iterable[tuple[ReshardingRecord, int]] = (),
-    ) -> None:
-        """Take over the cluster state of a standby's mirror instead of `load` (FW-01, `regions/cluster/mirror.py`).
-
-        Deadlines begin again, as after a load: the former master may have extended them.
-        """
-        assert not self._begun, "an assigner loads once"
-        self.world.adopt(world)
-        for replica in self.world.active.values():
-            replica.seen_ms = now_ms
-            replica.origin = None if replica.transition is None else replica.transition.origin
-            if replica.transition is not None and replica.transition.destination is not None:
-                self._replacements.server_chosen(replica.region, now_ms)
-        self._servers.adopt(servers, draining, fences, now_ms, bars)
-        self._accept(moves, reshardings, now_ms)
-
-    def _accept(
-        self, moves: Iterable[MoveBatch], reshardings: Iterable[tuple[ReshardingRecord, int]], now_ms: int
-    ) -> None:
-        for record, version in reshardings:
-            self.reshardings.load(record, version, now_ms)
-        for batch in moves:
-            self._moves.accept(batch, batch.origin or self.causes.current())
-        for found in self.world.tables.values():
-            self._alters.table_seen(found, -1)
+    def adopt(self, *args: Any, **more: Any) -> None:
+        """Take over a mirror's cluster state at once; `takeover.adopting` does so in steps."""
+        for _ in self.takeover.adopting(*args, **more):
+            pass
 
     def begin(self, now_ms: int, *, startup: bool = False) -> None:
-        """Start deciding, and decide about everything that was loaded (MF-03 onwards).
+        """Start deciding at once; `beginning` does so in steps."""
+        for _ in self.beginning(now_ms, startup=startup):
+            pass
 
-        At a cluster startup no region is open, so one bulk plan places all regions (RT-06).
-        """
-        assert not self._begun, "an assigner begins once"
-        self._begun = self._catalog.has_begun = True
+    def beginning(self, now_ms: int, *, startup: bool = False) -> Iterator[None]:
+        """Start deciding, and decide about everything that was loaded, in steps (`catalog/takeover.py`)."""
         self._decisions.is_deciding = not self._suspended
-        self.causes.act_for(None, f"takeover: epoch {self.epoch} begins, {'startup' if startup else 'failover'}")
-        if startup:
-            self._moves.drop_all(self.world.replicas.values())
-            for replica in self.world.replicas.values():
-                if replica.open_on is None:
-                    self.world.set_home(replica, None)
-        for replica in self.world.replicas.values():
-            if not replica.is_at_rest:
-                self._decisions.decide(replica, now_ms)
-        for table in list(self.world.tables.values()):
-            self._catalog.finish(table)
-        self.reshardings.tick(now_ms)
+        return self.takeover.beginning(now_ms, startup=startup)
 
     def suspend(self) -> None:
         """Stop deciding, because the cluster is being shut down."""
@@ -254,7 +183,7 @@ class Assigner:
     def unsuspend(self, now_ms: int) -> None:
         """Decide again, because the cluster still runs after an announced shutdown."""
         self._suspended = False
-        self._decisions.is_deciding = self._begun
+        self._decisions.is_deciding = self._catalog.has_begun
         self.causes.act_for(None, "timer: the cluster still runs after an announced shutdown")
         for replica in list(self.world.replicas.values()):
             self._decisions.decide(replica, now_ms)
@@ -467,7 +396,7 @@ class Assigner:
         if record == replica.transition and event.version == replica.version:
             self._follow_up.read_unchanged(replica, now_ms)
             return
-        if self._begun:  # transitions that a new master loads are not steps
+        if self._catalog.has_begun:  # transitions that a new master loads are not steps
             self._record_steps(replica, record, event.version, now_ms)
         failure = replica.failure
         if record is None:

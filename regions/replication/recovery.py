@@ -234,28 +234,54 @@ def _is_unmade_heir(region: RegionRecord, work: MemberWork) -> bool:
     return transition.state in (_OFFLINE, _OPENING) and transition.joins is None and not transition.parked
 
 
-def is_startup(
-    regions: Iterable[RegionRecord], transitions: Iterable[TransitionRecord], alive: Iterable[Incarnation]
-) -> bool:
+class NamedStarts:
+    """The starts of servers that shared regions name. The regions are added one by one, in several turns if many."""
+
+    def __init__(self, transitions: Iterable[TransitionRecord]) -> None:
+        """`transitions` are all transitions, those of tablets' members too."""
+        self._transitions = list(transitions)
+        self._moving = {one.region_id for one in self._transitions}
+        #: Starts that a shared region names as holders.
+        self.holders: set[Incarnation] = set()
+        #: Ids of the tablets whose members have transitions.
+        self.tablets: set[str] = set()
+        self.has_tablets = False
+        self.has_shared = False
+
+    def add(self, region: RegionRecord) -> None:
+        """Add a region."""
+        if region.is_tablet:
+            self.has_tablets = True
+            if region.region_id in self._moving:
+                self.tablets.add(region.region_id)
+            return
+        self.has_shared = True
+        for location in region.replicas:
+            start = location.incarnation
+            if start is not None:
+                self.holders.add(start)
+
+    def transitions(self) -> list[TransitionRecord]:
+        """Return the transitions of shared regions."""
+        return [one for one in self._transitions if one.region_id not in self.tablets]
+
+
+def is_startup(named: NamedStarts, alive: Iterable[Incarnation]) -> bool:
     """Return True for a cluster startup, False for a failover, from the store alone (X7, RT-02).
 
     Shared regions decide. A tablet's record names no start of a server, so in a cluster of tablets alone every failover
     of the masters would look like a startup. Such a cluster has nothing that a startup would wipe or plan.
     """
-    found = list(regions)
-    shared = [region for region in found if not region.is_tablet]
-    if found and not shared:
+    if named.has_tablets and not named.has_shared:
         return False
-    tablets = {region.region_id for region in found if region.is_tablet}
-    return is_cluster_startup(shared, [one for one in transitions if one.region_id not in tablets], alive)
+    return is_cluster_startup(named.holders, named.transitions(), alive)
 
 
 def to_wipe(
-    regions: Iterable[RegionRecord], transitions: Iterable[tuple[TransitionRecord, int]]
+    named: NamedStarts, transitions: Iterable[tuple[TransitionRecord, int]]
 ) -> list[tuple[TransitionRecord, int]]:
     """Return the transitions that a cluster startup deletes: those of shared regions.
 
     A tablet's transition says whether a replica has been made. Without that a voter could be made twice.
     """
-    tablets = {region.region_id for region in regions if region.is_tablet}
-    return [one for one in transitions if one[0].region_id not in tablets]
+    return [one for one in transitions if one[0].region_id not in named.tablets]

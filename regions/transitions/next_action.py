@@ -9,10 +9,10 @@ exceptions in code.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
-from regions.records.model import Incarnation, RegionRecord, RegionState, TransitionRecord
+from regions.records.model import Incarnation, RegionState, TransitionRecord
 from regions.transitions.states import Cause
 
 
@@ -108,20 +108,17 @@ def next_action(state: RegionState, source: Party, destination: Party, *, reopen
 
 
 def is_cluster_startup(
-    regions: Iterable[RegionRecord], transitions: Iterable[TransitionRecord], alive: Iterable[Incarnation]
+    holders: Collection[Incarnation], transitions: Iterable[TransitionRecord], alive: Iterable[Incarnation]
 ) -> bool:
     """Return True for a cluster startup, False for a failover, decided from the store alone (X7, RT-02).
 
     It is a startup if no server start named by a region or a transition as its holder is alive: then nothing is open
     anywhere, and deleting all transitions loses nothing. Counting servers instead would mistake "all registered before
-    the master" for a failover, and "all sessions lost at once" for a startup.
+    the master" for a failover, and "all sessions lost at once" for a startup. `holders` are those that regions name.
     """
     live = frozenset(alive)
     if not live:
         return True
-    for region in regions:
-        for location in region.replicas:
-            incarnation = location.incarnation
-            if incarnation is not None and incarnation in live:
-                return False
+    if not live.isdisjoint(holders):
+        return False
     return not any(one.source in live or one.destination in live for one in transitions)

@@ -339,7 +339,8 @@ class Observer:
         ):
             return
         alive = [record.incarnation for record in shadow.servers.values()]
-        if not is_cluster_startup(shadow.regions.values(), shadow.transitions.values(), alive):
+        holders = {place.incarnation for one in shadow.regions.values() for place in one.replicas if place.incarnation}
+        if not is_cluster_startup(holders, shadow.transitions.values(), alive):
             reason = "X3" if old.state in (RegionState.OFFLINE, RegionState.CLOSED) else "RT-24, RT-25"
             self.violated(f"{reason}: {key} {old.state} deleted outside a cluster startup")
 

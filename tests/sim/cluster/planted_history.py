@@ -51,13 +51,13 @@ class FoundStatesTold(Bug):
             await was(self, uuid, address)
             writers.append(self)
 
-        def take_over(assigner: Any, loaded: Any, transitions: Any, *rest: Any) -> None:
+        def take_over(assigner: Any, loaded: Any, transitions: Any, *rest: Any) -> Any:
             for record, _ in transitions:
                 state = record.state.value
                 writers[-1].note(
                     HistoryEntry(0, record.key, Actor.MASTER.value, state, state, "found", "", record.epoch)
                 )
-            real(assigner, loaded, transitions, *rest)
+            return real(assigner, loaded, transitions, *rest)
 
         #: Writers of history that have begun; the last one is that of the present active master.
         writers: list[HistoryWriter] = []

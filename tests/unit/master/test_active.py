@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 
 from coord.client.session import SessionState
@@ -15,6 +18,7 @@ from coord.errors import ConnectionLoss
 from master.assignment.transitions import TransitionWriter
 from master.causes import acting
 from master.leadership.fence import Deposed
+from master.service import MasterService
 from regions import messages as ms
 from regions.records.model import (
     Incarnation,
@@ -331,3 +335,75 @@ def test_no_transition_is_missed_during_a_takeover(tmp_path: Path) -> None:
         assert replica.transition is not None
         assert replica.transition.state is not RegionState.CLOSING, f"changed after {answers} answers"
     assert answers > 8, "the beginning takes several rounds"
+
+
+@pytest.mark.parametrize("part", ["keeper", "applying", "purging"])
+def test_a_failure_in_a_timer_ends_the_tenure_and_is_logged_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caught: list[dict[str, Any]], part: str
+) -> None:
+    """The reactor only logged it, and the master went on half-dead: what came after it in the tick never happened."""
+
+    def broken() -> None:
+        raise AssertionError("an invariant is broken")
+
+    assert bench.active_master is not None
+    monkeypatch.setattr(getattr(bench.active_master, part), "tick", broken)
+    bench.go_on(1.0)
+    bench.go_on(2.0)
+    assert bench.ended == ["internal error: an invariant is broken"]
+    assert bench.active_master.has_failed
+    assert [type(one["log_failure"].value) for one in caught] == [AssertionError]
+
+
+def test_a_failure_in_the_check_of_orders_ends_the_tenure(bench: Bench, caught: list[dict[str, Any]]) -> None:
+    active_master = bench.active_master
+    assert active_master is not None
+    broken = SimpleNamespace(has_unchecked=True, check_orders=lambda _: 1 // 0)
+    active_master.assigner = broken  # type: ignore[assignment]
+    active_master._check_orders()
+    bench.go_on(2.0)
+    assert bench.ended == ["internal error: integer division or modulo by zero"]
+    assert len(caught) == 1
+
+
+def test_a_failure_in_an_event_of_the_watch_ends_the_tenure(bench: Bench, caught: list[dict[str, Any]]) -> None:
+    assert bench.active_master is not None
+    broken = SimpleNamespace(see=lambda *_: 1 // 0, clear=lambda: None)
+    bench.active_master._reader.changed = broken  # type: ignore[assignment]
+    bench.active_master._unassigned_events([(1, LAYOUT.transition("t.0", 0), 1)])
+    assert bench.ended == ["internal error: integer division or modulo by zero"]
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("has_failed", [True, False])
+def test_another_master_takes_over_after_a_failure(has_failed: bool) -> None:
+    """The master that has failed owns `/active`, so it would become active again, and fail again."""
+    left: list[bool] = []
+    failed = SimpleNamespace(
+        has_failed=has_failed, fence=SimpleNamespace(epoch=4), assigner=SimpleNamespace(history=None)
+    )
+    service = SimpleNamespace(
+        active_master=failed,
+        election=SimpleNamespace(active="me", leave=lambda: left.append(True)),
+        now_ms=lambda: 1,
+        _active_since_ms=0,
+        _stopping=False,
+        _retry_election=lambda: None,
+    )
+    MasterService._active_master_ended(service, "internal error")  # type: ignore[arg-type]
+    assert service.active_master is None
+    assert left == ([True] if has_failed else [])
+
+
+@pytest.fixture
+def caught() -> Iterator[list[dict[str, Any]]]:
+    """Return the failures that are logged."""
+    found: list[dict[str, Any]] = []
+
+    def observe(event: dict[str, Any]) -> None:
+        if "log_failure" in event:
+            found.append(event)
+
+    globalLogPublisher.addObserver(observe)
+    yield found
+    globalLogPublisher.removeObserver(observe)

@@ -18,6 +18,7 @@ from regions.records.model import (
     TransitionRecord,
 )
 from regions.records.znodes import decode_region, encode
+from regions.replication.recovery import NamedStarts
 from tests.unit.master.active_fixture import LAYOUT, Bench
 
 SERVERS = 3
@@ -130,4 +131,7 @@ def test_holders_are_the_registered_servers_of_shared_regions() -> None:
         TransitionRecord("u.0", "u", 1, RegionState.OFFLINE, None, start[3]),
     ]
     servers = [ServerRecord(one.uuid, "h", 1, one.start_code) for one in start.values()]
-    assert holders_of(regions, transitions, servers) == {start[1], start[4]}
+    named = NamedStarts(transitions)
+    for region in regions:
+        named.add(region)
+    assert holders_of(named, servers) == {start[1], start[4]}

@@ -149,3 +149,9 @@ class ElectionTest(SynchronousTestCase):
         self.store.answer()
         self.successResultOf(done)
         assert LAYOUT.active in self.store.nodes
+
+    def test_a_master_that_leaves_makes_room_for_another(self) -> None:
+        self.store.put(LAYOUT.active, b"", 0, self.store.session_id)
+        self.election.leave()
+        self.store.answer()
+        assert LAYOUT.active not in self.store.nodes

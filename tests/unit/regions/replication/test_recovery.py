@@ -20,6 +20,7 @@ from regions.records.model import (
 from regions.replication.recovery import (
     TABLES,
     Goal,
+    NamedStarts,
     ServerFate,
     fate_of,
     goal_of,
@@ -113,18 +114,25 @@ def test_fates(state: RegionState) -> None:
     assert fate_of(record, "a", [Incarnation("b", 1)]) is ServerFate.AWAY
 
 
+def named(regions: list[RegionRecord], transitions: list[TransitionRecord]) -> NamedStarts:
+    found = NamedStarts(transitions)
+    for one in regions:
+        found.add(one)
+    return found
+
+
 def test_a_startup_is_recognized_by_shared_regions_alone() -> None:
     """Tablets' records name no start of a server, so a failover would look like a startup."""
     tablet = RegionRecord("t", "r", members=(Member(1, "a"),), next_number=2)
     shared = RegionRecord("u", "q", replicas=(ReplicaLocation(0, "a", 1),))
     alive = [Incarnation("a", 1)]
     moving = TransitionRecord("r", "t", 1, RegionState.OFFLINE, destination=Incarnation("b", 1))
-    assert not is_startup([tablet], [], alive)
-    assert not is_startup([tablet], [moving], [])
-    assert not is_startup([tablet, shared], [], alive)
-    assert is_startup([tablet, shared], [], [Incarnation("a", 2)])
-    assert is_startup([shared, tablet], [moving], [Incarnation("b", 1)])
-    assert is_startup([], [], alive)
+    assert not is_startup(named([tablet], []), alive)
+    assert not is_startup(named([tablet], [moving]), [])
+    assert not is_startup(named([tablet, shared], []), alive)
+    assert is_startup(named([tablet, shared], []), [Incarnation("a", 2)])
+    assert is_startup(named([shared, tablet], [moving]), [Incarnation("b", 1)])
+    assert is_startup(named([], []), alive)
 
 
 def test_a_startup_deletes_no_transition_of_a_tablet() -> None:
@@ -132,4 +140,5 @@ def test_a_startup_deletes_no_transition_of_a_tablet() -> None:
     tablet = RegionRecord("t", "r", members=(Member(1, "a"),), next_number=2)
     first = (TransitionRecord("r", "t", 1, RegionState.OFFLINE), 3)
     other = (TransitionRecord("q", "u", 0, RegionState.OFFLINE), 4)
-    assert to_wipe([tablet, RegionRecord("u", "q")], [first, other]) == [other]
+    found = named([tablet, RegionRecord("u", "q")], [first[0], other[0]])
+    assert to_wipe(found, [first, other]) == [other]
