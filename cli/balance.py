@@ -26,7 +26,7 @@ _SHOWN: Final = 30
 def balance() -> None:
     """Even out regions, bytes and load over the servers: automatically, in single rounds, or as a dry run.
 
-    Of tablets, members and bytes are evened out over the servers' disks, and leaders over the servers.
+    For tablets, members and bytes are evened out over the servers' disks, and leaders over the servers.
     """
 
 

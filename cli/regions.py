@@ -128,7 +128,7 @@ def _only_on(found: messages.Regions, uuid: str) -> messages.Regions:
 def move(given: Globals, region_name: str, destination: str | None, replica: int, wait_s: float, dry_run: bool) -> None:
     """Move REGION (an id, a prefix of one, or TABLE:KEY) and wait until it is open again.
 
-    Of a tablet one member moves, as with `rk tablet move`.
+    For a tablet, one member moves, as with `rk tablet move`.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)

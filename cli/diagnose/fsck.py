@@ -121,7 +121,7 @@ def fsck(given: Globals, fix: bool, yes: bool, dry_run: bool, deep: bool, rate: 
     only by steps of docs/transitions.md: fenced compare-and-sets, or requests to the master. The findings are noted in
     the store for the live page.
 
-    Of each tablet that is not HEALTHY a matrix shows every replica's own view of the configuration: V voter, P
+    For each tablet that is not HEALTHY, a matrix shows every replica's own view of the configuration: V voter, P
     PRE_VOTER, L learner, * the leader, - no member, ? unknown.
     """
     if yes and not fix:
