@@ -20,6 +20,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from cli.common import output
 from cli.common.errors import CliError, UnreachableError
 from cli.common.names import Names
+from cli.common.views.display import output_may_fail
 from cli.diagnose.follow import Follower
 from cli.drill.cleanup import deferred_signals
 from cli.drill.histories import CLIENTS, HistoryClients
@@ -116,9 +117,13 @@ class Drill:
     # --- output ---
 
     def say(self, text: str) -> None:
-        """Print one line, with the seconds since the drill began."""
+        """Print one line, with the seconds since the drill began.
+
+        Writes to a terminal that has ended fail. What the drill has broken is restored nevertheless.
+        """
         self.journal.note(self.elapsed_s(), text)
-        self._console.print(f"{self.elapsed_s():7.2f} s  {text}", markup=False, soft_wrap=True)
+        with output_may_fail():
+            self._console.print(f"{self.elapsed_s():7.2f} s  {text}", markup=False, soft_wrap=True)
 
     def elapsed_s(self) -> float:
         """Return seconds since the drill began."""

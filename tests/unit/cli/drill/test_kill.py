@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import signal
+from collections.abc import Callable
 from typing import Any
+
+from rich.console import Console
 
 from cli.common.local import LocalCluster
 from cli.common.options import Globals
@@ -56,6 +62,32 @@ class SlowCommand:
         self._clock.at_ms += 880
 
 
+class GoneTerminal(io.StringIO):
+    """A terminal that has ended."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+class Recorder:
+    """Processes that are started and continued."""
+
+    logs = "their logs"
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, str]] = []
+        self.is_gone = False
+
+    def watch(self, _ended: Callable[[], object]) -> contextlib.AbstractContextManager[Recorder]:
+        return contextlib.nullcontext(self)
+
+    def start(self, name: str) -> None:
+        self.done.append(("start", name))
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        self.done.append((number.name, name))
+
+
 def drill_of(clock: FakeClock) -> Drill:
     """Return a drill on a cluster with one master, whose commands are slow."""
     cluster: Any = FakeCluster()
@@ -80,3 +112,16 @@ def test_a_death_that_is_noticed_before_the_command_returns_counts() -> None:
     assert drill.notes == [
         f"the command that killed {MASTER} took 0.90 s: times from the kill count from its start",
     ]
+
+
+def test_a_drill_whose_terminal_has_ended_restores_everything() -> None:
+    """Each line fails then. Fails without `output_may_fail` in `Drill.say`: the first daemon alone continues."""
+    drill = drill_of(FakeClock())
+    processes: Any = Recorder()
+    drill._processes = processes
+    drill._console = Console(file=GoneTerminal())
+    drill._frozen, drill._dead = {"server-1", "server-2"}, {"master-1", "server-3"}
+    drill.restore()
+    assert processes.done == [
+        ("SIGCONT", "server-1"), ("SIGCONT", "server-2"), ("start", "master-1"), ("start", "server-3"),
+    ]  # fmt: skip
