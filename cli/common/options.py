@@ -58,8 +58,8 @@ SETTINGS: Final = (
     ("store-readers", "SCHEME:ID,…", "Identities that may read the znodes that are created with the credential."),
 )
 
-#: Largest value of an option in seconds; sums and milliseconds of it fit into every message and timer.
-SECONDS_MAX: Final = 1_000_000_000
+#: Largest value of an option in seconds, 23 days: `poll` takes milliseconds of 32 bits.
+SECONDS_MAX: Final = 2_000_000
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
