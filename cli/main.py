@@ -297,9 +297,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.REFUSED
     except OSError as error:
-        if error.filename is not None:
+        if error.filename is not None and not _refused_by_limit(error):
             return _unusable(error)
-        if error.errno not in _OUTPUT_ERRORS:
+        if error.errno not in _OUTPUT_ERRORS and not _is_output_busy(error):
             return _fault(error)
         # What is left in the buffer cannot be written at the interpreter's exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -319,7 +319,13 @@ def _refused_by_limit(error: Exception) -> str:
         return "a thread (ulimit -u and -v, TasksMax= of a unit)"
     if number in (errno.EMFILE, errno.ENFILE):
         return "an open file (ulimit -n, LimitNOFILE= of a unit)"
-    return "a process (ulimit -u, TasksMax= of a unit)" if number == errno.EAGAIN else ""
+    is_fork = isinstance(error, OSError) and number == errno.EAGAIN and error.filename is None
+    return "a process (ulimit -u, TasksMax= of a unit)" if is_fork else ""
+
+
+def _is_output_busy(error: OSError) -> bool:
+    """Return True if standard output takes no more now: another program has made the terminal or pipe not block."""
+    return isinstance(error, BlockingIOError) and hasattr(error, "characters_written")
 
 
 def _fault(error: Exception) -> int:
@@ -339,7 +345,8 @@ def _unusable(error: OSError) -> int:
     """Print which file the machine does not let this process use: a name too long, no permission, a full disk."""
     _trace_if_wanted()
     name = error.filename if error.filename2 is None else error.filename2
-    _print_error(f"cannot use {os.fsdecode(name)}: {error.strerror}", f"{DEBUG_VARIABLE}=1 shows what it was for.")
+    shown = f"file descriptor {name}" if isinstance(name, int) else os.fsdecode(name)
+    _print_error(f"cannot use {shown}: {error.strerror}", f"{DEBUG_VARIABLE}=1 shows what it was for.")
     return ExitStatus.REFUSED
 
 

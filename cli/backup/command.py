@@ -37,6 +37,14 @@ _SHOWN_REGIONS: Final = 20
 _TIMEOUT_S: Final = 60.0
 _NEW: Final = click.Path(path_type=Path)
 _FOLDER: Final = click.Path(path_type=Path, exists=True, file_okay=False)
+#: What to do about errors of the system.
+_HINTS: Final = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT), "What was written is removed. Name a directory on a disk with more room."
+    ),
+    errno.EFBIG: "What was written is removed. Raise the limit of this process on the size of files (ulimit -f).",
+}
+
 _tables = click.option("--table", "names", multiple=True, metavar="T", help="Only this table; repeatable.")
 _threads = click.option(
     "--threads", type=click.IntRange(1, THREADS_MAX), default=THREADS_DEFAULT, show_default=True,
@@ -62,8 +70,7 @@ def file_errors(folder: Path) -> Iterator[None]:
     except DamagedBackupError as error:
         raise CliError(str(error), "`rk backup verify DIR` names all damage.") from error
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = "What was written is removed. Name a directory on a disk with more room." if is_full else ""
+        hint = _HINTS.get(error.errno or 0, "")
         raise CliError(f"{error.filename or folder}: {error.strerror or error}", hint) from error
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -153,6 +155,32 @@ def test_a_file_that_cannot_be_used_is_one_line(capsys: pytest.CaptureFixture[st
     name = 300 * "x"
     assert run(["table", "list", "--store", "127.0.0.1:1", "--store-tls-ca", name]) == ExitStatus.REFUSED
     assert f"rk: cannot use {name}: File name too long" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EBADF, "Bad file descriptor", 7), "cannot use file descriptor 7: Bad file"),
+        (OSError(errno.EMFILE, "Too many open files", "/x"), "Raise the limit: ulimit -n"),
+        (BlockingIOError(errno.EAGAIN, "would block", 12), "cannot write the output: would block"),
+        (BlockingIOError(errno.EAGAIN, "try again"), "Raise the limit: ulimit -u"),
+        (BlockingIOError(errno.EAGAIN, "try again", "/x"), "cannot use /x: try again"),
+    ],
+    ids=["descriptor", "limit", "busy output", "process", "busy file"],
+)
+def test_what_the_system_refuses_is_named(
+    error: OSError, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refused(_self: Globals) -> Path:
+        raise error
+
+    monkeypatch.setattr(Globals, "data_path", property(refused))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup2", lambda *_: None)
+        assert run(["status"]) == ExitStatus.REFUSED
+    shown = capfd.readouterr().err
+    assert words in shown
+    assert "internal error" not in shown
 
 
 def test_unexpected_fault_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

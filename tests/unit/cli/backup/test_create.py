@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -159,9 +160,11 @@ def test_a_backup_of_regions_that_are_split_without_end_fails_with_words(tmp_pat
     assert not list(tmp_path.rglob(Path(rows_file("t.0")).name))
 
 
-def test_a_full_disk_is_named_with_its_directory() -> None:
+@pytest.mark.parametrize(("code", "cure"), [(errno.ENOSPC, "a disk with more room"), (errno.EFBIG, "ulimit -f")])
+def test_a_full_disk_is_named_with_its_directory(code: int, cure: str) -> None:
     """The system names no file when a write fails."""
     with pytest.raises(CliError) as caught, file_errors(Path("monday")):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert caught.value.message == "monday: No space left on device"
+        raise OSError(code, os.strerror(code))
+    assert caught.value.message == f"monday: {os.strerror(code)}"
     assert caught.value.hint.startswith("What was written is removed.")
+    assert cure in caught.value.hint
