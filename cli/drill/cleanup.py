@@ -72,7 +72,10 @@ def _ends() -> tuple[signal.Signals, ...]:
 def interrupted_by_signals() -> Iterator[None]:
     """Take SIGTERM, and the end of the terminal, as Ctrl-C: what the drill has broken is restored."""
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            # The kernel and the shell each send one for the same end. The second one must not end the cleanup.
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     before = {number: signal.signal(number, interrupt) for number in _ends() if number != signal.SIGINT}

@@ -95,6 +95,26 @@ def test_a_drill_whose_terminal_ends_is_interrupted_as_by_ctrl_c(number: signal.
     assert len(said) == 1
 
 
+def test_the_second_signal_of_a_terminals_end_does_not_interrupt_the_cleanup() -> None:
+    """The kernel and the shell each send one: before the signals of the cleanup are deferred, or later."""
+    before = signal.getsignal(signal.SIGHUP)
+    said: list[str] = []
+
+    def drill() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGHUP)
+        finally:
+            os.kill(os.getpid(), signal.SIGHUP)
+            with deferred_signals(said.append):
+                os.kill(os.getpid(), signal.SIGHUP)
+            said.append("restored")
+
+    with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
+        drill()
+    assert said == ["restored"]
+    assert signal.getsignal(signal.SIGHUP) is before
+
+
 def test_under_nohup_a_drill_survives_its_terminal() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
