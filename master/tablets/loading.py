@@ -20,10 +20,12 @@ def load_tablets(
 
     Nothing may change the cluster state before the last step.
     """
+    count = 0  # of all tables: there may be many small ones
     for table in world.tables.values():
         keeper.table_seen(table.record, table.version)
-        for count, region in enumerate(table.regions.values() if table.record.is_tablet else (), start=1):
+        for region in table.regions.values() if table.record.is_tablet else ():
             keeper.region_seen(region.record, region.version)
+            count += 1
             if not count % LOADED_AT_ONCE:
                 yield
     for count, (record, version) in enumerate(transitions, start=1):

@@ -8,11 +8,16 @@ import pytest
 from twisted.internet.defer import ensureDeferred
 
 from master.standby.watcher import StoreWatcher, Warm
+from master.tablets.loading import LOADED_AT_ONCE, load_tablets
 from regions import messages as ms
+from regions.cluster.limits import AssignerConfig
+from regions.cluster.state import ClusterState
 from regions.messages.ddl import CreateTable
 from regions.records.forgotten import ForgottenTables
-from regions.records.model import RegionRecord
+from regions.records.members import Storage
+from regions.records.model import RegionRecord, TableRecord
 from regions.records.znodes import encode
+from regions.replication.keeper import Keeper
 from tests.unit.master.active_fixture import LAYOUT
 from tests.unit.master.tablets.fixture import TabletBench
 
@@ -204,3 +209,14 @@ def test_the_assigner_has_no_replicas_of_tablets(world: TabletBench) -> None:
     for region in assigner.world.regions.values():
         stored = world.store.nodes[LAYOUT.region(region.record.table_id, region.record.region_id)]
         assert region.version == stored[1], "the cluster state follows the keeper's writes"
+
+
+def test_many_small_tables_are_loaded_in_several_steps() -> None:
+    """Fails if the count begins again with each table."""
+    cluster, keeper = ClusterState(), Keeper(4, AssignerConfig())
+    for number in range(LOADED_AT_ONCE):
+        table = TableRecord(f"t{number}", f"orders{number}", replication=3, storage=Storage.TABLET)
+        regions = [RegionRecord(table.table_id, f"{table.table_id}.{part}") for part in range(2)]
+        cluster.put_table(table, 0, [(one, 0) for one in regions])
+    assert len(list(load_tablets(keeper, cluster, [], 1))) == 2
+    assert len(keeper.tablets) == 2 * LOADED_AT_ONCE
