@@ -140,7 +140,9 @@ class ActiveMaster:
         self._pump_due = False
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.history_writer)
         self._reader = TransitionReader(fence, self._read, self._pump, self._failed)
-        self.dispatcher = Dispatcher(reactor, fence.epoch, self.handle_soon, self.check_epoch, fence.cluster_id)
+        self.dispatcher = Dispatcher(
+            reactor, fence.epoch, self.handle_soon, self.check_epoch, self._failed, fence.cluster_id
+        )
         self._effects = AssignerEffects(self, self._writer, self._reader, self.dispatcher, now_ms, self._failed)
         self.reports = Reports(self.assigner.world)
         self.resharding = ReshardingWork(self, self._failed)

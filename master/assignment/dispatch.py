@@ -58,17 +58,20 @@ class Dispatcher:
         epoch: int,
         received: Callable[[ev.Event], None],
         epoch_rejected: Callable[[str], None],
+        failed: Callable[[Failure], None],
         cluster_id: str = "",
     ) -> None:
         """`received` is called with OrdersAnswered or OrdersLost for each batch.
 
-        `epoch_rejected` is called when a server rejects an order because it knows a higher epoch.
+        `epoch_rejected` is called when a server rejects an order because it knows a higher epoch. `failed` is called
+        after an exception in one of the others.
         """
         self._reactor = reactor
         self._epoch = epoch
         self._cluster_id = cluster_id
         self._received = received
         self._epoch_rejected = epoch_rejected
+        self._failed = failed
         self._clients: dict[tuple[str, int], RpcClient] = {}
         self._closed = False
 
@@ -80,6 +83,7 @@ class Dispatcher:
         message = kind(self._epoch, server.uuid, server.start_code, orders, ANSWER_WITHIN_MS, self._cluster_id)
         sent = self._client(server).call(message, ANSWER_WITHIN_MS / 1000 + GRACE_S, expect=OrderResults)
         sent.addCallbacks(self._answered, self._not_answered, (effect.batch,), {}, (effect.batch, server.uuid))
+        sent.addErrback(self._failed)
 
     def review(self, server: ServerRecord, replicas: list[tuple[str, int]], cause_id: str) -> None:
         """Order a server to check these replicas. The reply is ignored: later reports show the result."""
@@ -152,6 +156,7 @@ class Dispatcher:
         message = AlterRegions(self._epoch, server.uuid, server.start_code, effect.orders, self._cluster_id)
         sent = self._client(server).call(message, GRACE_S, expect=AlterResults)
         sent.addCallbacks(self._alter_answered, self._alter_failed, (effect.batch,), {}, (effect.batch, server.uuid))
+        sent.addErrback(self._failed)
 
     def change(self, effect: ChangeMembers | HandOver | Unseal, answered: Callable[[int, str], None]) -> None:
         """Have a tablet's leader change its members, or end its seal. `answered` is called with the effect's `ask` and
@@ -169,6 +174,7 @@ class Dispatcher:
         sent.addCallbacks(
             self._changed, self._not_changed, (effect.ask, answered), {}, (effect.ask, server.uuid, answered)
         )
+        sent.addErrback(self._failed)
 
     def _change_of_members(self, effect: ChangeMembers | HandOver) -> ChangeConfig | TransferLeadership:
         server = effect.server

@@ -72,8 +72,8 @@ class TransitionWriter:
 
     `done(outcomes)` is called with the writes of a multi that has committed, or with writes that the store has refused,
     and `batch_done()` after each reply. `failed(failure)` is called for a multi whose outcome is unknown, or that found
-    a higher epoch. Writes with an unknown outcome are kept until `fail_unknown` reports them as refused, so that the
-    assigner reads the znodes.
+    a higher epoch, and for an exception in one of the others. Writes with an unknown outcome are kept until
+    `fail_unknown` reports them as refused, so that the assigner reads the znodes.
     """
 
     def __init__(
@@ -140,7 +140,9 @@ class TransitionWriter:
         page = None if self._journal is None else self._journal.page([item.effect for item in batch])
         if page is not None:
             ops.append(page.op)
-        self._fence.send(ops).addCallbacks(self._committed, self._not_committed, (batch, page), {}, (batch, page))
+        sent = self._fence.send(ops)
+        sent.addCallbacks(self._committed, self._not_committed, (batch, page), {}, (batch, page))
+        sent.addErrback(self._failed)
 
     def _committed(self, results: list[Any], batch: list[WaitingWrite], page: Page | None) -> None:
         self._in_flight -= 1
@@ -199,7 +201,7 @@ class TransitionReader:
     """Reads transitions that may have changed, many at a time.
 
     `seen(events)` is called with the transitions of each reply, in the order of the replies; then `batch_done()`;
-    `failed(failure)` when a read has failed.
+    `failed(failure)` when a read has failed, or after an exception in one of the others.
     """
 
     def __init__(
@@ -233,6 +235,7 @@ class TransitionReader:
             reads: list[ReadOp] = [GetData(path) for path in paths]
             answer = self._client.multi_read(reads)
             answer.addCallbacks(self._answered, self._not_answered, (keys, paths), {}, (keys,))
+            answer.addErrback(self._failed)
 
     def close(self) -> None:
         """Stop reading and reporting."""

@@ -106,7 +106,7 @@ class TabletKeeping:
         )
         self._reader = TransitionReader(fence, self._transitions_read, active_master.schedule, failed)
         self._dispatcher = Dispatcher(
-            reactor, fence.epoch, self._orders_event, active_master.check_epoch, fence.cluster_id
+            reactor, fence.epoch, self._orders_event, active_master.check_epoch, failed, fence.cluster_id
         )
         self._reports = ReportQueue(self.keeper)
         #: What operators, plans and the balancer want of single tablets' members.

@@ -15,11 +15,13 @@ from twisted.python.failure import Failure
 
 from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
+from coord.rpc.server import RpcError
 from master.assignment.transitions import TransitionWriter
 from master.causes import acting
 from master.leadership.fence import Deposed
 from master.service import MasterService
 from regions import messages as ms
+from regions.cluster import effects as fx
 from regions.records.model import (
     Incarnation,
     Intent,
@@ -371,6 +373,25 @@ def test_a_failure_in_an_event_of_the_watch_ends_the_tenure(bench: Bench, caught
     broken = SimpleNamespace(see=lambda *_: 1 // 0, clear=lambda: None)
     bench.active_master._reader.changed = broken  # type: ignore[assignment]
     bench.active_master._unassigned_events([(1, LAYOUT.transition("t.0", 0), 1)])
+    assert bench.ended == ["internal error: integer division or modulo by zero"]
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_failure_in_a_reply_to_orders_ends_the_tenure(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caught: list[dict[str, Any]], is_lost: bool
+) -> None:
+    active_master = bench.active_master
+    assert active_master is not None
+    reply: Deferred[Any] = Deferred()
+    server = SimpleNamespace(call=lambda *_, **__: reply)
+    monkeypatch.setattr(active_master.dispatcher, "_client", lambda _: server)
+    active_master.assigner = SimpleNamespace(handle=lambda *_: 1 // 0)  # type: ignore[assignment]
+    active_master.dispatcher.send(fx.SendClose(1, ServerRecord("s1", "h", 2, 7), []))
+    if is_lost:
+        reply.errback(RpcError(ms.TIMED_OUT, "no reply"))
+    else:
+        reply.callback(ms.OrderResults([]))
     assert bench.ended == ["internal error: integer division or modulo by zero"]
     assert len(caught) == 1
 

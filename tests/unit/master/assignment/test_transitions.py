@@ -196,6 +196,23 @@ def test_a_closed_writer_reports_nothing() -> None:
     assert (bench.done, bench.turns) == ([], 0)
 
 
+def test_an_exception_in_the_receiver_of_a_reply_is_a_failure() -> None:
+    """Fails without `addErrback(self._failed)`: it was only logged, and the master went on."""
+    bench = Bench()
+
+    def broken(_: object) -> None:
+        raise AssertionError("an invariant is broken")
+
+    writer = TransitionWriter(bench.fence, broken, bench._turned, bench._failed)
+    reader = TransitionReader(bench.fence, broken, bench._turned, bench._failed)
+    writer.put(bench.offline("r1"))
+    writer.flush()
+    reader.changed.put("r1", 0)
+    reader.flush()
+    bench.store.answer()
+    assert [str(one) for one in bench.failures] == ["an invariant is broken"] * 2
+
+
 def test_reads_are_batched() -> None:
     """Several changes of one znode cause one read; a missing znode is reported as deleted; a corrupt one is skipped."""
     bench = Bench()
