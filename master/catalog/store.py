@@ -62,8 +62,9 @@ log = Logger()
 
 #: Znodes in one multi-read.
 READ_MAX: Final = 500
-#: Znodes in one of the multi-reads that read whole tables, and how many of these are sent before the first is answered.
+#: Znodes in one of the multi-reads that read whole tables.
 PART_MAX: Final = 250
+#: How many of these multi-reads are sent before the first is answered.
 IN_FLIGHT: Final = 3
 #: The list of this many region names is about 2 MB in one reply of the store. Our clients accept up to 64 MB.
 REGIONS_PER_TABLE_MAX: Final = 200_000
