@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from master.catalog.store import IN_FLIGHT, PART_MAX
+from regions import messages as ms
 from regions.assign.assigner import Assigner
 from regions.assign.catalog.takeover import LOADED_AT_ONCE
 from regions.records.model import (
@@ -16,6 +17,7 @@ from regions.records.model import (
     RegionState,
     ReplicaLocation,
     ServerRecord,
+    TableIntent,
     TableRecord,
     TransitionRecord,
 )
@@ -112,6 +114,20 @@ def test_a_transition_that_begins_between_two_slices_is_known(young: TakeOver, n
     young.until(lambda: young.master.is_open)
     young.go_on()
     assert young.master.world.replicas[f"t.{number}-0"].transition == closing
+
+
+def test_a_request_between_two_slices_is_refused(young: TakeOver) -> None:
+    results: list[object] = []
+    young.ask_into(ms.SetTableIntent("orders", TableIntent.DISABLED), results)
+    assert results == [ms.BUSY]
+
+
+def test_a_tenure_that_ends_between_two_slices_loads_nothing_more(young: TakeOver) -> None:
+    young.master.end("stopping")
+    loaded = [young.turn() for _ in range(5)]
+    assert not any(loaded)
+    assert not young.master.is_open
+    assert young.ended == ["stopping"]
 
 
 def test_the_beginning_of_decisions_takes_several_turns() -> None:
