@@ -165,7 +165,7 @@ class ActiveContext(Protocol):
 class ReshardingOrders(Protocol):
     """The part of the dispatcher that orders the work of splits and merges (`master/assignment/dispatch.py`)."""
 
-    def prepare_rows(self, effect: fx.PrepareDaughters) -> Deferred[RowsPrepared]:
+    def prepare_rows(self, effect: fx.PrepareDaughters | fx.GiveUpDaughters) -> Deferred[RowsPrepared]:
         """Order the parents' server to copy rows into the daughters' files."""
 
     def seal_tablet(self, effect: fx.SealParent) -> Deferred[TabletSealed]:

@@ -24,6 +24,7 @@ from regions.messages import (
     OrderOutcome,
     OrderResult,
     OrderResults,
+    PrepareRows,
     PurgeTable,
     ReshardingOrder,
     ReviewReplicas,
@@ -101,6 +102,8 @@ class OrderRoutes:
         """Carry out an order about a split or merge, `shared` one about shared regions. It may fail with RpcError."""
         if isinstance(request, FindSplitKey) and self._tablets is not None and self._tablets.has(request.region_id):
             return ensureDeferred(self._tablets.split_key(request.region_id))
+        if isinstance(request, PrepareRows) and self._tablets is not None and self._tablets.has(request.parents[0]):
+            return ensureDeferred(self._tablets.prepare(request))
         return ensureDeferred(shared.answer(request))
 
     def transfer(self, request: TransferLeadership) -> ConfigChanged:

@@ -101,12 +101,14 @@ class Dispatcher:
         message = FindSplitKey(self._epoch, server.uuid, server.start_code, region_id, self._cluster_id, cause_id)
         return self._client(server).call(message, PURGE_S, expect=SplitKey)
 
-    def prepare_rows(self, effect: fx.PrepareDaughters) -> Deferred[RowsPrepared]:
-        """Order the parents' server to copy rows into the daughters' files; the result fails with RpcError."""
+    def prepare_rows(self, effect: fx.PrepareDaughters | fx.GiveUpDaughters) -> Deferred[RowsPrepared]:
+        """Order a server to copy the parents' rows into the daughters' files, or to remove these; the result fails with
+        RpcError."""
         server, record = effect.server, effect.record
+        daughters = list(record.daughters) if isinstance(effect, fx.PrepareDaughters) else []
         message = PrepareRows(
-            self._epoch, server.uuid, server.start_code, list(record.parents), list(record.daughters),
-            self._cluster_id, effect.cause_id,
+            self._epoch, server.uuid, server.start_code, list(record.parents), daughters, self._cluster_id,
+            effect.cause_id, record.seal,
         )  # fmt: skip
         return self._client(server).call(message, PURGE_S, expect=RowsPrepared)
 

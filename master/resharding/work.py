@@ -49,6 +49,8 @@ class ReshardingWork:
         match effect:
             case fx.PrepareDaughters():
                 ensureDeferred(self._prepare(effect)).addErrback(self._failed)
+            case fx.GiveUpDaughters():
+                ensureDeferred(self._give_up(effect)).addErrback(self._failed)
             case fx.SealParent():
                 ensureDeferred(self._seal(effect)).addErrback(self._failed)
             case fx.RemoveParents():
@@ -72,6 +74,13 @@ class ReshardingWork:
                      what=effect.record.words, error=error)  # fmt: skip
             answer = ev.DaughtersPrepared(region_id, server.incarnation, error.message, error.code in _FINAL)
         self._active_master.handle_soon(answer)
+
+    async def _give_up(self, effect: fx.GiveUpDaughters) -> None:
+        try:
+            await self._active_master.dispatcher.prepare_rows(effect)
+        except RpcError as error:
+            log.info("server {server} was not reached to give up the {what}: {error}", server=effect.server.uuid,
+                     what=effect.record.words, error=error)  # fmt: skip
 
     async def _seal(self, effect: fx.SealParent) -> None:
         region_id, server = effect.record.region_id, effect.server

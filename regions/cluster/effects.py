@@ -210,6 +210,14 @@ class PrepareDaughters(Caused):
     server: ServerRecord
 
 
+class GiveUpDaughters(Caused):
+    """Have a server remove what it has prepared for a split that is canceled. Nothing follows: it removes the files by
+    itself after a time."""
+
+    record: ReshardingRecord
+    server: ServerRecord
+
+
 class SealParent(Caused):
     """Order the leader of a tablet to seal it. `ParentSealed` follows."""
 
@@ -282,6 +290,7 @@ Effect = (
     | FinishAltering
     | ReplaceRegion
     | PrepareDaughters
+    | GiveUpDaughters
     | SealParent
     | WriteResharding
     | EndResharding

@@ -386,6 +386,9 @@ class PrepareRows(msgspec.Struct, frozen=True, tag=True):
     From then on every write of the regions is noted, and made in the daughters' files as well when the regions are
     closed. Idempotent. If a region is closed and opened again, the files are worthless, and the daughters copy the rows
     when they are opened.
+
+    Each server with a member of a tablet gets the order; the changes are made when its replica holds the seal. Without
+    daughters: what was prepared for the attempt is removed.
     """
 
     epoch: int
@@ -395,6 +398,8 @@ class PrepareRows(msgspec.Struct, frozen=True, tag=True):
     daughters: list[RegionRecord]
     cluster: str = ""
     cause_id: str = ""
+    #: Name of the attempt to split a tablet, as in `SealTablet.resharding`; "" for shared regions.
+    seal: str = ""
 
 
 class RowsPrepared(msgspec.Struct, frozen=True, tag=True):

@@ -29,7 +29,7 @@ _S: Final = ReshardingState
 # fmt: off
 RESHARDING_STEPS: Final[tuple[ReshardingStep, ...]] = (
     ReshardingStep(None,         "accepted",        _S.PREPARING, "an operator or a setting of the table wants it"),
-    ReshardingStep(_S.PREPARING, "prepared",        _S.CLOSING,   "the rows are copied; a tablet is at rest"),
+    ReshardingStep(_S.PREPARING, "prepared",        _S.CLOSING,   "the rows are copied, or a tablet waits no more"),
     ReshardingStep(_S.PREPARING, "canceled",        None,         "it is not possible any more, or took too long"),
     ReshardingStep(_S.CLOSING,   "canceled",        None,         "the table is disabled; no seal in time"),
     ReshardingStep(_S.CLOSING,   "replaced",        _S.CLEANING,  "same multi: parents REPLACED, daughters created"),

@@ -301,7 +301,7 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
         digests = DigestWork(reactor, system.clock, instance.uuid, host, parts.replicas, servers.ask)
         digests.start()
         rescue = RescueWork(instance.uuid, host.turn, parts.replicas, host.life)
-        care = TabletCare(upkeep, digests, servers, rescue, SplitWork(reactor, host, instance.directory))
+        care = TabletCare(upkeep, digests, servers, rescue, SplitWork(reactor, host, instance.directory, space))
         return HostedTablets(reactor, host, links, copies, care)
 
     return lambda metrics, fatal, soon: ServerTablets(reactor, settings, system.clock, metrics, open_host, fatal, soon)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
@@ -34,7 +34,9 @@ from regions.messages import (
     OpenOrder,
     OrderResults,
     OwnReplica,
+    PrepareRows,
     ReplicaState,
+    RowsPrepared,
     SealTablet,
     ShowReplicas,
     SplitKey,
@@ -87,6 +89,11 @@ class SplitOrders(Protocol):
 
     async def split_key(self, tablet: str) -> str:
         """Return the key in the middle of a tablet's bytes. Raise RpcError."""
+        ...
+
+    @property
+    def prepare(self) -> Callable[[PrepareRows], Awaitable[RowsPrepared]]:
+        """Return what prepares daughters. It may raise RpcError."""
         ...
 
 
@@ -340,6 +347,10 @@ class ServerTablets:
     async def split_key(self, tablet: str) -> SplitKey:
         """Return the key in the middle of a tablet's bytes. Raise RpcError."""
         return SplitKey(await self._opened().splits.split_key(tablet))
+
+    async def prepare(self, request: PrepareRows) -> RowsPrepared:
+        """Copy the rows of a tablet for its daughters while it is served. Raise RpcError."""
+        return await self._opened().splits.prepare(request)
 
     def transfer(self, request: TransferLeadership) -> ConfigChanged:
         """Hand the leadership of a tablet over. Raise RpcError if no replica runs here."""

@@ -21,6 +21,10 @@ pytestmark = pytest.mark.e2e
 #: Points in the order in which a split passes them, and who dies there, by the key at which a tablet is split.
 CASES = {
     "a-1": Case("Create reshardings", Who.ITSELF),
+    "e-3": Case("heirs copied", Who.ITSELF),
+    "r-3": Case("heirs prepared", Who.MASTER),
+    "t-3": Case("heirs prepared", Who.LEADER),
+    "x-3": Case("heir renamed", Who.ITSELF),
     "c-1": Case("SetData reshardings", Who.ITSELF),
     "e-1": Case("SetData reshardings", Who.LEADER),
     "p-1": Case("SetData regions", Who.ITSELF),
@@ -32,7 +36,7 @@ CASES = {
     "p-3": Case("BeginSlot", Who.ITSELF),
 }
 #: Each case has a tablet of its own.
-SPLITS = ["a-2", "b", "c-2", "d", "f", "n", "p-2", "q", "s", "u"]
+SPLITS = ["a-2", "b", "c-2", "d", "e-2", "f", "n", "p-2", "q", "r-2", "s", "t-2", "u", "x-2"]
 
 
 @pytest.fixture(scope="module")

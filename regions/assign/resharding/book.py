@@ -41,6 +41,8 @@ CANCELED_MAX: Final = 100
 #: sealed the tablet is served, but its members do not change.
 SEAL_AGAIN_MS: Final = 500
 SEAL_WITHIN_MS: Final = 60_000
+#: Refusals after which a split of a tablet waits no more for a server to prepare the daughters.
+PREPARE_TRIES: Final = 3
 
 
 class Reshardings:
@@ -148,14 +150,40 @@ class Reshardings:
                 region.is_leaving = False
         for found in work.record.parents:
             self._parents_of(work.record).mark(found, is_leaving=False)
+        if work.record.state is not ReshardingState.CLEANING:
+            self._parents_of(work.record).canceled(work)
         self._decide_parents(work.record, now_ms)
 
     def prepared(self, event: ev.DaughtersPrepared, now_ms: int) -> None:
         """Note a server's answer; cancel the work if the server cannot do it."""
+        known = self._works.get(event.region_id)
+        if known is not None and known.record.seal:
+            self._member_prepared(known, event, now_ms)
+            return
         work = self._answered(event, ReshardingState.PREPARING, now_ms + self._retry_ms)
         if work is not None:
             work.is_ready = True
             self._advance(work, now_ms)
+
+    def _member_prepared(self, work: Resharding, event: ev.DaughtersPrepared, now_ms: int) -> None:
+        """Note that a server with a member of a tablet has prepared the daughters, or that it will not.
+
+        A server that refuses again and again makes the daughters after the seal, as one of an earlier build does.
+        """
+        is_asked = not work.preparing.get(event.server, True)
+        if not is_asked or work.is_writing or work.record.state is not ReshardingState.PREPARING:
+            return
+        if event.error and event.is_final:
+            self._cancel(work, event.error)
+            return
+        if event.error:
+            work.refusals[event.server] += 1
+        if event.error and work.refusals[event.server] < PREPARE_TRIES:
+            del work.preparing[event.server]
+            work.next_ms = now_ms + self._retry_ms
+            return
+        work.preparing[event.server] = True
+        self._advance(work, now_ms)
 
     def sealed(self, event: ev.ParentSealed, now_ms: int) -> None:
         """Note a leader's answer; cancel the work if its tablet cannot be sealed."""

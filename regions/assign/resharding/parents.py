@@ -6,6 +6,7 @@ and `regions/assign/resharding/book.py` has the steps, which are the same for bo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -27,7 +28,10 @@ MERGE: Final = "merge"
 class Resharding:
     """A split or merge, and this master's part in it."""
 
-    __slots__ = ("asked", "began_ms", "is_cleaning", "is_ready", "is_writing", "next_ms", "record", "sealed", "version")
+    __slots__ = (
+        "asked", "began_ms", "is_cleaning", "is_ready", "is_writing", "next_ms", "preparing", "record", "refusals",
+        "sealed", "version",
+    )  # fmt: skip
 
     def __init__(self, record: ReshardingRecord, version: int, now_ms: int) -> None:
         self.record = record
@@ -40,6 +44,10 @@ class Resharding:
         #: them.
         self.asked: Incarnation | None = None
         self.is_ready = False
+        #: The servers that have been ordered to prepare a tablet's daughters, and whether the split waits no more for
+        #: them; and how often each has refused.
+        self.preparing: dict[Incarnation, bool] = {}
+        self.refusals: Counter[Incarnation] = Counter()
         #: The answer about a tablet that is sealed.
         self.sealed: ev.ParentSealed | None = None
         #: True while a server removes the parents' files.
@@ -80,6 +88,9 @@ class Parents(Protocol):
 
     def replaced(self, event: ev.ParentsReplaced, parents: Sequence[Region], now_ms: int) -> None:
         """The daughters have replaced the parents."""
+
+    def canceled(self, work: Resharding) -> None:
+        """The work was canceled."""
 
     def mark(self, region_id: str, *, is_leaving: bool) -> None:
         """A parent is to be closed, or is replaced; or neither any more."""
@@ -156,6 +167,9 @@ class SharedParents:
 
     def replaced(self, event: ev.ParentsReplaced, parents: Sequence[Region], now_ms: int) -> None:
         """See `Parents`. The catalog drops the parents."""
+
+    def canceled(self, work: Resharding) -> None:
+        """See `Parents`. The parents' server removes what it has prepared when it closes them or prepares them anew."""
 
     def mark(self, region_id: str, *, is_leaving: bool) -> None:
         """See `Parents`. The region's own marks are all that is needed."""

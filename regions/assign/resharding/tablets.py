@@ -1,8 +1,10 @@
 """How a tablet becomes two (X11, docs/splits.md). Pure.
 
-The leader seals the tablet: from that entry of its log on nothing changes the rows. Then one write replaces the region
-by its daughters. Each server with a member of the parent has a member of each daughter, and makes it from its own
-replica of the parent. So the parent's replicas stay until all members are made.
+Each server with a member of the parent has a member of each daughter, and makes it from its own replica of the parent.
+First they all copy the rows, while the tablet is served. Then the leader seals the tablet: from that entry of its log
+on nothing changes the rows. Then one write replaces the region by its daughters. Their members need only the rows that
+were written meanwhile, or all rows where a server has not copied them. So the parent's replicas stay until all members
+are made.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ from regions.transitions.states import Cause
 
 #: The parent's replicas stay for this long, as a client waits by default: it may repeat a write whose answer was lost.
 KEPT_MS: Final = 30_000
+#: A tablet whose members have not all prepared the daughters by then is sealed all the same: short of the time after
+#: which the split would be canceled.
+PREPARE_WITHIN_MS: Final = 480_000
 
 
 class TabletParents:
@@ -72,8 +77,7 @@ class TabletParents:
 
     def _objection_to_space(self, tablet: Tablet) -> str:
         """Return which server has no room for the daughters' rows, "" if all have. The parent's rows stay meanwhile."""
-        servers = (self._keeper.servers.get(one.uuid) for one in tablet.record.members)
-        found = (objection_to_space(one, tablet.size_bytes) for one in servers if one is not None)
+        found = (objection_to_space(one, tablet.size_bytes) for one in self._servers(tablet))
         return next(filter(None, found), "")
 
     def home(self, region: Region) -> ServerRecord | None:
@@ -84,10 +88,33 @@ class TabletParents:
         return server if server is not None and leader is not None and server.incarnation == leader.server else None
 
     def prepared(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> bool:
-        """See `Parents`: each server makes its daughters' members when they are opened, so nothing is prepared."""
-        del work, now_ms
-        tablets = [self._keeper.tablets.get(one.record.region_id) for one in parents]
-        return all(one is not None and one.is_led and self._keeper.policy.is_at_rest(one) for one in tablets)
+        """Have the server of each member copy the rows for the daughters while the tablet is served.
+
+        A member that is not prepared in time is made after the seal, so the keys are away for longer.
+        """
+        (parent,) = parents
+        tablet = self._keeper.tablets.get(parent.record.region_id)
+        if tablet is None or not tablet.is_led or not self._keeper.policy.is_at_rest(tablet):
+            return False
+        if now_ms - work.began_ms >= PREPARE_WITHIN_MS:
+            return True
+        servers = self._servers(tablet)
+        for server in servers if now_ms >= work.next_ms else ():
+            if server.incarnation not in work.preparing:
+                work.preparing[server.incarnation] = False
+                self._emit(fx.PrepareDaughters(work.record, server, origin=work.record.origin))
+        return all(work.preparing.get(one.incarnation) for one in servers)
+
+    def _servers(self, tablet: Tablet) -> list[ServerRecord]:
+        """Return the servers of the members that are registered."""
+        found = (self._keeper.servers.get(one.uuid) for one in tablet.record.members)
+        return [one for one in found if one is not None]
+
+    def canceled(self, work: Resharding) -> None:
+        """See `Parents`. Have what was prepared removed."""
+        tablet = self._keeper.tablets.get(work.record.region_id)
+        for server in () if tablet is None else self._servers(tablet):
+            self._emit(fx.GiveUpDaughters(work.record, server, origin=work.record.origin))
 
     def handover(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> Handover | None:
         """Have the parent sealed."""

@@ -16,7 +16,7 @@ from regions.records.model import RegionRecord, WorkOrigin
 class ReshardingState(enum.StrEnum):
     """State of a split or merge."""
 
-    PREPARING = "PREPARING"  #: the parents are served; their server copies rows into the daughters' files
+    PREPARING = "PREPARING"  #: the parents are served; their servers copy rows into the daughters' files
     CLOSING = "CLOSING"  #: the parents are being closed; a tablet is being sealed
     CLEANING = "CLEANING"  #: the daughters have replaced the parents; the parents' files are still there
 

@@ -45,6 +45,29 @@ REST_MIN_S: Final = 0.002
 REST_MAX_S: Final = 1.0
 
 
+class ThreadRests:
+    """The rests of one thread that copies rows. `factor` returns the seconds of rest for each second of work."""
+
+    def __init__(self, factor: Callable[[], float]) -> None:
+        self._factor = factor
+        #: Processor time of the thread at the end of its last rest.
+        self._rested_s = 0.0
+
+    def begin(self) -> None:
+        """Begin to count the work of the calling thread."""
+        self._rested_s = time.thread_time()
+
+    def rest(self) -> None:
+        """Leave the processors to requests for a while."""
+        used_s = time.thread_time()
+        pause_s = (used_s - self._rested_s) * self._factor()
+        if 0 < pause_s < REST_MIN_S:
+            return
+        if pause_s:
+            time.sleep(min(pause_s, REST_MAX_S))
+        self._rested_s = used_s
+
+
 class CopyFailed(CoordError):  # noqa: N818 - says what has happened
     """The copy has failed, and nothing of it may be used."""
 
@@ -97,12 +120,11 @@ class CopyThread:
         self._job = job
         self._host = host
         self._channel: Channel | None = None
-        #: Processor time of the thread at the end of its last rest.
-        self._rested_s = 0.0
+        self._rests = ThreadRests(host.rest_factor)
 
     def run(self) -> CopiedReplica:
         """Fetch everything; return the READY replica. Raise CoordError, OSError or ValueError."""
-        self._rested_s = time.thread_time()
+        self._rests.begin()
         channel, meta = self._begin()
         try:
             copied = self._fetch_log(channel, self._fetch_rows(channel), meta)
@@ -164,11 +186,11 @@ class CopyThread:
             counted = rows.check(self._check)
         finally:
             rows.close()
-        self._rest()
+        self._rests.rest()
         identity = Identity(plan.block.tablet, plan.block.generation)
         state = adopt(path, identity, sent.generation, plan.boot, counted)
         kill_points.reached("rows checked")
-        self._rest()
+        self._rests.rest()
         return state
 
     def _receive_rows(self, channel: Channel, rows: ReceivedRows) -> wire.RowsSent:
@@ -229,7 +251,7 @@ class CopyThread:
     def _next(self, channel: Channel, ends: type[T]) -> wire.SentChunk | T:
         """Return the next chunk, or the answer that ends the chunks."""
         self._check()
-        self._rest()
+        self._rests.rest()
         kind, body = channel.receive()
         if kind == wire.CHUNK:
             chunk = wire.open_chunk(body)
@@ -242,16 +264,6 @@ class CopyThread:
     def _check(self) -> None:
         if self._job.is_canceled:
             raise CopyCanceled("the copy was canceled")
-
-    def _rest(self) -> None:
-        """Leave the processors to requests for a while."""
-        used_s = time.thread_time()
-        pause_s = (used_s - self._rested_s) * self._host.rest_factor()
-        if 0 < pause_s < REST_MIN_S:
-            return
-        if pause_s:
-            time.sleep(min(pause_s, REST_MAX_S))
-        self._rested_s = used_s
 
     def _check_range(self, begun: wire.CopyBegun) -> None:
         block = self._plan.block

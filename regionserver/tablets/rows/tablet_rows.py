@@ -35,6 +35,7 @@ from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed, 
 from regionserver.tablets.rows.marks import DigestMarks
 from regionserver.tablets.rows.round import Round, StoredResults
 from regionserver.tablets.rows.sealed import sealing
+from regionserver.tablets.rows.sealed.notes import KeyNotes
 from regionserver.tablets.rows.sealed.sealing import Command
 from regionserver.tablets.rows.state import Identity, RowsState, encode
 from regionserver.tablets.rows.steady import SteadyPoint, Unsteady
@@ -71,6 +72,8 @@ class TabletRows:
         self.damage = ""
         #: Digests at the entries at which replicas are compared.
         self.marks = DigestMarks()
+        #: Keys that change while the tablet's daughters are prepared.
+        self.notes = KeyNotes()
         self._identity = identity
         self._boot = boot
         self._disk = disk
@@ -220,6 +223,7 @@ class TabletRows:
                 try:
                     outcomes += self._round(entries, len(outcomes))
                 except Exception as error:
+                    self.notes.lose()
                     found = self._noted(error)
                     if outcomes and isinstance(found, RowsError) and not isinstance(found, RowsFailed):
                         break
@@ -269,6 +273,7 @@ class TabletRows:
         except BaseException:
             transaction.abort()
             raise
+        self.notes.add(changes)
         self._state = self._stored = changes.state
         self._next_expiry_ms = work.next_expiry_ms()
         # An upper bound: changed rows may share pages.

@@ -26,7 +26,7 @@ from regionserver.kv.heirs import COPY_ROWS, Rows, middle_of
 from regionserver.kv.rows import unseal
 from regionserver.tablets.rows import environment
 from regionserver.tablets.rows.digest import add_to_digest, row_hash
-from regionserver.tablets.rows.environment import RowsDisk, translated
+from regionserver.tablets.rows.environment import RowsDisk, RowsFile, translated
 from regionserver.tablets.rows.errors import RowsError
 from regionserver.tablets.rows.sealed import sealing
 from regionserver.tablets.rows.state import Identity, RowsState
@@ -83,13 +83,26 @@ def _make(parent: TabletRows, seal: Seal, daughter: Daughter, boot: str) -> None
                     count += 1
                     size += len(key) + len(value)
                     total += row_hash(key, value)
-        state = RowsState(seal.index, seal.term, count, size, clock_ms + 1, clock_ms)
-        state = msgspec.structs.replace(state, digest=add_to_digest(state.digest, total))
+        state = heir_state(seal, clock_ms, count, size, total)
         with file.env.begin(write=True, db=file.meta) as writing:
             sealing.put_state(writing, file, state)
     except BaseException:
         file.close()
         raise
+    make_steady(daughter, boot, file, state)
+
+
+def heir_state(seal: Seal, clock_ms: int, count: int, size: int, total: int) -> RowsState:
+    """Return the state of a daughter's rows: so many rows, their bytes, and the sum of their hashes.
+
+    `clock_ms` is the parent's clock at the seal.
+    """
+    state = RowsState(seal.index, seal.term, count, size, clock_ms + 1, clock_ms)
+    return msgspec.structs.replace(state, digest=add_to_digest(state.digest, total))
+
+
+def make_steady(daughter: Daughter, boot: str, file: RowsFile, state: RowsState) -> None:
+    """Make the steady point of a daughter's rows and close their file. Raise RowsError."""
     rows = TabletRows(daughter.path, daughter.identity, boot, RowsDisk(), file, state, None)
     try:
         rows.steady()

@@ -40,6 +40,8 @@ from regionserver.tablets.rows.tablet_rows import TabletRows
 from regionserver.tablets.service import answer_within, refusal
 from regionserver.tablets.splits import heirs
 from regionserver.tablets.splits.heirs import Daughter
+from regionserver.tablets.splits.preparing import Preparations
+from regionserver.tablets.upkeep.space import DiskSpace
 from regionserver.tablets.values.seals import Seal
 from regionserver.workers import Workers, outcome_of
 
@@ -61,16 +63,19 @@ _FATES: Final = {
 class SplitWork:
     """See the module docstring."""
 
-    def __init__(self, reactor: Any, host: TabletHost, directory: Path) -> None:
+    def __init__(self, reactor: Any, host: TabletHost, directory: Path, space: DiskSpace | None = None) -> None:
         self._reactor = reactor
         self._host = host
         self._directory = directory
         self._pool = Workers(reactor, 1, lambda: None, lambda failure: log.failure("a daughter's rows", failure))
+        self._preparations = Preparations(reactor, host, directory, space, self._pool)
+        self.prepare = self._preparations.prepare
         self._is_stopping = False
 
     def stop(self) -> None:
         """Make no more replicas."""
         self._is_stopping = True
+        self._preparations.stop()
         self._pool.stop(0.0)
 
     # --- the parent ---------------------------------------------------------------------------------------------------
@@ -171,7 +176,7 @@ class SplitWork:
             return f"tablet {tablet} is on this server already, or is being made"
         life.making.add(tablet)
         try:
-            made = await self._make_rows(opening, rows, seal)
+            made = await self._preparations.take(parent, opening, seal) or await self._make_rows(opening, rows, seal)
         finally:
             life.making.discard(tablet)
         if isinstance(made, str):

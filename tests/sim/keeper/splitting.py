@@ -106,6 +106,8 @@ class SplittingWorld(ChangingWorld):
         self.book: Reshardings | None = None
         self.asked: list[fx.Effect] = []
         self.seals: dict[str, Seal] = {}
+        #: The servers that have prepared daughters, with the seal of the split.
+        self.prepared: set[tuple[str, str]] = set()
         #: Highest epoch that a server has heard of.
         self.heard: dict[str, int] = {}
         #: Rows by region, and the region in which a client believes each range.
@@ -256,6 +258,10 @@ class SplittingWorld(ChangingWorld):
 
         fenced = epoch != self.epoch
         match effect:
+            case fx.PrepareDaughters():
+                self._order_prepare(effect, answer)
+            case fx.GiveUpDaughters():
+                self.prepared.discard((effect.server.uuid, effect.record.seal))
             case fx.SealParent():
                 self._order_seal(effect.server.uuid, epoch, effect.record.region_id, effect.record.seal, answer, effect)
             case fx.WriteResharding() | fx.EndResharding() | fx.ReplaceParents():
@@ -313,6 +319,28 @@ class SplittingWorld(ChangingWorld):
         for member in members:
             found, version = self.transitions.get(f"{region_id}-{member.number}", (None, -1))
             keeper.transition_seen(region_id, member.number, found, version, self.now)
+
+    # --- prepared rows ---
+
+    def _order_prepare(
+        self, effect: fx.PrepareDaughters, answer: Callable[[Callable[[Reshardings], None]], None]
+    ) -> None:
+        """Have a server copy rows for the daughters, which may take long, fail, or have an answer that is lost."""
+        region_id, incarnation = effect.record.region_id, effect.server.incarnation
+        machine, outcome = self.machines[effect.server.uuid], self.whim.random()
+
+        def arrive() -> None:
+            event = ev.DaughtersPrepared(region_id, incarnation, "no answer", is_final=False)
+            if machine.lives and machine.incarnation == incarnation and outcome > 0.06:
+                event = ev.DaughtersPrepared(region_id, incarnation)
+                self.prepared.add((machine.uuid, effect.record.seal))
+                self.counts["prepared"] += 1
+            elif outcome < 0.01:
+                event = ev.DaughtersPrepared(region_id, incarnation, "the disk is full")
+                self.counts["disk full"] += 1
+            answer(lambda book: book.prepared(event, self.now))
+
+        self.after(self.whim.choice((1, 10, 10, 10, 300)), arrive)
 
     # --- seals ---
 

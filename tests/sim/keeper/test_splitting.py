@@ -25,7 +25,7 @@ SEEDS: Final = int(os.environ.get("RK_SEEDS", "25"))
 SEEDS_PLANTED: Final = 120
 #: Situations that a run must reach.
 RARE: Final = (
-    "sealed", "unsealed", "not ready", "late seal", "split CLOSING -> None", "parent lags",
+    "prepared", "disk full", "sealed", "unsealed", "not ready", "late seal", "split CLOSING -> None", "parent lags",
     "takeover CLOSING", "takeover CLEANING", "master died", "server died", "power cut",
 )  # fmt: skip
 

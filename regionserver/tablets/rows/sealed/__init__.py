@@ -1,4 +1,5 @@
 """The seal of a tablet that is split.
 
 sealing.py  the seal in a file of rows, and what a sealed tablet answers
+notes.py    the keys that are written while the daughters are prepared
 """

@@ -1,0 +1,69 @@
+"""The keys that commits change while the daughters of a tablet are prepared (`tablets/splits/prepared.py`).
+
+A key is noted after its commit. So whoever takes the notes and then begins to read sees every change that he has notes
+of. A change without a note was committed before `begin`, or is noted later.
+
+A commit that has failed may have reached the file all the same, and changes nothing when it is applied again. It leaves
+no note. So a failure loses the notes, and the daughters are made after the seal.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from regionserver.tablets.rows.round import RoundChanges
+
+#: Keys beyond which the notes are lost: nobody takes them.
+NOTED_MAX: Final = 200_000
+#: Bytes of keys beyond which the notes are lost.
+NOTED_BYTES_MAX: Final = 64 << 20
+
+
+class KeyNotes:
+    """The notes of one tablet; thread-safe. Nothing is noted before `begin`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: The noted keys, None while nothing is noted.
+        self._keys: set[bytes] | None = None
+        self._bytes = 0
+
+    def begin(self) -> None:
+        """Note keys from now on."""
+        with self._lock:
+            self._keys, self._bytes = set(), 0
+
+    def lose(self) -> None:
+        """Note nothing any more, and forget the notes."""
+        with self._lock:
+            self._keys, self._bytes = None, 0
+
+    def add(self, changes: RoundChanges) -> None:
+        """Note the keys of a commit."""
+        if self._keys is None:
+            return
+        with self._lock:
+            if self._keys is None:
+                return
+            for key, _ in changes.puts:
+                self._bytes += len(key)
+                self._keys.add(key)
+            for key in changes.deletes:
+                self._bytes += len(key)
+                self._keys.add(key)
+            if len(self._keys) > NOTED_MAX or self._bytes > NOTED_BYTES_MAX:
+                self._keys = None
+
+    def count(self) -> int:
+        """Return how many keys are noted."""
+        keys = self._keys
+        return 0 if keys is None else len(keys)
+
+    def take(self) -> list[bytes] | None:
+        """Return the noted keys in their order and forget them; None if notes were lost."""
+        with self._lock:
+            if self._keys is None:
+                return None
+            keys, self._keys, self._bytes = self._keys, set(), 0
+        return sorted(keys)

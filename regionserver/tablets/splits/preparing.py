@@ -1,0 +1,299 @@
+"""Orders to prepare the daughters of tablets on one server, and what becomes of the prepared files (`prepared.py`).
+
+    PREPARE -> copying -> current -> finished -> taken by the daughters' replicas
+               any        -> given up
+
+Files are current while keys that are written meanwhile are copied again, so that few are left at the seal. They are
+finished as soon as the replica here holds the seal, often before the daughters are ordered to be opened. They are given
+up if the split is canceled, if the parent's rows are closed, or if no seal has come KEPT_S after the last order.
+
+Every method is called on the reactor's thread. The copies of all tablets have one thread, and what remains to be done
+at a seal has another.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from coord.env_os import queued_s
+from coord.errors import CoordError
+from coord.rpc.wire import RpcError
+from regions.messages import BAD_REQUEST, BUSY, PrepareRows, RowsPrepared
+from regions.records.model import RegionRecord
+from regionserver.tablets.copying.fetching import ThreadRests
+from regionserver.tablets.copying.jobs import CopyRests
+from regionserver.tablets.disk.layout import rows_path
+from regionserver.tablets.process.host import TabletHost
+from regionserver.tablets.process.interfaces import ReplicaOpening
+from regionserver.tablets.rows.errors import RowsFull
+from regionserver.tablets.rows.state import Identity
+from regionserver.tablets.rows.tablet_rows import TabletRows
+from regionserver.tablets.splits.heirs import Daughter, remove_rows
+from regionserver.tablets.splits.prepared import LEFT_MAX, PreparedHeirs, remove_prepared
+from regionserver.tablets.upkeep.space import DiskSpace
+from regionserver.tablets.values.seals import Seal
+from regionserver.workers import WorkerPool, Workers
+
+log = Logger()
+
+#: Interval at which prepared files are looked at: the seal is noticed so late.
+LOOK_S: Final = 0.02
+#: Interval at which the rests of copies are adapted.
+REST_LOOK_S: Final = 0.25
+#: A split that is not sealed so long after it was prepared is canceled: longer than masters wait for a seal.
+KEPT_S: Final = 90.0
+
+
+class _Preparation:
+    """The daughters of one tablet."""
+
+    def __init__(self, rows: TabletRows, heirs: PreparedHeirs, request: PrepareRows, until_s: float) -> None:
+        self.rows = rows
+        self.heirs = heirs
+        self.name = request.seal
+        self.daughters: Sequence[RegionRecord] = request.daughters
+        self.until_s = until_s
+        self.is_copied = False
+        self.is_over = False
+        #: True while a thread works on files that are current.
+        self.is_busy = False
+        #: Why the files cannot be used.
+        self.failure: Exception | None = None
+        #: The finished files that no replica has taken; and True while a thread makes them.
+        self.made: dict[str, Daughter] = {}
+        self.is_finishing = False
+        self.is_finished = False
+        self._waiting: list[Deferred[None]] = []
+
+    def changed(self) -> None:
+        """Wake everybody who waits for a change."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            one.callback(None)
+
+    def change(self) -> Deferred[None]:
+        """Return what fires at the next change."""
+        found: Deferred[None] = Deferred()
+        self._waiting.append(found)
+        return found
+
+
+class Preparations:
+    """See the module docstring."""
+
+    def __init__(
+        self, reactor: Any, host: TabletHost, directory: Path, space: DiskSpace | None, making: WorkerPool
+    ) -> None:
+        """`making` has one thread, on which daughters are made in another way, under the same names of files."""
+        self._making = making
+        self._reactor = reactor
+        self._host = host
+        self._directory = directory
+        self._space = space
+        self._works: dict[str, _Preparation] = {}
+        self._rests = CopyRests()
+        self._is_looking = False
+        self._is_resting = False
+        self._copying = Workers(reactor, 1, lambda: None, lambda failure: log.failure("prepared rows", failure))
+        self._finishing = Workers(reactor, 1, lambda: None, lambda failure: log.failure("prepared rows", failure))
+        self._copying.submit(lambda: remove_prepared(directory), lambda _: None)
+
+    def stop(self) -> None:
+        """Prepare nothing any more."""
+        for tablet in list(self._works):
+            self._give_up(tablet, "the server stops")
+        self._finishing.stop(1.0)
+        self._copying.stop(0.0)
+
+    # --- orders -------------------------------------------------------------------------------------------------------
+
+    async def prepare(self, request: PrepareRows) -> RowsPrepared:
+        """Copy the rows of a tablet for its daughters; without daughters: give up what is prepared. Raise RpcError."""
+        tablet = request.parents[0]
+        work = self._works.get(tablet)
+        if not request.daughters:
+            if work is not None and work.name == request.seal:
+                self._give_up(tablet, "the split is canceled")
+            return RowsPrepared()
+        if work is None or work.name != request.seal:
+            if work is not None:
+                self._give_up(tablet, "another split has begun")
+            if tablet in self._works:
+                raise RpcError(BUSY, f"an earlier split of tablet {tablet} is being given up")
+            work = self._begin(request)
+        work.until_s = self._reactor.seconds() + KEPT_S
+        while not work.is_copied and not work.is_over:
+            await work.change()
+        if not work.is_over or work.is_finished:
+            return RowsPrepared()
+        code = BAD_REQUEST if isinstance(work.failure, RowsFull) else BUSY
+        raise RpcError(code, f"the rows of tablet {tablet} cannot be prepared: {work.failure}")
+
+    def _begin(self, request: PrepareRows) -> _Preparation:
+        tablet = request.parents[0]
+        rows = self._host.rows_of(tablet)
+        if rows is None or rows.seal.is_set:
+            raise RpcError(BUSY, f"tablet {tablet} {'does not run here' if rows is None else 'is sealed'}")
+        heirs = PreparedHeirs(rows, self._directory, request.daughters, self._space)
+        work = self._works[tablet] = _Preparation(rows, heirs, request, 0.0)
+        rests = ThreadRests(lambda: self._rests.factor)
+
+        def copy() -> None:
+            rests.begin()
+            heirs.copy(rests.rest)
+
+        def copied(failed: Exception | None) -> None:
+            if failed is not None:
+                self._failed(tablet, work, failed)
+                return
+            work.is_copied = True
+            work.until_s = self._reactor.seconds() + KEPT_S
+            log.info("tablet {tablet}: the rows of its daughters are prepared", tablet=tablet)
+            work.changed()
+
+        self._copying.submit(copy, copied)
+        self._look_soon()
+        return work
+
+    # --- while they are kept ------------------------------------------------------------------------------------------
+
+    def _look_soon(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            self._reactor.callLater(LOOK_S, self._look_at_all)
+        if not self._is_resting:
+            self._is_resting = True
+            self._rests.begin(time.thread_time(), queued_s())
+            self._reactor.callLater(REST_LOOK_S, self._adapt_rests)
+
+    def _adapt_rests(self) -> None:
+        self._is_resting = self._copying.pending > 0
+        if self._is_resting:
+            self._rests.look(time.thread_time(), queued_s())
+            self._reactor.callLater(REST_LOOK_S, self._adapt_rests)
+
+    def _look_at_all(self) -> None:
+        self._is_looking = False
+        for tablet, work in list(self._works.items()):
+            if not work.is_over:
+                self._look(tablet, work)
+        if self._works:
+            self._look_soon()
+
+    def _look(self, tablet: str, work: _Preparation) -> None:
+        rows, seal = work.rows, work.rows.seal
+        if self._host.rows_of(tablet) is not rows or rows.is_closed:
+            self._give_up(tablet, "the tablet was closed")
+        elif seal.canceled == work.name or (seal.is_set and seal.resharding != work.name):
+            self._give_up(tablet, "the split is canceled")
+        elif work.is_copied and seal.is_set:
+            if not work.is_finishing and not work.is_finished:
+                self._finish(tablet, work, seal)
+        elif work.is_copied and self._reactor.seconds() > work.until_s:
+            self._give_up(tablet, "the tablet was not sealed")
+        elif work.is_copied and not work.is_busy and work.heirs.behind() > LEFT_MAX:
+            self._catch_up(tablet, work)
+
+    def _catch_up(self, tablet: str, work: _Preparation) -> None:
+        work.is_busy = True
+
+        def done(result: int | Exception) -> None:
+            work.is_busy = False
+            if isinstance(result, Exception):
+                self._failed(tablet, work, result)
+
+        self._finishing.submit(work.heirs.catch_up, done)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _finish(self, tablet: str, work: _Preparation, seal: Seal) -> None:
+        """Make the files those of the daughters: the replica here holds the seal."""
+        work.is_finishing = True
+        parts = self._host.life.parts()
+
+        def finish() -> list[Daughter]:
+            daughters = []
+            for one in work.daughters:
+                identity = Identity(one.region_id, parts.files.next_generation(one.region_id))
+                path = os.fspath(self._directory / rows_path(identity.tablet, identity.generation))
+                daughters.append(Daughter(path, identity, one.start_key, one.end_key))
+            work.heirs.finish(seal, daughters, parts.boot)
+            return daughters
+
+        def finished(result: list[Daughter] | Exception) -> None:
+            work.is_finishing = False
+            if isinstance(result, Exception):
+                self._failed(tablet, work, result)
+                return
+            work.made = {one.identity.tablet: one for one in result}
+            work.is_finished = True
+            if work.is_over:
+                del self._works[tablet]
+                self._remove(work)
+            work.changed()
+
+        self._finishing.submit(finish, finished)
+
+    async def take(self, parent: str, opening: ReplicaOpening, seal: Seal) -> Daughter | None:
+        """Return the finished file of a daughter, which is the caller's from now on; None if there is none."""
+        work = self._works.get(parent)
+        if work is None or work.name != seal.resharding:
+            return None
+        if not work.is_over:
+            self._look(parent, work)
+        if not work.is_copied:
+            self._give_up(parent, "the seal has come before the end of the copy", work)
+        while self._works.get(parent) is work and not work.is_finished:
+            await work.change()
+        made = work.made.pop(opening.tablet, None)
+        if not work.made and self._works.get(parent) is work:
+            del self._works[parent]
+        if made is None or (made.start_key, made.end_key) == (opening.start_key, opening.end_key):
+            return made
+        self._making.submit(lambda: remove_rows(made.path), lambda _: None)
+        return None
+
+    def _failed(self, tablet: str, work: _Preparation, failure: Exception) -> None:
+        work.failure = work.failure or failure
+        if not isinstance(failure, (CoordError, OSError)):
+            log.error("the rows of the daughters of {tablet} cannot be prepared: {error}", tablet=tablet,
+                      error=f"{type(failure).__name__}: {failure}")  # fmt: skip
+        self._give_up(tablet, str(failure), work)
+
+    def _give_up(self, tablet: str, why: str, work: _Preparation | None = None) -> None:
+        """Remove the files of a tablet's daughters, unless they are replicas' already."""
+        work = work or self._works[tablet]
+        was_over, work.is_over = work.is_over, True
+        if work.is_finishing:
+            return  # a thread makes the daughters' files: they are removed when it has ended
+        if self._works.get(tablet) is work:
+            del self._works[tablet]
+        if was_over:
+            work.changed()
+            return
+        log.info("tablet {tablet}: prepared rows of daughters are given up: {why}", tablet=tablet, why=why)
+        if work.failure is None:
+            work.failure = CoordError(why)
+        if work.is_finished:
+            self._remove(work)
+        else:
+            self._finishing.submit(work.heirs.discard, lambda _: None)
+        work.changed()
+
+    def _remove(self, work: _Preparation) -> None:
+        """Remove finished files that no replica has taken."""
+        paths = [one.path for one in work.made.values()]
+        work.made.clear()
+
+        def remove() -> None:
+            for path in paths:
+                remove_rows(path)
+
+        self._making.submit(remove, lambda _: None)

@@ -1,0 +1,165 @@
+"""Servers of one process prepare the daughters of a tablet before it is sealed, and give up what is not used."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import ensureDeferred
+
+from coord.rpc.wire import RpcError
+from regions.messages import BAD_REQUEST, BUSY, PrepareRows
+from regions.messages.server import ClosePurpose
+from regions.records.model import RegionRecord
+from regionserver.tablets.commands import PutRow
+from regionserver.tablets.splits import heirs, preparing
+from regionserver.tablets.upkeep.space import DiskSpace
+from tests.support.hosts_in_process import Machine
+from tests.support.reactors import refusal, until
+from tests.unit.regionserver.tablets.splits.test_split import DAUGHTERS, Splitting, run
+
+RECORDS = [RegionRecord("table", name, *bounds) for name, bounds in DAUGHTERS.items()]
+
+
+def order(machine: Machine, name: str = "one", daughters: list[RegionRecord] = RECORDS) -> PrepareRows:
+    return PrepareRows(1, machine.uuid, 1, ["p"], daughters, seal=name)
+
+
+async def prepare(split: Splitting, machine: Machine, name: str = "one") -> None:
+    """Have a server prepare the daughters of its rows. Files without rows are not made."""
+    rows = machine.running().rows_of("p")
+    await until(split.reactor, lambda: rows is None or rows.state.rows >= 10, "the server has applied the rows")
+    await split.work(machine).prepare(order(machine, name))
+
+
+def prepared_files(machine: Machine) -> list[str]:
+    return sorted(path.name for path in (machine.directory / "data").glob(".heir-*.mdb"))
+
+
+async def gone(split: Splitting, machine: Machine) -> None:
+    await until(split.reactor, lambda: not prepared_files(machine), "the prepared files are removed")
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the daughters that are made from all rows of the parent."""
+    made: list[str] = []
+    original = heirs.make_heir
+
+    def make(parent: Any, seal: Any, daughter: Any, boot: str) -> None:
+        made.append(daughter.identity.tablet)
+        original(parent, seal, daughter, boot)
+
+    monkeypatch.setattr(heirs, "make_heir", make)
+    return made
+
+
+def test_daughters_are_made_of_the_prepared_files(tmp_path: Path, copies: list[str]) -> None:
+    """Rows that were written meanwhile are in them, and all replicas are alike."""
+
+    async def main(split: Splitting) -> None:
+        for machine in split.cluster.machines:
+            await prepare(split, machine)
+            assert prepared_files(machine) == [".heir-A.mdb", ".heir-B.mdb"]
+        await prepare(split, split.cluster.machines[0])  # by a master that has just become active
+        await split.cluster.put("p", "k1", b"new")
+        await split.cluster.put("p", "k99", b"new")
+        await split.split()
+        assert copies == []
+        assert await split.cluster.get("A", "k1") == b"new"
+        assert await split.cluster.get("B", "k99") == b"new"
+        answer = await split.cluster.put("A", "k2", b"later")
+        await split.cluster.applied("A", answer.index)
+        for tablet in DAUGHTERS:
+            states = [machine.running().rows_of(tablet).state for machine in split.cluster.machines]  # type: ignore[union-attr]
+            assert len({(one.digest, one.rows, one.horizon_ms) for one in states}) == 1
+        for machine in split.cluster.machines:
+            assert prepared_files(machine) == []
+            assert not split.work(machine)._preparations._works
+
+    run(tmp_path, main)
+
+
+def test_members_that_did_not_prepare_copy_the_rows_after_the_seal(tmp_path: Path, copies: list[str]) -> None:
+    """One was restarted, one was never asked, and one prepared for another attempt."""
+
+    async def main(split: Splitting) -> None:
+        first, second, third = split.cluster.machines
+        await prepare(split, first)
+        await first.stop()
+        first.start()
+        await prepare(split, third, "another")
+        await split.split()
+        assert sorted(copies) == ["A", "A", "A", "B", "B", "B"]
+        assert await split.cluster.get("A", "k1") == b"1"
+        for machine in (first, second, third):
+            await gone(split, machine)
+
+    run(tmp_path, main)
+
+
+def test_prepared_files_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(split: Splitting) -> None:
+        machine = split.cluster.machines[0]
+        work = split.work(machine)
+        await prepare(split, machine)
+        await work.prepare(order(machine, "an earlier one", []))
+        assert prepared_files(machine)
+        await work.prepare(order(machine, daughters=[]))
+        await gone(split, machine)
+
+        await prepare(split, machine)
+        monkeypatch.setattr(preparing, "KEPT_S", 0.0)
+        await prepare(split, machine)
+        await gone(split, machine)
+        monkeypatch.undo()
+
+        await prepare(split, machine)
+        await split.seal("other")
+        await gone(split, machine)
+        with pytest.raises(RpcError, match="is sealed") as refused:
+            await prepare(split, machine)
+        assert refused.value.code == BUSY
+        await split.seal("other", wanted=False)
+        await until(split.reactor, lambda: not machine.running().rows_of("p").seal.is_set, "unsealed")  # type: ignore[union-attr]
+
+        await prepare(split, machine)
+        await machine.running().close("p", ClosePurpose.TOMBSTONE)
+        await gone(split, machine)
+        assert (await refusal(ensureDeferred(work.prepare(order(machine))), RpcError)).code == BUSY
+
+    run(tmp_path, main)
+
+
+def test_a_split_that_is_unsealed_leaves_no_file(tmp_path: Path) -> None:
+    """The files are finished at the seal, and no daughter takes them."""
+
+    async def main(split: Splitting) -> None:
+        for machine in split.cluster.machines:
+            await prepare(split, machine)
+        await split.seal()
+        for machine in split.cluster.machines:
+            works = split.work(machine)._preparations._works
+            await until(split.reactor, lambda: works["p"].is_finished, "the daughters' files are made")  # noqa: B023
+        await split.seal(wanted=False)
+        for machine in split.cluster.machines:
+            folder = machine.directory / "data"
+            await until(split.reactor, lambda: not [*folder.glob("[AB].*")], "the files are removed")  # noqa: B023
+        assert (await split.write(split.cluster.command(PutRow("k1", b"after")))).code == 0
+
+    run(tmp_path, main)
+
+
+def test_a_full_disk_ends_the_split_and_not_the_tablet(tmp_path: Path) -> None:
+    async def main(split: Splitting) -> None:
+        machine = split.cluster.machines[0]
+        split.work(machine)._preparations._space = DiskSpace(tmp_path, shutil.disk_usage(tmp_path).total)
+        with pytest.raises(RpcError, match="MB free") as refused:
+            await prepare(split, machine)
+        assert refused.value.code == BAD_REQUEST
+        await gone(split, machine)
+        assert await split.cluster.get("p", "k1") == b"1"
+
+    run(tmp_path, main)
