@@ -353,7 +353,7 @@ def is_zero(data: bytes, offset: int) -> bool:
 
 def sealed_at(data: bytes, offset: int) -> int:
     """Return the sequence number of the record that the seal at `offset` proves durable, 0 without a valid seal."""
-    if len(data) - offset < SEAL.size:
+    if not offset or len(data) - offset < SEAL.size:  # no record precedes offset 0, whatever the bytes look like
         return 0
     _, sequence, _ = SEAL.unpack_from(data, offset)
     return int(sequence) if data[offset : offset + SEAL.size] == encode_seal(sequence, offset) else 0

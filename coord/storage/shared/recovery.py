@@ -373,6 +373,8 @@ class _Pass:
         """Return the slot of a block that does not continue a slot: it opens one, or blocks before it are lost."""
         row = start.row if start is not None else None
         if row is not None and slot is None:
+            if row.slot != head.slot or row.written != head.written:
+                raise ValueError(f"block {head.written} of slot {head.slot} opens slot {row.slot} at {row.written}")
             return self._index.open(row)
         if slot is None and head.slot not in self._index.ended:
             return self._unknown(head.slot, head.generation)

@@ -321,6 +321,15 @@ def test_a_seal_in_somebodys_data_seals_nothing() -> None:
     assert f"offset {start}" in recovered.cut
 
 
+def test_a_segment_that_begins_like_a_seal_is_damaged() -> None:
+    """Bytes of another sector took the place of the header. Nothing precedes offset 0, so no seal is there."""
+    disk = MemoryDisk()
+    filled(disk, 3)
+    only_segment(disk)[: len(SEAL_MAGIC)] = SEAL_MAGIC
+    with pytest.raises(CorruptRecord):
+        reopen(disk)
+
+
 def test_a_seal_at_the_end_of_a_full_segment_may_be_torn() -> None:
     """The next segment begins without another sync; whatever a crash leaves of the seal is not damage."""
     disk = MemoryDisk()

@@ -9,8 +9,17 @@ import pytest
 from coord.errors import CorruptRecord, StorageError
 from coord.storage.extent import NAME as EXTENT
 from coord.storage.records import SEAL
-from coord.storage.shared.codec import HEADER, decode_header, decode_row
-from coord.storage.shared.items import Change, Drop, Floor, OpenSlot
+from coord.storage.shared.codec import (
+    HAS_ROW,
+    HEADER,
+    BlockHead,
+    SlotRow,
+    decode_header,
+    decode_row,
+    encode_block,
+    encode_row,
+)
+from coord.storage.shared.items import BEGINNING, Change, Drop, Floor, OpenSlot
 from coord.storage.shared.log import SharedLog, open_shared_log
 from coord.storage.shared.recovery import FOLDER, SharedReader, recover, segment_names
 from tests.support.disks import MemoryDisk
@@ -267,6 +276,18 @@ def check_all_lost(disk: MemoryDisk, slots: set[int]) -> None:
     log.write([log.batch([*[Drop(slot, 1) for slot in slots], OpenSlot(fresh, 1, "new", 1)])])
     log.prune(1)
     assert {slot: log.entries(slot) for slot in (fresh,)} == {fresh: []}
+
+
+@pytest.mark.parametrize(("slot", "written"), [(0, 1), (1, 2)])
+def test_a_block_that_opens_another_slot_is_refused(slot: int, written: int) -> None:
+    """No server writes such a block: the log is named, and is not read on."""
+    disk = MemoryDisk()
+    log, _ = open_shared_log(disk)
+    log.write([log.batch([OpenSlot(0, 1, "t0", 1)])])
+    row = encode_row(SlotRow(slot, 1, 1, written, (0, 0), BEGINNING, BEGINNING, "t1"))
+    log._write_record([log._trails.encode(), encode_block(BlockHead(HAS_ROW, 1, 1, 1, len(row)), row)])
+    with pytest.raises(CorruptRecord, match=f"block 1 of slot 1 opens slot {slot} at {written}"):
+        recover(disk.power_cut())
 
 
 def test_a_log_that_is_gone_as_a_whole_is_refused() -> None:
