@@ -27,7 +27,7 @@ BAR_MS_MAX = 3_650 * DAY_MS
 
 async def fence(active_master: ActiveContext, request: ms.FenceServer) -> ms.Accepted:
     """Fence a server. With `wait_ms`, reply when its replicas are open on other servers. Raise RpcError."""
-    uuid = request.uuid
+    uuid, reason = request.uuid, request.reason or "no reason given"
     if not fx.BAR_FOR_EVER <= request.bar_ms <= BAR_MS_MAX:
         raise RpcError(
             ms.BAD_REQUEST,
@@ -45,7 +45,7 @@ async def fence(active_master: ActiveContext, request: ms.FenceServer) -> ms.Acc
         )
     replicas = [*server.open.values(), *server.incoming.values()]
     is_fenced_already = bool(server.fencing)
-    active_master.observe(ev.FenceRequested(uuid, request.reason, request.bar_ms))
+    active_master.observe(ev.FenceRequested(uuid, reason, request.bar_ms))
     await active_master.wait(
         lambda: not server.fencing or server.fenced_until_ms is not None,
         FENCE_WAIT_MS,
@@ -55,7 +55,7 @@ async def fence(active_master: ActiveContext, request: ms.FenceServer) -> ms.Acc
         raise RpcError(ms.BUSY, f"server {uuid} has stopped or registered again in the meantime")
     if is_fenced_already and request.bar_ms:
         # The master itself or another request has fenced the server, so only the bar is new.
-        await store.bar_server(active_master.fence, active_master.bar_of(server.record, request.reason, request.bar_ms))
+        await store.bar_server(active_master.fence, active_master.bar_of(server.record, reason, request.bar_ms))
     waiting = f"{uuid} is fenced{bar_duration_text(request.bar_ms)}"
     await active_master.wait(
         lambda: not _left(replicas, server),

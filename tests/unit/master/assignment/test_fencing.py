@@ -43,6 +43,12 @@ def test_the_fence_and_the_bar_are_one_write(bench: Bench) -> None:
     assert (bar.start_code, bar.reason, bar.until_ms, bar.epoch) == (7, "it hangs", 0, 4)
 
 
+def test_a_fence_without_a_reason_has_one_in_the_store(bench: Bench) -> None:
+    """`rk server fence --reason ""`: a server with the reason "" would not count as fenced."""
+    assert bench.ask(ms.FenceServer("s1", "", 7, fx.BAR_FOR_EVER)).detail.startswith("s1 is fenced")
+    assert decode_bar(bench.store.nodes[LAYOUT.bar("s1")][0]).reason == "no reason given"
+
+
 def test_a_bars_time_counts_from_the_fencing(bench: Bench) -> None:
     bench.ask(ms.FenceServer("s1", bar_ms=600_000))
     bar = decode_bar(bench.store.nodes[LAYOUT.bar("s1")][0])
