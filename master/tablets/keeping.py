@@ -189,7 +189,7 @@ class TabletKeeping:
         return False
 
     def take_own(self, events: list[ev.TransitionRead]) -> list[ev.TransitionRead]:
-        """Take the tablets' transitions of those that the assigner's reader has read. Return the assigner's."""
+        """Take the tablets' transitions out of `events`, which the assigner's reader has read. Return the others."""
         return [one for one in events if not self._take_transition(one)] if self.keeper.tables else events
 
     def _take_transition(self, event: ev.TransitionRead) -> bool:

@@ -118,7 +118,7 @@ class ServerChecks:
             region_id = request.tablet if scope is Scope.TABLET else request.region_id
             table_id = "" if self._tablets is None else self._tablets.table_of(region_id)
         if not table_id:
-            # The client finds out where the region is, as for any server that does not have it.
+            # As after every reply with this code, the client looks for the region on another server.
             code = NOT_SERVING if scope is Scope.PLACE else NO_REPLICA
             raise RpcError(code, f"region {region_id} is not open here")
         return Subject(table_id, table_id)

@@ -458,7 +458,7 @@ class ServerTablets:
         return None if self._host is None else self._host.report(tablet)
 
     def _has_changed(self, tablet: str) -> None:
-        """Note a replica whose report differs; under its former number if it is gone or has another one."""
+        """Note that a replica's report differs. Note the former number, too, if the replica is gone or has another."""
         number = None if self._host is None else self._host.number(tablet)
         former = self._numbers.pop(tablet, None)
         if former is not None and number != former:

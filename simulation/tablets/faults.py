@@ -373,7 +373,7 @@ class Story:
     # --- copies
 
     def _copy_replica(self) -> None:
-        """An operator has a replica copied that runs. Its server checks the order as a leader's."""
+        """Order a new copy of a running replica, as an operator does. The server checks the order like a leader's."""
         world = self.world
         found = self._pick_replica()
         if found is None or not world.is_awake(found[0]):

@@ -167,7 +167,7 @@ class _Spread:
         return found
 
     def _pick(self, source: str, target: str) -> LedTablet:
-        """Return a movable tablet. Of its table, the source leads the most tablets more than the target."""
+        """Return a movable tablet of the table whose leaders differ the most between the source and the target."""
         counts = self._of_table
 
         def rank(one: LedTablet) -> tuple[int, str]:

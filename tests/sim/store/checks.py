@@ -73,7 +73,7 @@ class Checks:
         self._candidates: dict[int, set[int]] = {}
         #: Committed configurations, each with the zxid at which /zookeeper/config shows it.
         self.configs: list[tuple[int, Configuration]] = []
-        #: Index of the newest of them.
+        #: Log index of the newest committed configuration.
         self.config_index = 0
         #: (session, xids of the writes sent over one connection of it), of every connection that had a session.
         self.sent: list[tuple[int, list[int]]] = []

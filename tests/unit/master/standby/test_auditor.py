@@ -65,7 +65,7 @@ def test_the_oldest_alarms_beyond_the_limit_are_deleted(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("unassigned", "expected"), [(False, 1), (True, 0), (None, 0)])
 def test_an_unassigned_or_deleted_region_may_end_closed(unassigned: bool | None, expected: int) -> None:
-    """An operator's unassign ends a transition closed; so does the end of a region."""
+    """A transition may end with a closed replica if an operator has unassigned or deleted the region."""
     bench = Bench()
     if unassigned is not None:
         bench.store.put(LAYOUT.table_regions("t"))
