@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 
@@ -133,7 +132,15 @@ def test_a_death_between_two_steps_ends_before_or_after(armed: Armed, client: Re
 
 
 def _ask(cluster: Cluster, request: ms.SplitRegion) -> None:
-    """Ask once; the master may die before it answers."""
-    master = cluster.wait_active()
-    with contextlib.suppress(RpcError, OSError):
-        cluster.ask(master, request, ms.Resharded)
+    """Ask until a master has taken the request; the master may die before it answers."""
+
+    def is_taken() -> bool:
+        try:
+            cluster.ask(cluster.wait_active(), request, ms.Resharded)
+        except RpcError as error:
+            return error.code != ms.BUSY
+        except OSError:
+            pass
+        return True
+
+    eventually(is_taken, SLOW_S, f"a master takes the split of {request}")
