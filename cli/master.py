@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.common.options import Globals, daemon_options, global_options, spark_options
+from cli.common.options import SECONDS_MAX, Globals, NumberRange, daemon_options, global_options, spark_options
 from cli.common.staleness import duration_ms
 from cli.common.views.help import CommandGroup
 from coord.errors import ConfigError
@@ -73,7 +73,13 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 @click.option(
     "--plan-engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Engine of bulk plans."
 )
-@click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then another engine takes over.")
+@click.option(
+    "--plan-deadline-s",
+    type=NumberRange(0, SECONDS_MAX),
+    default=120.0,
+    show_default=True,
+    help="Then another engine takes over.",
+)
 @spark_options("for bulk plans")
 @click.option("--plan-dir", type=click.Path(path_type=Path), help="Directory of plans; a Spark cluster must share it.")
 @click.option(
@@ -81,14 +87,31 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory with the table blocks (region_id, host, bytes): bulk plans prefer servers on these hosts.",
 )
-@click.option("--start-timeout-s", default=30.0, show_default=True, help="Time limit for an ordered open to begin.")
 @click.option(
-    "--open-timeout-s", default=60.0, show_default=True, help="Time limit between progress reports of an open."
+    "--start-timeout-s",
+    type=NumberRange(0, SECONDS_MAX),
+    default=30.0,
+    show_default=True,
+    help="Time limit for an ordered open to begin.",
+)
+@click.option(
+    "--open-timeout-s",
+    type=NumberRange(0, SECONDS_MAX),
+    default=60.0,
+    show_default=True,
+    help="Time limit between progress reports of an open.",
 )
 @click.option("--attempts-max", default=8, show_default=True, help="Failed opens after which a region is parked.")
-@click.option("--close-timeout-s", default=60.0, show_default=True, help="A longer close is reported as a problem.")
+@click.option(
+    "--close-timeout-s",
+    type=NumberRange(0, SECONDS_MAX),
+    default=60.0,
+    show_default=True,
+    help="A longer close is reported as a problem.",
+)
 @click.option(
     "--fence-after-s",
+    type=NumberRange(0, SECONDS_MAX),
     default=300.0,
     show_default=True,
     help="A server that takes longer to close a region is fenced and loses all regions; 0: never.",
@@ -101,6 +124,7 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option(
     "--create-timeout-s",
+    type=NumberRange(0, SECONDS_MAX),
     default=60.0,
     show_default=True,
     help="A new region that no server has opened in this time is replaced.",
@@ -110,12 +134,17 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option(
     "--add-timeout-s",
+    type=NumberRange(0, SECONDS_MAX),
     default=600.0,
     show_default=True,
     help="A new member of a tablet that makes no progress for this long is given up.",
 )
 @click.option(
-    "--balance-period-s", default=30.0, show_default=True, help="Seconds between rounds of the balancer; 0: never."
+    "--balance-period-s",
+    type=NumberRange(0, SECONDS_MAX),
+    default=30.0,
+    show_default=True,
+    help="Seconds between rounds of the balancer; 0: never.",
 )
 @click.pass_obj
 def run(

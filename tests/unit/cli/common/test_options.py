@@ -12,10 +12,7 @@ from cli.splits import SIZE_MAX, size_limits
 
 
 def _numbers(command: click.Command, path: str) -> Iterator[tuple[str, click.Parameter]]:
-    """Yield the parameters of a command and of those below it that take a number with a fraction. Daemons check their
-    settings themselves."""
-    if path in ("rk master run", "rk server run"):
-        return
+    """Yield the parameters of a command and of those below it that take a number with a fraction."""
     for one in command.params:
         if isinstance(one.type, click.types.FloatParamType):
             yield f"{path} {one.opts[0]}", one
