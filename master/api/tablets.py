@@ -70,10 +70,19 @@ def _table_id(world: ClusterState, name: str) -> str:
 
 
 def find_tablet(watch: TabletWatch, world: ClusterState, text: str) -> Tablet:
-    """Return the tablet with this id, or the only one whose id begins so. Raise RpcError."""
+    """Return the tablet with this id, or the only one whose id begins so.
+
+    Raise RpcError. For a tablet that was split, which a master forgets, the error names the daughters.
+    """
     tablets = watch.keeper.tablets
     if text in tablets:
         return tablets[text]
+    if daughters := _daughters(world, text):
+        raise RpcError(
+            ms.NOT_FOUND,
+            f"tablet {text} was split: {' and '.join(daughters)} took its place",
+            f"Name one of those. `rk why {text}` shows what is left of the tablet that was split.",
+        )
     fit = sorted(one for one in tablets if one.startswith(text)) if text else []
     if len(fit) == 1:
         return tablets[fit[0]]
@@ -91,3 +100,11 @@ def find_tablet(watch: TabletWatch, world: ClusterState, text: str) -> Tablet:
             f"`rk why {shared}` shows where the region is.",
         )
     raise RpcError(ms.NOT_FOUND, f"no tablet {text!r}", "`rk tablet list` shows the tablets.")
+
+
+def _daughters(world: ClusterState, parent_id: str) -> list[str]:
+    """Return the ids of the regions that took the place of this one, which may have been split in their turn."""
+    found = world.regions.items()
+    return sorted(
+        region_id for region_id, one in found if any(parent.region_id == parent_id for parent in one.record.parents)
+    )

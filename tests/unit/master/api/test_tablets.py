@@ -15,6 +15,7 @@ from regions import messages as ms
 from regions.messages.heartbeat import ReplicaState, TabletReport
 from regions.records.members import Storage
 from regions.records.model import RegionRecord, TableRecord
+from regions.records.resharding.parents import Parent
 from tests.unit.regions.diagnose.tablet_cluster import TabletCluster
 
 
@@ -89,6 +90,17 @@ def test_a_tablet_is_found_by_its_id_or_a_prefix() -> None:
     """Also a tablet that is not listed any more, because its table is deleted."""
     cluster = TabletCluster(regions=1)
     assert shown(cluster, "t.0").region_id == shown(cluster, "t").region_id == "t.0"
+
+
+def test_a_tablet_that_was_split_is_named_with_its_daughters(cluster: TabletCluster) -> None:
+    """A master forgets the parent when the split ends, or knows it no more after a failover."""
+    world = world_of(cluster)
+    for name in ("sB", "sA"):
+        record = RegionRecord("t", name, parents=(Parent("s"),))
+        world.regions[name] = SimpleNamespace(record=record, table=world.tables["t"])
+    with pytest.raises(RpcError, match="tablet s was split: sA and sB took its place") as error:
+        api.find_tablet(cluster.watch, world, "s")
+    assert (error.value.code, "rk why s" in error.value.hint) == (ms.NOT_FOUND, True)
 
 
 def test_orphans_are_listed_once_with_their_server() -> None:
