@@ -536,7 +536,9 @@ class Keeper:
         work.not_before_ms = now_ms + pause_ms
         may_replace = tablet.is_creating and tablet.record.generation < self._config.replacements_max
         is_lost = result.error == OrderAnswer.AMNESIA.value  # however often its server is asked
-        used_up = (is_lost or attempt >= self._config.attempts_max) and not may_replace
+        server = self.servers.get(tablet.home_of(work))
+        is_full = server is not None and not has_room(server)  # for a while: its failures are not counted to the end
+        used_up = (is_lost or (attempt >= self._config.attempts_max and not is_full)) and not may_replace
         if transition.state in (RegionState.OFFLINE, RegionState.OPENING):
             self._writes.offline(
                 tablet, work, None if used_up else transition.destination, Cause.OPEN_FAILED, now_ms,

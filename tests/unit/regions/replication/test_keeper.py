@@ -299,6 +299,23 @@ def test_a_server_without_memory_is_asked_once(keeper: Keeper, answer: OrderAnsw
     assert (written.key, written.record.parked, written.record.last_error) == ("r-2", is_parked, answer.value)
 
 
+@pytest.mark.parametrize(("disk_free", "is_parked"), [(NO_ROOM, False), (1 << 30, True)])
+def test_a_server_without_room_is_asked_until_it_has_room(keeper: Keeper, disk_free: int, is_parked: bool) -> None:
+    """A daughter's member was parked after as many failures as on a disk that never works, and stayed parked when the
+    disk had room again."""
+    effect = begun(keeper)
+    home = effect.record.members[1].uuid
+    (sent,) = (each for each in taken(keeper) if isinstance(each, SendOpen) and each.server.uuid == home)
+    keeper.region_seen(msgspec.structs.replace(effect.record, state=TabletState.RUNNING), 5)
+    keeper.server_up(msgspec.structs.replace(server(home), disk_free=disk_free))
+    keeper.tablets["r"].work[2].transition = msgspec.structs.replace(
+        effect.transitions[1], attempt=AssignerConfig().attempts_max - 1
+    )
+    keeper.orders_answered(sent.batch, [OrderResult("r", 2, OrderOutcome.REFUSED, -1, "no room")], NOW)
+    (written,) = (each for each in taken(keeper) if isinstance(each, WriteOffline))
+    assert (written.key, written.record.parked) == ("r-2", is_parked)
+
+
 def test_first_members_are_not_made_on_disks_below_their_reserve(keeper: Keeper) -> None:
     """A region waits for servers with room, as it waits for servers."""
     keeper.server_up(msgspec.structs.replace(server("b"), disk_free=NO_ROOM))
