@@ -235,13 +235,14 @@ class ActiveMaster:
         # Events that arrive between the slices wait: changes of transitions in the reader, those of servers in the
         # registry. `is_open` is False until everything is loaded.
         known = self.registry.lists
+        servers, draining, _, bars = known
         await in_slices(self._reactor, take_over(self.assigner, loaded, transitions, self.registry, self._now_ms()))
-        self.keeper.servers_changed(known[0], known[1], known[3])
-        self.server_events.took_over(known[0], known[1])
+        self.keeper.servers_changed(servers, draining, bars)
+        self.server_events.took_over(servers, draining)
         moving = [*loaded.transitions, *(() if warm is None else warm.tablets)]
         await in_slices(self._reactor, self.keeper.take_over(moving, loaded.intents))
         if stopping:
-            self.server_events.await_shutdown(known[0])
+            self.server_events.await_shutdown(servers)
         await in_slices(self._reactor, self.assigner.beginning(self._now_ms(), startup=startup))
         self.is_open = True
         if warm is not None and warm.regions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.logger import Logger
@@ -16,6 +16,7 @@ from master.catalog import store
 from master.leadership.fence import Fence, in_batches
 from master.phases import Phases
 from master.standby.watcher import Warm
+from regions.assign.catalog.takeover import in_steps
 from regions.records.model import Incarnation, WorkOrigin
 from regions.replication.recovery import NamedStarts, is_startup, to_wipe
 from regions.transitions.states import Cause
@@ -97,14 +98,7 @@ async def _load(fence: Fence, warm: Warm | None) -> store.Loaded:
 async def _named(reactor: Any, loaded: store.Loaded) -> NamedStarts:
     """Return the starts that regions name. Nothing changes `loaded` in the meantime."""
     named = NamedStarts(one for one, _ in loaded.transitions)
-
-    def look() -> Iterator[None]:
-        for count, region in enumerate(loaded.region_records(), start=1):
-            named.add(region)
-            if not count % LOOKED_AT_ONCE:
-                yield
-
-    await in_slices(reactor, look())
+    await in_slices(reactor, in_steps(loaded.region_records(), named.add, LOOKED_AT_ONCE))
     return named
 
 

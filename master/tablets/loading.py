@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
+from regions.assign.catalog.takeover import in_steps
+from regions.cluster.entities import Region
 from regions.cluster.state import ClusterState
 from regions.records.model import TransitionRecord
 from regions.replication.keeper import Keeper
-
-#: Tablets or transitions that are loaded in one step.
-LOADED_AT_ONCE: Final = 500
 
 
 def load_tablets(
@@ -20,15 +18,17 @@ def load_tablets(
 
     Nothing may change the cluster state before the last step.
     """
-    count = 0  # of all tables: there may be many small ones
-    for table in world.tables.values():
-        keeper.table_seen(table.record, table.version)
-        for region in table.regions.values() if table.record.is_tablet else ():
-            keeper.region_seen(region.record, region.version)
-            count += 1
-            if not count % LOADED_AT_ONCE:
-                yield
-    for count, (record, version) in enumerate(transitions, start=1):
+
+    def tablets() -> Iterator[Region]:
+        """Load the tables, and yield the tablets of all: there may be many small tables."""
+        for table in world.tables.values():
+            keeper.table_seen(table.record, table.version)
+            if table.record.is_tablet:
+                yield from table.regions.values()
+
+    def read(transition: tuple[TransitionRecord, int]) -> None:
+        record, version = transition
         keeper.transition_seen(record.region_id, record.replica, record, version, now_ms)
-        if not count % LOADED_AT_ONCE:
-            yield
+
+    yield from in_steps(tablets(), lambda region: keeper.region_seen(region.record, region.version))
+    yield from in_steps(transitions, read)

@@ -8,7 +8,7 @@ learns of in the meantime are handled then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from regions.assign.catalog.schema_rollout import AlterBook
 from regions.assign.catalog.updates import CatalogUpdates
@@ -36,6 +36,16 @@ LOADED_AT_ONCE: Final = 500
 #: Replicas that are looked at in one step. A decision takes as long as DECISION_COST looks.
 LOOKED_AT_ONCE: Final = 10_000
 DECISION_COST: Final = 50
+
+T = TypeVar("T")
+
+
+def in_steps(items: Iterable[T], act: Callable[[T], object], at_once: int = LOADED_AT_ONCE) -> Iterator[None]:
+    """Call `act` for each item. A step ends after `at_once` items."""
+    for count, item in enumerate(items, start=1):
+        act(item)
+        if not count % at_once:
+            yield
 
 
 class TakeOver:
@@ -89,15 +99,14 @@ class TakeOver:
         self._servers.load(servers, draining, fences, now_ms, bars)
         for table, version in tables:
             self._world.put_table(table, version)
-        for count, (region, version) in enumerate(regions, start=1):
-            self._world.put_region(region, version)
-            if not count % LOADED_AT_ONCE:
-                yield
-        for count, (record, version) in enumerate(transitions, start=1):
+        yield from in_steps(regions, lambda region: self._world.put_region(*region))
+
+        def read(transition: tuple[TransitionRecord, int]) -> None:
+            record, version = transition
             event = ev.TransitionRead(record.region_id, record.replica, record, version)
             self._seen(replica_of(event, self._world), event, now_ms)
-            if not count % LOADED_AT_ONCE:
-                yield
+
+        yield from in_steps(transitions, read)
         self._accept(moves, reshardings, now_ms)
 
     def adopting(
@@ -118,13 +127,14 @@ class TakeOver:
         """
         assert not self._catalog.has_begun, "an assigner loads once"
         self._world.adopt(world)
-        for count, replica in enumerate(self._world.active.values(), start=1):
+
+        def begin_anew(replica: Replica) -> None:
             replica.seen_ms = now_ms
             replica.origin = None if replica.transition is None else replica.transition.origin
             if replica.transition is not None and replica.transition.destination is not None:
                 self._replacements.server_chosen(replica.region, now_ms)
-            if not count % LOADED_AT_ONCE:
-                yield
+
+        yield from in_steps(self._world.active.values(), begin_anew)
         self._servers.adopt(servers, draining, fences, now_ms, bars)
         self._accept(moves, reshardings, now_ms)
 
@@ -147,12 +157,14 @@ class TakeOver:
         self._catalog.has_begun = True
         self._causes.act_for(None, f"takeover: epoch {self._epoch} begins, {'startup' if startup else 'failover'}")
         replicas = self._world.replicas
-        for count, replica in enumerate(replicas.values() if startup else (), start=1):
+
+        def forget_place(replica: Replica) -> None:
             self._moves.drop_all((replica,))
             if replica.open_on is None:
                 self._world.set_home(replica, None)
-            if not count % LOADED_AT_ONCE:
-                yield
+
+        if startup:
+            yield from in_steps(replicas.values(), forget_place)
         looks = 0
         for replica in replicas.values():
             looks += 1

@@ -8,8 +8,9 @@ import pytest
 from twisted.internet.defer import ensureDeferred
 
 from master.standby.watcher import StoreWatcher, Warm
-from master.tablets.loading import LOADED_AT_ONCE, load_tablets
+from master.tablets.loading import load_tablets
 from regions import messages as ms
+from regions.assign.catalog.takeover import LOADED_AT_ONCE
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.messages.ddl import CreateTable
