@@ -139,10 +139,10 @@ WriteResult = str | Stat | None
 ReadResult = tuple[bytes, Stat] | list[str] | OperationError
 
 
-def weight(op: WriteOp) -> int:
-    """Return roughly the bytes that an operation adds to a multi."""
+def weight(op: WriteOp, acl_bytes: int = 0) -> int:
+    """Return roughly the bytes that an operation adds to a multi. `acl_bytes` is the access list of a create."""
     if isinstance(op, Create):
-        return len(op.path) + len(op.data) + OP_OVERHEAD_BYTES
+        return len(op.path) + len(op.data) + OP_OVERHEAD_BYTES + acl_bytes
     data = len(op.data) if isinstance(op, SetData) else 0
     return len(op.path) + data + OP_OVERHEAD_BYTES
 

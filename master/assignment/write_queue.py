@@ -64,9 +64,7 @@ class WaitingWrite:
         self.check = table_check
         self.bytes = 0
         for op in ops:
-            self.bytes += weight(op)
-            if isinstance(op, Create):
-                self.bytes += acl_bytes
+            self.bytes += weight(op, acl_bytes)
 
 
 class WriteQueue:

@@ -91,7 +91,7 @@ def _translate(failure: Any) -> Any:
 
 def total_weight(ops: Sequence[WriteOp], acl_bytes: int) -> int:
     """Return roughly the bytes that operations add to a multi, whose creates have access lists of `acl_bytes`."""
-    return sum(weight(op) + (acl_bytes if isinstance(op, Create) else 0) for op in ops)
+    return sum(weight(op, acl_bytes) for op in ops)
 
 
 def in_batches(ops: Sequence[WriteOp], acl_bytes: int = 0) -> list[list[WriteOp]]:
@@ -100,7 +100,7 @@ def in_batches(ops: Sequence[WriteOp], acl_bytes: int = 0) -> list[list[WriteOp]
     batches: list[list[WriteOp]] = []
     room = 0
     for op in ops:
-        size = total_weight([op], acl_bytes)
+        size = weight(op, acl_bytes)
         if not batches or len(batches[-1]) >= OPS_MAX or room < size:
             batches.append([])
             room = BYTES_MAX
