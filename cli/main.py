@@ -310,17 +310,18 @@ def _run(arguments: Sequence[str] | None) -> int:
     return ExitStatus(result) if isinstance(result, int) else ExitStatus.OK
 
 
-def _refused_by_limit(error: Exception) -> str:
-    """Return what the system has refused because of a limit on this process or its user, "" for another error."""
+def _refused_by_limit(error: Exception) -> tuple[str, str] | None:
+    """Return what the system has refused because of a limit on this process or its user, and the settings of the limit;
+    None for another error."""
     number = error.errno if isinstance(error, OSError) else 0
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
-        return "memory (ulimit -v, MemoryMax= of a unit)"
+        return "memory", "ulimit -v, MemoryMax= of a unit"
     if str(error) == _NO_THREAD:
-        return "a thread (ulimit -u and -v, TasksMax= of a unit)"
+        return "a thread", "ulimit -u and -v, TasksMax= of a unit"
     if number in (errno.EMFILE, errno.ENFILE):
-        return "an open file (ulimit -n, LimitNOFILE= of a unit)"
+        return "an open file", "ulimit -n, LimitNOFILE= of a unit"
     is_fork = isinstance(error, OSError) and number == errno.EAGAIN and error.filename is None
-    return "a process (ulimit -u, TasksMax= of a unit)" if is_fork else ""
+    return ("a process", "ulimit -u, TasksMax= of a unit") if is_fork else None
 
 
 def _is_output_busy(error: OSError) -> bool:
@@ -331,8 +332,8 @@ def _is_output_busy(error: OSError) -> bool:
 def _fault(error: Exception) -> int:
     _trace_if_wanted()
     if refused := _refused_by_limit(error):
-        what, _, limits = refused.partition(" (")
-        _print_error(f"the system refuses {what}: {error or type(error).__name__}", f"Raise the limit: {limits[:-1]}.")
+        what, limits = refused
+        _print_error(f"the system refuses {what}: {error or type(error).__name__}", f"Raise the limit: {limits}.")
         return ExitStatus.REFUSED
     _print_error(
         f"unexpected {type(error).__name__}: {error}",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.common.options import SECONDS_MAX, Globals, NumberRange, daemon_options, global_options, spark_options
+from cli.common.options import SECONDS, Globals, daemon_options, global_options, spark_options
 from cli.common.staleness import duration_ms
 from cli.common.views.help import CommandGroup
 from coord.errors import ConfigError
@@ -75,7 +75,7 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option(
     "--plan-deadline-s",
-    type=NumberRange(0, SECONDS_MAX),
+    type=SECONDS,
     default=120.0,
     show_default=True,
     help="Then another engine takes over.",
@@ -89,14 +89,14 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option(
     "--start-timeout-s",
-    type=NumberRange(0, SECONDS_MAX),
+    type=SECONDS,
     default=30.0,
     show_default=True,
     help="Time limit for an ordered open to begin.",
 )
 @click.option(
     "--open-timeout-s",
-    type=NumberRange(0, SECONDS_MAX),
+    type=SECONDS,
     default=60.0,
     show_default=True,
     help="Time limit between progress reports of an open.",
@@ -104,14 +104,14 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--attempts-max", default=8, show_default=True, help="Failed opens after which a region is parked.")
 @click.option(
     "--close-timeout-s",
-    type=NumberRange(0, SECONDS_MAX),
+    type=SECONDS,
     default=60.0,
     show_default=True,
     help="A longer close is reported as a problem.",
 )
 @click.option(
     "--fence-after-s",
-    type=NumberRange(0, SECONDS_MAX),
+    type=SECONDS,
     default=300.0,
     show_default=True,
     help="A server that takes longer to close a region is fenced and loses all regions; 0: never.",
@@ -124,7 +124,7 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option(
     "--create-timeout-s",
-    type=NumberRange(0, SECONDS_MAX),
+    type=SECONDS,
     default=60.0,
     show_default=True,
     help="A new region that no server has opened in this time is replaced.",
@@ -134,14 +134,14 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option(
     "--add-timeout-s",
-    type=NumberRange(0, SECONDS_MAX),
+    type=SECONDS,
     default=600.0,
     show_default=True,
     help="A new member of a tablet that makes no progress for this long is given up.",
 )
 @click.option(
     "--balance-period-s",
-    type=NumberRange(0, SECONDS_MAX),
+    type=SECONDS,
     default=30.0,
     show_default=True,
     help="Seconds between rounds of the balancer; 0: never.",

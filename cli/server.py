@@ -15,7 +15,7 @@ from cli.common import output
 from cli.common.connect import of_cluster, open_cluster
 from cli.common.errors import CliError, NotFoundError
 from cli.common.names import Names
-from cli.common.options import SECONDS_MAX, Globals, NumberRange, daemon_options, global_options, wait_option
+from cli.common.options import SECONDS, Globals, daemon_options, global_options, wait_option
 from cli.common.peers import peer_options, peer_secret, peer_tls
 from cli.common.staleness import duration_ms
 from cli.common.views.help import CommandGroup
@@ -365,7 +365,7 @@ def _order(
 )
 @click.option(
     "--replica-dead-s",
-    type=NumberRange(0, SECONDS_MAX),
+    type=SECONDS,
     default=300.0,
     show_default=True,
     help="Silence after which tablets that this server leads call a member FAILED, so that masters replace the member.",
@@ -374,7 +374,7 @@ def _order(
 @click.option("--rack", default="default", show_default=True, help="Rack, for placement.")
 @click.option(
     "--weight",
-    type=NumberRange(0, SECONDS_MAX),
+    type=SECONDS,
     default=1.0,
     show_default=True,
     help="Share of the regions, relative to other servers.",
@@ -390,7 +390,7 @@ def _order(
 )
 @click.option(
     "--handover-s",
-    type=NumberRange(0, SECONDS_MAX),
+    type=SECONDS,
     default=30.0,
     show_default=True,
     help="When stopping, move regions to other servers for at most this long; 0: close them all at once.",
@@ -403,7 +403,7 @@ def _order(
 )
 @click.option(
     "--heartbeat-period-s",
-    type=NumberRange(0, SECONDS_MAX),
+    type=SECONDS,
     default=1.0,
     show_default=True,
     help="Seconds between two heartbeats.",

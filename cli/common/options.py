@@ -75,12 +75,16 @@ class NumberRange(click.FloatRange):
         return number
 
 
+#: A number of seconds.
+SECONDS: Final = NumberRange(0, SECONDS_MAX)
+
+
 def wait_option(default_s: float) -> Callable[[_Command], _Command]:
     """Return the option --wait, the seconds that a command waits for what it has asked for."""
     return click.option(
         "--wait",
         "wait_s",
-        type=NumberRange(0, SECONDS_MAX),
+        type=SECONDS,
         default=default_s,
         show_default=True,
         help="Seconds to wait.",

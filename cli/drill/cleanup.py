@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -69,6 +69,17 @@ def _ends() -> tuple[signal.Signals, ...]:
 
 
 @contextlib.contextmanager
+def _handled(numbers: Iterable[signal.Signals], handle: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Handle signals in the block. Afterwards they have their former handlers again."""
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def interrupted_by_signals() -> Iterator[None]:
     """Take SIGTERM, and the end of the terminal, as Ctrl-C: what the drill has broken is restored."""
 
@@ -78,18 +89,14 @@ def interrupted_by_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _ends() if number != signal.SIGINT}
-    try:
+    with _handled([one for one in _ends() if one != signal.SIGINT], interrupt):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def deferred_signals(say: Callable[[str], object], leave: Callable[[int], object] = os._exit) -> Iterator[None]:
-    """Defer Ctrl-C, SIGTERM and SIGHUP. A second one ends the process at once; threads of the drill may wait for the
-    store."""
+    """Defer Ctrl-C, SIGTERM and SIGHUP. A second one ends the process at once, because the drill's threads may still
+    wait for the store."""
     count = 0
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -101,9 +108,5 @@ def deferred_signals(say: Callable[[str], object], leave: Callable[[int], object
             say("interrupted again: `rk status` shows what is not restored; drills' rows and znodes may be left")
             leave(ExitStatus.INTERRUPTED)
 
-    before = {number: signal.signal(number, handle) for number in _ends()}
-    try:
+    with _handled(_ends(), handle):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
