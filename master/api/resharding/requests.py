@@ -39,7 +39,7 @@ async def split(
     if joined is not None:
         return joined
     region = find_region(active_master.assigner.world, request.region_id)
-    # First what no waiting changes: a client asks again for a while about what is only in the way at the moment.
+    # First check what no waiting can change: a client repeats a request that is refused only for the moment.
     _refuse(objections.objection_to_key(region, request.at) if request.at else "")
     await _check(active_master, [region])
     key = request.at or await _middle(active_master, region)

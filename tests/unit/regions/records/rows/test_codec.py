@@ -1,4 +1,4 @@
-"""Rows under one schema and under its later versions; what is not a row; rows as users write them."""
+"""Encoding of rows: under one schema, under later versions of it, of bad input, and from the text that users write."""
 
 from __future__ import annotations
 

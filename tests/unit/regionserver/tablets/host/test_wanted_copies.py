@@ -77,7 +77,7 @@ def test_pauses_begin_anew_after_the_member_took_part() -> None:
 
 
 def test_an_accepted_question_stays_open_while_the_copy_is_queued() -> None:
-    """The server refuses in the same word until the copy begins: each further question would cost both servers."""
+    """The server gives the same reason for its refusals until the copy begins. More questions would only cost time."""
     wanted = WantedCopies()
     assert wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, 0)
     asked = [now for now in range(1, 2 * ANSWER_TICKS) if wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, now)]
