@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 
 def parts_of(known: Sequence[str]) -> Callable[[str], list[str]]:
@@ -25,3 +26,13 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
     return int(text)
+
+
+def made_folder(text: str) -> Path:
+    """Return the folder with that path. It is made if it is missing."""
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot make the folder {path}: {error.strerror}; give another") from None
+    return path

@@ -25,6 +25,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from benchmarks.arguments import made_folder
 from benchmarks.store.clusters import Fleet, build_tools, jars
 from benchmarks.store.matrix import ZOOKEEPER
 from coord.compiled import form
@@ -174,7 +175,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--pause-ms", type=float, default=2.0, help="between two trials, so that stores are at rest")
     parser.add_argument("--bench", type=Path, default=Path("../shared/bench"), help="folder of servers.py")
-    parser.add_argument("--work", type=Path, help="where data lies; a real disk  [default: a temporary folder]")
+    parser.add_argument("--work", type=made_folder, help="where data lies; a real disk  [default: a temporary folder]")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rk-freshness-", dir=given.work) as work:

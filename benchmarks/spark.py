@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks.arguments import positive
+from benchmarks.arguments import made_folder, positive
 from tests.e2e.clusters import free_base_port, local_up, run_rk
 
 DEADLINE_S: Final = 24 * 3600.0
@@ -167,7 +167,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cores", type=positive, default=os.cpu_count() or 1, help="tasks of Spark at once")
     parser.add_argument("--regions", type=positive, default=16)
     parser.add_argument("--memory", default="1g", help="heap of Spark")
-    parser.add_argument("--work", type=Path, help="directory for the cluster; by default a temporary one")
+    parser.add_argument("--work", type=made_folder, help="directory for the cluster; by default a temporary one")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--job", nargs="+", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -33,7 +33,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.arguments import parts_of, positive
+from benchmarks.arguments import made_folder, parts_of, positive
 from benchmarks.assign import cluster_start, ddl, heartbeats, takeover, watched
 from benchmarks.assign.ddl import Ddl
 from benchmarks.assign.heartbeats import Beating
@@ -197,7 +197,7 @@ def main() -> int:
         "--servers", type=positive, default=million.SERVERS, help="servers of the part million, at most (%(default)s)"
     )
     parser.add_argument("--rounds", type=positive, default=1)
-    parser.add_argument("--work", type=Path, default=None, help="where the data goes: a real disk")
+    parser.add_argument("--work", type=made_folder, default=None, help="where the data goes: a real disk")
     parser.add_argument("--json", action="store_true")
     add_html_option(parser)
     options = parser.parse_args()
@@ -229,6 +229,7 @@ def shown(report: Report) -> str:
         parts += [
             ["takeover of regions at rest; seconds from the kill, and of its phases"],
             takeover.table(report.takeover),
+            takeover.culprits(report.takeover),
         ]
     if report.ddl:
         parts += [["operations on tables of four regions"], ddl.table(report.ddl)]

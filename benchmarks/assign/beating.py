@@ -34,7 +34,8 @@ from regionserver.replica.effects import Key
 from regionserver.session.heartbeats import HeartbeatSender
 from regionserver.session.master_link import HeartbeatState
 
-TABLE: Final = "beaten"
+#: A table has at most this number of regions: a list of children has a bound.
+TABLE_REGIONS: Final = 100_000
 START_CODE: Final = 1
 SESSION_MS: Final = 30_000
 LOOK_S: Final = 0.05
@@ -45,9 +46,20 @@ def uuid_of(number: int) -> str:
     return f"beating-{number:05}"
 
 
+def table_of(number: int) -> str:
+    """Return the name and id of the table that has the region with that number."""
+    return f"beaten{number // TABLE_REGIONS}"
+
+
 def region_of(number: int) -> str:
     """Return the id of the region with that number. Server `number % servers` has the region open."""
-    return f"{TABLE}.{number:06}"
+    return f"{table_of(number)}.{number:07}"
+
+
+def tables_of(regions: int) -> list[tuple[str, range]]:
+    """Return each table's name and the numbers of its regions, for that many regions in all."""
+    firsts = range(0, regions, TABLE_REGIONS)
+    return [(table_of(first), range(first, min(regions, first + TABLE_REGIONS))) for first in firsts]
 
 
 class Quiet:
@@ -66,7 +78,7 @@ class Quiet:
 
     @staticmethod
     def _describe(key: Key) -> ReplicaReport:
-        return ReplicaReport(key[0], TABLE, key[1], OPEN)
+        return ReplicaReport(key[0], key[0].partition(".")[0], key[1], OPEN)
 
     def take_changed(self) -> list[Key]:
         """Return no changed replicas."""

@@ -23,6 +23,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.arguments import made_folder
+
 #: Seconds that HBase's developers published for assigning 10,339 regions at start.
 HBASE_S: Final = 250.0
 HBASE_REGIONS: Final = 10_339
@@ -84,7 +86,7 @@ def main() -> int:
         help="what a region is: none measures the assignment alone",
     )
     parser.add_argument("--base-port", type=int, default=24_800)
-    parser.add_argument("--work", type=Path, default=None, help="where the data goes: a real disk")
+    parser.add_argument("--work", type=made_folder, default=None, help="where the data goes: a real disk")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="rk-bench-", dir=options.work or Path.cwd()))

@@ -7,9 +7,6 @@ measures the masters' CPU with heartbeats, and then without them for comparison.
 
 from __future__ import annotations
 
-import itertools
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -18,13 +15,11 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.assign.beating import START_CODE, TABLE, region_of, uuid_of
-from benchmarks.assign.filling import CLUSTER_ID, cluster_steps, table_steps, write
+from benchmarks.assign.beating_servers import TOLD, BeatingServers, fill
 from benchmarks.assign.lab import Daemon, Lab, say
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
 from regions import messages as ms
-from regions.records.model import RegionRecord, ReplicaLocation, TableRecord
 from tests.support.helpers import eventually
 
 SERVERS: Final = 1_000
@@ -36,7 +31,6 @@ WATCH_S: Final = 20.0
 #: A master that uses less than this fraction of a core for CALM_S is idle.
 CALM_S: Final = 3.0
 CALM_SHARE: Final = 0.12
-TOLD_WITHIN_S: Final = 120.0
 
 
 class Beating(msgspec.Struct, frozen=True):
@@ -64,18 +58,6 @@ class Beating(msgspec.Struct, frozen=True):
     def standby_us(self) -> float:
         """Return the CPU time of one heartbeat in a standby, in microseconds."""
         return (self.standby - self.standby_idle) / self.per_s * 1e6
-
-
-def fill(cluster: Lab, servers: int, regions: int) -> None:
-    """Write a catalog directly to the store: one table whose regions are open on the servers of `beating`."""
-    table = TableRecord(TABLE, TABLE, regions=regions)
-
-    def region(number: int, start: str, end: str) -> RegionRecord:
-        location = ReplicaLocation(0, uuid_of(number % servers), START_CODE, 1)
-        return RegionRecord(TABLE, region_of(number), start, end, replicas=(location,))
-
-    steps = itertools.chain(cluster_steps(cluster.layout), table_steps(cluster.layout, table, region))
-    write(cluster.zk, steps)
 
 
 def heard(master: Daemon) -> int:
@@ -114,18 +96,15 @@ def heartbeats(folder: Path, servers: int, regions: int) -> Beating:
     """Measure heartbeats with that many servers and regions."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = Lab(folder, masters=2, servers=0, opener="none", session_ms=10_000)
-    load: subprocess.Popen[str] | None = None
+    load: BeatingServers | None = None
     try:
         cluster.start_store()
         say(f"the catalogue of {regions} regions is written")
         fill(cluster, servers, regions)
-        command = [sys.executable, "-m", "benchmarks.assign.beating", "--store", cluster.hosts]
-        command += ["--servers", str(servers), "--regions", str(regions), "--cluster-id", CLUSTER_ID]
-        load = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        _expect(load, "registered")
+        load = BeatingServers(cluster.hosts, servers, regions)
         began = time.monotonic()
         cluster.masters[0].start()
-        _expect(load, "told")
+        load.expect(TOLD)
         told_s, told_cpu_s = time.monotonic() - began, run_s(cluster.masters[0].pid)
         say(f"every server has told the master everything {told_s:.1f} s after its start")
         cluster.masters[1].start()
@@ -135,30 +114,13 @@ def heartbeats(folder: Path, servers: int, regions: int) -> Beating:
         before, at = heard(active), time.monotonic()
         beating = watch([active, standby])
         per_s = (heard(active) - before) / (time.monotonic() - at)
-        assert load.stdin is not None
-        load.stdin.write("stop\n")
-        load.stdin.flush()
-        _expect(load, "stopped")
+        load.fall_silent()
         idle = watch([active, standby])
         return Beating(servers, regions, per_s, *beating, *idle, told_s, told_cpu_s)
     finally:
         if load is not None:
-            load.kill()
-            load.wait()
+            load.end()
         cluster.stop()
-
-
-def _expect(load: subprocess.Popen[str], wanted: str) -> None:
-    """Wait for a line of the load process. Raise if it prints another line or ends."""
-    assert load.stdout is not None
-    timer = threading.Timer(TOLD_WITHIN_S, load.kill)
-    timer.start()
-    try:
-        said = load.stdout.readline().strip()
-    finally:
-        timer.cancel()
-    if said != wanted:
-        raise SystemExit(f"the servers were to say {wanted!r} within {TOLD_WITHIN_S:.0f} s, and said {said!r}")
 
 
 def table(rounds: list[Beating]) -> list[str]:

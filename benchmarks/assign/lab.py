@@ -259,7 +259,7 @@ class Lab:
             pause.wait(look_s)
         raise SystemExit(f"{what}: given up after {DEADLINE_S:.0f} s; logs in {self.folder}")
 
-    def wait_warm(self) -> None:
+    def wait_warm(self, within_s: float = 120.0) -> None:
         """Wait until every standby has read all changes that were announced to it."""
 
         def is_warm(master: Daemon) -> bool:
@@ -270,7 +270,7 @@ class Lab:
         active = self.active()
         for master in self.masters:
             if master.is_running and master is not active:
-                eventually(lambda master=master: is_warm(master), 120, f"{master.name} is warm")
+                eventually(lambda master=master: is_warm(master), within_s, f"{master.name} is warm")
 
     def create_table(self, name: str, regions: int) -> None:
         """Create a table of that many regions. Return when the table exists; its regions may not be open yet."""

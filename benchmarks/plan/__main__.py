@@ -28,6 +28,7 @@ from typing import Final, TextIO
 
 import msgspec
 
+from benchmarks.arguments import made_folder
 from benchmarks.pages import add_html_option, write_page
 from benchmarks.plan import dead_server, hbase
 from benchmarks.plan.judging import worth
@@ -126,7 +127,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--cores", type=int, default=2, help="cores that Spark uses")
     parser.add_argument("--raw", type=Path, help="append each result to this file, as one line of JSON")
-    parser.add_argument("--work", type=Path, help="folder for inputs and plans; by default a temporary one")
+    parser.add_argument("--work", type=made_folder, help="folder for inputs and plans; by default a temporary one")
     parser.add_argument("--render", type=Path, nargs="+", help="measure nothing: tables of files written with --raw")
     parser.add_argument("--json", action="store_true", help="results as JSON instead of tables")
     add_html_option(parser)

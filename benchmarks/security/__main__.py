@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.arguments import parts_of, positive
+from benchmarks.arguments import made_folder, parts_of, positive
 from benchmarks.pages import add_html_option, write_page
 from benchmarks.security import beside, cost
 from benchmarks.security.attackers import ATTACKS
@@ -45,7 +45,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10, help="each measurement")
     parser.add_argument("--regions", type=positive, default=10_000, help="regions that are assigned")
     parser.add_argument("--up", default="", metavar="OPTIONS", help="further options of the secured `rk up`")
-    parser.add_argument("--work", type=Path, default=None, help="where the data goes: a real disk")
+    parser.add_argument("--work", type=made_folder, default=None, help="where the data goes: a real disk")
     parser.add_argument("--raw", type=Path, help="append every result as a line of JSON")
     parser.add_argument("--render", type=Path, nargs="+", metavar="FILE", help="measure nothing, show these results")
     parser.add_argument("--json", action="store_true")

@@ -30,6 +30,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from benchmarks.arguments import made_folder
 from benchmarks.pages import add_html_option, write_page
 from benchmarks.store.cases import CASES
 from benchmarks.store.clusters import Fleet, build_tools, jars
@@ -119,7 +120,7 @@ def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="bench-store", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--bench", type=Path, default=ROOT.parent / "shared" / "bench", metavar="DIR")
-    parser.add_argument("--work", type=Path, default=ROOT / "bench-work", metavar="DIR", help="on a real disk")
+    parser.add_argument("--work", type=made_folder, default=ROOT / "bench-work", metavar="DIR", help="on a real disk")
     parser.add_argument("--nodes", default="1,3", help="sizes of the clusters")
     targets = ",".join((ZOOKEEPER, *OURS))
     parser.add_argument("--targets", default=targets, help="the first is the measure of the others")

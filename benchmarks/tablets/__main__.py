@@ -33,7 +33,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.arguments import parts_of, positive
+from benchmarks.arguments import made_folder, parts_of, positive
 from benchmarks.assign.lab import say
 from benchmarks.pages import add_html_option, write_page
 from benchmarks.tablets import copying, healing, idle, policy, scenes
@@ -100,7 +100,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=positive, default=1)
     parser.add_argument("--seconds", type=float, default=5, help="each measurement of load, put and get")
     parser.add_argument("--tablets-only", dest="both", action="store_false", help="outages of tablets alone")
-    parser.add_argument("--work", type=Path, default=None, help="where the data goes: a real disk")
+    parser.add_argument("--work", type=made_folder, default=None, help="where the data goes: a real disk")
     parser.add_argument("--raw", type=Path, help="append every result as a line of JSON")
     parser.add_argument("--render", type=Path, nargs="+", metavar="FILE", help="measure nothing, show these results")
     parser.add_argument("--json", action="store_true")

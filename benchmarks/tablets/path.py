@@ -29,6 +29,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
+from benchmarks.arguments import made_folder
 from benchmarks.tablets.layers import Layers
 from coord.compiled import form
 from coord.peers.reactor import TurnReactor
@@ -265,7 +266,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=HostSettings().threads, help="for the rows of each host")
     parser.add_argument("--no-layers", dest="layers", action="store_false", help="the total alone: timing costs, too")
     parser.add_argument("--profile", action="store_true", help="functions of the reactor's thread; implies --no-layers")
-    parser.add_argument("--work", type=Path, default=Path.cwd(), help="where the data goes: a real disk")
+    parser.add_argument("--work", type=made_folder, default=Path.cwd(), help="where the data goes: a real disk")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.layers = options.layers and not options.profile

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -57,6 +57,12 @@ class Turns(msgspec.Struct, frozen=True, omit_defaults=True):
         longest_ms = max(self.longest_ms, other.longest_ms)
         named = {name: culprits[name] for name in most}
         return Turns(longest_ms, self.long + other.long, named, work_ms=max(self.work_ms, other.work_ms))
+
+
+def longest(turns: Sequence[Turns]) -> str:
+    """Return the longest turn in milliseconds, and in parentheses the most processor time of one, if it is known."""
+    work_ms = max(one.work_ms for one in turns)
+    return f"{max(one.longest_ms for one in turns):,.0f}" + (f" ({work_ms:,.0f})" if work_ms else "")
 
 
 class Usage(msgspec.Struct, frozen=True):

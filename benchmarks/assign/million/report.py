@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from benchmarks.assign.million.measures import Turns, Usage
+from benchmarks.assign.million.measures import Turns, Usage, longest
 from benchmarks.assign.million.phases import Million, Phase
 from cli.html.curves import Drawing, Series, curves
 
@@ -25,15 +25,9 @@ def phases_table(rounds: Sequence[Million]) -> list[str]:
     for size, name, same in _phases(rounds):
         cells = [f"{size:,}", name, f"{statistics.median(one.seconds for one in same):.2f}"]
         cells += [_processor(same, role) for role in ROLES]
-        cells += [_longest([one.usage.get(role, _NONE).turns for one in same]) for role in ROLES]
+        cells += [longest([one.usage.get(role, _NONE).turns for one in same]) for role in ROLES]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
-
-
-def _longest(turns: Sequence[Turns]) -> str:
-    """Return the longest turn in milliseconds, and in parentheses the most processor time of one, if it is known."""
-    work_ms = max(one.work_ms for one in turns)
-    return f"{max(one.longest_ms for one in turns):,.0f}" + (f" ({work_ms:,.0f})" if work_ms else "")
 
 
 def _phases(rounds: Sequence[Million]) -> list[tuple[int, str, list[Phase]]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from benchmarks.arguments import made_folder
 from benchmarks.assign import __main__ as bench
-from benchmarks.assign import ddl, takeover
+from benchmarks.assign import beating, ddl, takeover
 from benchmarks.assign.ddl import Ddl, Rate
+from benchmarks.assign.million.measures import Turns
 from benchmarks.assign.scenes import Death, Failover, Growth
 
 
@@ -76,7 +81,36 @@ def test_wrong_options_are_told_before_anything_starts(
 
 
 def test_takeovers_stand_side_by_side() -> None:
-    one = takeover.Takeover(1_000, _failover(1_000, 0.1), _failover(1_000, 0.4), 900.0, 1.0)
-    other = takeover.Takeover(1_000, _failover(1_000, 0.3), _failover(1_000, 0.6), 1_100.0, 2.0)
-    [line] = takeover.table([one, other])[2:]
-    assert line == "| 1,000 | 0.200 | 0.100 | 0.200 | 0.300 | 0.500 | 0.100 | 0.200 | 0.300 | 1,000 | 1.5 |"
+    slow = Turns(31.4, 2, {"load": 2}, work_ms=21.0)
+    one = takeover.Takeover(1_000, _failover(1_000, 0.1), _failover(1_000, 0.4), 900.0, 1.0, cold_turns=slow)
+    other = takeover.Takeover(1_000, _failover(1_000, 0.3), _failover(1_000, 0.6), 1_100.0, 2.0, Turns(4.0))
+    lines = takeover.table([one, other])
+    assert lines[2:] == [
+        "| 1,000 | 0.200 | 0.100 | 0.200 | 0.300 | 4 | 0.500 | 0.100 | 0.200 | 0.300 | 31 (21) | 1,000 | 1.5 |"
+    ]
+    assert len({line.count("|") for line in lines}) == 1
+    assert takeover.culprits([one, other]) == ["- 1,000 regions, cold: 2 turns over 20 ms in `load` 2"]
+
+
+def test_filled_regions_lie_in_tables_of_bounded_size() -> None:
+    size = beating.TABLE_REGIONS
+    tables = beating.tables_of(2 * size + 5)
+    assert [len(numbers) for _, numbers in tables] == [size, size, 5]
+    assert all(name == beating.table_of(one) for name, numbers in tables for one in (numbers[0], numbers[-1]))
+    assert beating.region_of(size).startswith(tables[1][0])
+
+
+def test_the_work_folder_is_made(tmp_path: Path) -> None:
+    assert made_folder(str(tmp_path / "one" / "two")).is_dir()
+    assert made_folder(str(tmp_path)) == tmp_path
+    (tmp_path / "file").touch()
+    with pytest.raises(argparse.ArgumentTypeError, match="cannot make the folder"):
+        made_folder(str(tmp_path / "file" / "below"))
+
+
+def test_every_benchmark_makes_its_work_folder() -> None:
+    """A benchmark whose option --work has another type ends with a traceback if the folder is missing."""
+    sources = [path for path in Path(bench.__file__).parent.parent.rglob("*.py") if "--work" in path.read_text()]
+    options = [line for path in sources for line in path.read_text().splitlines() if '("--work"' in line]
+    assert len(options) > 5
+    assert [line for line in options if "type=made_folder" not in line] == []
