@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import click
 import msgspec
@@ -33,16 +34,25 @@ class TabletsReport(msgspec.Struct):
     counts: dict[str, int]
 
 
-def simulate_tablets(
-    seeds: Sequence[int], servers: int | None, duration: float | None, *, trace: bool, keep_going: bool, as_json: bool
-) -> int:
+class TabletsPlan(NamedTuple):
+    """What to simulate. `servers` None: as each seed says."""
+
+    seeds: Sequence[int]
+    servers: int | None
+    #: Simulated seconds of faults, None: the usual ones.
+    duration: float | None
+    splits: bool
+
+
+def simulate_tablets(plan: TabletsPlan, *, trace: bool, keep_going: bool, as_json: bool) -> int:
     """Simulate tablets from seeds, and print a verdict. Return the exit code."""
+    servers = plan.servers
     if servers is not None and not SERVERS_MIN <= servers <= SERVERS_MAX:
         raise UsageFaultError(
             f"--servers {servers}: tablets are simulated on {SERVERS_MIN} to {SERVERS_MAX} servers",
             "Leave --servers out to let each seed choose.",
         )
-    report = _run_all(seeds, servers or 0, duration or TROUBLE_S, trace=trace, keep_going=keep_going)
+    report = _run_all(plan, trace=trace, keep_going=keep_going)
     if as_json:
         print_json(report)
     else:
@@ -50,12 +60,13 @@ def simulate_tablets(
     return 0 if report.ok else ExitStatus.REFUSED
 
 
-def _run_all(seeds: Sequence[int], servers: int, duration: float, *, trace: bool, keep_going: bool) -> TabletsReport:
+def _run_all(plan: TabletsPlan, *, trace: bool, keep_going: bool) -> TabletsReport:
     talk = console(stderr=True)
     report = TabletsReport(True, 0, [], 0.0, 0.0, {})
     began = shown_s = time.monotonic()
+    seeds, duration = plan.seeds, plan.duration or TROUBLE_S
     for seed in seeds:
-        verdict = run_tablets(seed, servers, duration, click.echo if trace else None)
+        verdict = run_tablets(seed, plan.servers or 0, duration, click.echo if trace else None, splits=plan.splits)
         report.seeds += 1
         report.simulated_s = round(report.simulated_s + verdict.simulated_s, 3)
         for what, often in verdict.counts.items():

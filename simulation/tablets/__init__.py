@@ -6,6 +6,7 @@ world.py     servers, links between them, and what the shells do
 lives.py     replicas from start to removal, with crashes between any two operations on the disk
 copies.py    copies of replicas: real guards, merge and steps, one event each
 changes.py   an operator and a small master who change members
+splits/      tablets that are split under all this (`--splits`)
 clients.py   writers that retry, compare-and-set, readers
 checks.py    invariants after every event
 faults.py    the faults of the servers, and the final check that they recover

@@ -6,6 +6,7 @@ ended, it also replaces members that cannot come back: their numbers are burned,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
@@ -41,6 +42,8 @@ MASTER_US: Final = SECOND // 3
 MEMBERS_MAX: Final = 5
 #: Time after which a newcomer that is not a voter yet is removed, in peace.
 ADD_TIMEOUT_US: Final = 5 * SECOND
+#: Returns what clients are, once there are tablets.
+ClientsOf = Callable[["Changes"], type[SimClient]]
 
 
 def first_of(places: dict[int, str]) -> Configuration:
@@ -96,7 +99,7 @@ class Changes:
     def change_members(self) -> None:
         """Send one change of some tablet to its leader, sometimes on a configuration that is out of date."""
         world, chance = self.world, self.world.chance
-        tablet = chance.pick(list(world.places))
+        tablet = chance.pick([one for one in world.places if world.places[one]])
         leaders = [server for server in world.leaders(tablet) if world.is_awake(server)]
         if not leaders:
             return
@@ -112,6 +115,9 @@ class Changes:
 
     def _send(self, server: SimServer, tablet: str, change: ChangeConfig, expect: ConfigId) -> None:
         world = self.world
+        if server.rows_of(tablet).now.seal.is_set:
+            world.counts["change_refused_sealed"] += 1
+            return
         request = world.next_request()
         self.asked[request] = (tablet, expect)
         world.note(f"{server.name} is asked to {change.change.value} {change.number} of {tablet} if {expect}")
@@ -264,7 +270,7 @@ class Changes:
         world = self.world
         world.at(world.now + MASTER_US, self.master)
         for tablet in world.places:
-            if not world.is_faulty:
+            if not world.is_faulty and (world.splits is None or not world.splits.is_held(tablet)):
                 self._heal(tablet)
             order = self.ids[tablet][-1]
             for server in world.servers.values():
@@ -303,6 +309,8 @@ class Changes:
         world = self.world
         if world.checks[tablet].members[number].is_burned:
             return True
+        if world.splits is not None and world.splits.is_unmade(tablet, number):
+            return True
         return number not in config.voters and world.now > self.added.get((tablet, number), 0) + ADD_TIMEOUT_US
 
     def _voted(self, server: SimServer, life: int, vote: TombstoneVote) -> None:
@@ -324,7 +332,9 @@ class Changes:
         world.pump(server)
 
 
-def make_world(seed: int, size: int, flaws: Flaws, *, trace: bool = False) -> tuple[World, Changes, list[SimClient]]:
+def make_world(
+    seed: int, size: int, flaws: Flaws, clients_of: ClientsOf, *, trace: bool = False
+) -> tuple[World, Changes, list[SimClient]]:
     """Return the servers of one seed with their tablets and clients, and the changes of their members."""
     world = World(seed, size, flaws, trace)
     world.lives = lives = ReplicaLives(world)
@@ -333,8 +343,9 @@ def make_world(seed: int, size: int, flaws: Flaws, *, trace: bool = False) -> tu
     chance = world.chance
     for number in range(chance.pick([2, 2, 3])):
         changes.create(f"t{number}", list(world.servers))
+    client = clients_of(changes)
     clients = [
-        SimClient(world, f"{tablet}-c{number}", tablet)
+        client(world, f"{tablet}-c{number}", tablet)
         for tablet in world.places
         for number in range(1, 4 if len(world.places) < 3 else 3)
     ]

@@ -15,15 +15,16 @@ from dataclasses import replace
 from coord.raft.core import RaftCore
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import APPEND_RESP, NORMAL, PRE_VOTE_RESP, VOTE, VOTE_RESP, Entry, HardState, Message, Ready
-from regionserver.tablets.commands import CONDITION_FAILED, DONE, KvCommand, WriteOutcome, decode
+from regionserver.tablets.commands import CONDITION_FAILED, DONE, KvCommand, SealCommand, WriteOutcome, decode
 from regionserver.tablets.disk.life import RunState
 from regionserver.tablets.host.group import Group
 from regionserver.tablets.process.replica import TabletReplica
+from regionserver.tablets.values.seals import Seal, seal_after
 from simulation.checks.linearizable import KeyOperation, objection
 from simulation.checks.raft_group import Checker
 from simulation.engine.history import Violation
 from simulation.tablets.server import SimServer
-from simulation.tablets.storage.rows import RowsImage
+from simulation.tablets.storage.rows import Fingerprint, RowsImage
 
 
 class SimMember:
@@ -60,7 +61,7 @@ class TabletChecker:
         self.members = members
         self.raft = Checker()
         #: Index -> digests of the rows after it.
-        self.fingerprints: dict[int, tuple[int, int, int]] = {}
+        self.fingerprints: dict[int, Fingerprint] = {}
         #: (writer, number) -> index of the entry that was carried out.
         self.executed: dict[tuple[str, int], int] = {}
         #: (writer, number) -> time at which a replica first carried the entry out, and the code.
@@ -77,6 +78,25 @@ class TabletChecker:
         self.promised: dict[int, HardState] = {}
         #: Every vote that was cast: (number, term, vote).
         self.cast: set[tuple[int, int, int]] = set()
+        #: The seal after the last entry that a replica has applied, and the rows that it froze.
+        self.seal = Seal()
+        self.sealed_rows: dict[bytes, bytes] = {}
+        #: The rows with which the replicas of a daughter begin, and the index of their last entry.
+        self.inherited: dict[bytes, bytes] | None = None
+        self.first_index = 0
+
+    def begin_after(self, parent: TabletChecker, index: int, start: bytes, end: bytes) -> None:
+        """Let the history of a daughter begin behind the seal of its parent, which has `index`. Raise Violation."""
+        if (parent.seal.is_set, parent.seal.index) != (True, index):
+            raise Violation(f"{self.tablet} begins behind {index}, and the seal of {parent.tablet} is {parent.seal}")
+        raft, term = self.raft, parent.seal.term
+        raft.states = [parent.raft.states[index]] * (index + 1)
+        raft.commit, raft.commit_term, raft.committed[index] = index, term, term
+        rows = parent.sealed_rows.items()
+        self.inherited = {key: value for key, value in rows if start <= key and (not end or key < end)}
+        self.first_index = index
+        # A write happens once, in the parent or in a daughter; clients have one history of a key.
+        self.executed, self.fates = parent.executed, parent.fates
 
     # --- what replicas do
 
@@ -122,6 +142,8 @@ class TabletChecker:
         index = rows.index
         member = self.members[number]
         self._must_count(member, "starts")
+        if self.inherited is not None and index == self.first_index and rows.rows != self.inherited:
+            raise Violation(f"{number} of {self.tablet} begins with {rows.rows}; sealed were {self.inherited}")
         fingerprint = rows.fingerprint()
         if self.fingerprints.setdefault(index, fingerprint) != fingerprint:
             raise Violation(f"{number} of {self.tablet} starts with rows that differ from another replica's at {index}")
@@ -141,9 +163,20 @@ class TabletChecker:
             self.raft.on_apply(member, entry)
             if is_first and entry.kind == NORMAL and outcome.index == entry.index:
                 self._executed(entry, outcome)
+            if is_first and entry.kind == NORMAL:
+                self._see_seal(entry, rows)
         fingerprint = rows.fingerprint()
         if self.fingerprints.setdefault(rows.index, fingerprint) != fingerprint:
             raise Violation(f"rows of {number} of {self.tablet} differ from another replica's at {rows.index}")
+
+    def _see_seal(self, entry: Entry, rows: RowsImage) -> None:
+        command = decode(entry.data)
+        if not isinstance(command, SealCommand):
+            return
+        was_sealed = self.seal.is_set
+        self.seal, _ = seal_after(self.seal, command, entry.term, entry.index)
+        if self.seal.is_set and not was_sealed:
+            self.sealed_rows = dict(rows.rows)
 
     def _executed(self, entry: Entry, outcome: WriteOutcome) -> None:
         if outcome.code not in (DONE, CONDITION_FAILED):
@@ -151,6 +184,8 @@ class TabletChecker:
         command = decode(entry.data)
         if not isinstance(command, KvCommand):
             return
+        if self.seal.is_set:
+            raise Violation(f"{self.tablet} carries the write at {entry.index} out behind its seal {self.seal}")
         name = (command.writer, command.number)
         before = self.executed.setdefault(name, entry.index)
         self.fates.setdefault(name, (self.now(), outcome.code))
@@ -195,6 +230,8 @@ class TabletChecker:
         config = next((data for at, data in reversed(self.raft.configs) if at <= answered_at), b"")
         if config and number not in decode_configuration(config).voters:
             raise Violation(f"{number} of {self.tablet} answers the write at {answered_at} and is no voter there")
+        if self.seal.is_set and index > self.seal.index:
+            raise Violation(f"{number} of {self.tablet} acknowledges the write at {index} behind {self.seal}")
         self.acknowledged.append((writer, write, index))
 
     def on_read_served(self, number: int, applied: int, floor: int) -> None:

@@ -41,13 +41,9 @@ class SimRequest:
     number: int
     attempt: int
     key: str
+    tablet: str
     #: The lowest index that a read may see.
     floor: int = 0
-
-    @property
-    def tablet(self) -> str:
-        """The tablet."""
-        return self.client.tablet
 
     def answered(self, server: SimServer, answer: TabletAnswer) -> None:
         """Handle the server's answer."""
@@ -57,6 +53,10 @@ class SimRequest:
         """Handle the server's answer to a read."""
         self.client.on_read(self, value)
 
+    def sealed(self) -> None:
+        """Handle the refusal of a read by a sealed tablet."""
+        self.client.on_sealed(self)
+
     def reset(self) -> None:
         """Handle the break of the connection to the server."""
         self.client.on_reset(self)
@@ -65,11 +65,14 @@ class SimRequest:
 class SimClient:
     """One client: one operation after the other, under rising numbers."""
 
+    keys: tuple[str, ...] = KEYS
+    #: Probability that a copy of a request arrives late.
+    late_copies = 0.01
+
     def __init__(self, world: World, name: str, tablet: str) -> None:
         self.world = world
         self.name = name
         self.tablet = tablet
-        self.check = world.checks[tablet]
         self.members = list(world.places[tablet].values())
         self.target = world.chance.pick(self.members)
         self.pause_us = world.chance.pick([20_000, 80_000, 200_000])
@@ -101,7 +104,7 @@ class SimClient:
         chance = self.world.chance
         self.number += 1
         self.attempts = 0
-        self.key = chance.pick(KEYS)
+        self.key = chance.pick(self.keys)
         self.value = b"%s.%d" % (self.name.encode(), self.number)
         self.expected = None
         self.is_at_least = False
@@ -133,12 +136,15 @@ class SimClient:
             self.target = self.members[-1]
         elif self.is_at_least or self.stale_ms:
             self.target = chance.pick(self.members)
-        request = SimRequest(self, self.number, self.attempts, self.key)
+        request = SimRequest(self, self.number, self.attempts, self.key, self.tablet)
         world.at(world.now + 100 + chance.below(2000), self._arrive, self.target, request)
         world.at(world.now + chance.pick(TIMEOUTS_US), self._timed_out, request)
-        if world.is_faulty and chance.happens(0.01):
+        if world.is_faulty and chance.happens(self.late_copies):
             world.counts["late_copy"] += 1
-            world.at(world.now + chance.below(3_000_000), self._arrive, chance.pick(self.members), request)
+            world.at(world.now + chance.below(3_000_000), self._late_copy, chance.pick(self.members), request)
+
+    def _late_copy(self, name: str, request: SimRequest) -> None:
+        self._arrive(name, request)
 
     def _arrive(self, name: str, request: SimRequest) -> None:
         world = self.world
@@ -158,19 +164,20 @@ class SimClient:
         # A late copy of the request has a floor of its own: more may be committed when the copy arrives.
         request = replace(request)
         server.requests[number] = request
-        payload = self._payload(request)
+        payload, tablet = self._payload(request), request.tablet
+        check = world.checks[tablet]
         if payload is not None:
-            turn.propose(self.tablet, number, payload)
+            turn.propose(tablet, number, payload)
         elif self._is_present(request):
             if self.is_at_least:
                 request.floor = self.wrote_index
-                turn.read_at_least(self.tablet, number, self.wrote_index)
+                turn.read_at_least(tablet, number, self.wrote_index)
             elif self.stale_ms:
-                request.floor = self.check.committed_at(world.now - 1000 * self.stale_ms)
-                turn.read_stale(self.tablet, number, self.stale_ms, world.now // 1000)
+                request.floor = check.committed_at(world.now - 1000 * self.stale_ms)
+                turn.read_stale(tablet, number, self.stale_ms, world.now // 1000)
             else:
-                request.floor = self.check.raft.commit
-                turn.read(self.tablet, number)
+                request.floor = check.raft.commit
+                turn.read(tablet, number)
         else:
             del server.requests[number]
 
@@ -182,7 +189,13 @@ class SimClient:
         if operation is None:
             return None
         number = request.number
-        return encode(KvCommand(self.name, number, number, BEGAN_MS, 1 + self.world.now // 1000, [operation]))
+        began_ms = self._began_ms(number)
+        return encode(KvCommand(self.name, number, number, began_ms, 1 + self.world.now // 1000, [operation]))
+
+    def _began_ms(self, number: int) -> int:
+        """Return the time at which a write began."""
+        del number
+        return BEGAN_MS
 
     def _operation(self) -> Operation:
         if self.access is Access.CAS:
@@ -200,8 +213,9 @@ class SimClient:
             outcome = answer.value
             assert isinstance(outcome, WriteOutcome)
             if outcome.code in (DONE, CONDITION_FAILED):
-                number = server.holdings[self.tablet].number
-                self.check.on_write_done(number, self.name, request.number, outcome.index, answer.index)
+                number = server.holdings[request.tablet].number
+                check = self.world.checks[request.tablet]
+                check.on_write_done(number, self.name, request.number, outcome.index, answer.index)
         self._later(self._take_answer, request, answer)
 
     def on_read(self, request: SimRequest, value: bytes | None) -> None:
@@ -221,7 +235,8 @@ class SimClient:
         if answer.fate is Fate.DONE:
             outcome = answer.value
             if outcome.code not in (DONE, CONDITION_FAILED):
-                raise Violation(f"write {self.number} of {self.name} is under way and was answered {outcome}")
+                self._not_done(request, outcome)
+                return
             self.wrote_index = max(self.wrote_index, outcome.index)
             if outcome.index != answer.index:
                 self.world.counts["repeated_result"] += 1
@@ -231,6 +246,14 @@ class SimClient:
             return
         self.target = answer.leader_server or self.world.chance.pick(self.members)
         self._retry(request)
+
+    def _not_done(self, request: SimRequest, outcome: WriteOutcome) -> None:
+        """Handle the answer that a write was not carried out."""
+        raise Violation(f"write {request.number} of {self.name} is under way and was answered {outcome}")
+
+    def on_sealed(self, request: SimRequest) -> None:
+        """Handle the refusal of a read by a sealed tablet."""
+        raise Violation(f"read {request.number} of {self.name} was refused: nothing is split here")
 
     def _take_read(self, request: SimRequest, value: bytes | None) -> None:
         if self._is_present(request) and self.access is Access.READ and request.key == self.key:
@@ -266,7 +289,7 @@ class SimClient:
         assert access is not None, f"{self.name} has nothing under way"
         if not (access is Access.READ and (self.is_at_least or self.stale_ms)):
             answered = None if succeeded is None else self.world.now
-            self.check.on_operation(
+            self.world.checks[self._history_of()].on_operation(
                 self.key,
                 0 if access is Access.READ else self.number,
                 KeyOperation(
@@ -281,6 +304,10 @@ class SimClient:
             self.world.counts["cas_refused"] += 1
             self.seen.pop(self.key, None)
         self.world.at(self.world.now + 1 + self.world.chance.below(2 * self.pause_us), self.begin)
+
+    def _history_of(self) -> str:
+        """Return the tablet whose checker has the history of the client's keys."""
+        return self.tablet
 
     def stop(self) -> None:
         """Begin no more operations. The present one continues until it is answered."""

@@ -25,6 +25,7 @@ from regionserver.tablets.disk.superblock import Memory, Superblock, memory_of
 from regionserver.tablets.host.group import Group
 from regionserver.tablets.host.wanted_copies import CopyWanted
 from regionserver.tablets.process.replica import TabletReplica
+from regionserver.tablets.values.seals import Seal
 from simulation.engine.history import Violation
 from simulation.tablets.lives import ReplicaLives
 from simulation.tablets.server import SimServer
@@ -152,7 +153,8 @@ class Copies:
         facts = CopyFacts(
             order, server.name, local,
             is_copied=self._run_of(server, order.tablet) is not None,
-            is_busy=local is not None and server.holdings[order.tablet].run in busy,
+            is_busy=(local is not None and server.holdings[order.tablet].run in busy)
+            or (world.splits is not None and world.splits.is_making(server, order.tablet)),
             has_room=running < COPIES_MAX,
             has_space=not (world.is_faulty and world.chance.happens(0.02)),
         )  # fmt: skip
@@ -269,6 +271,8 @@ class Copies:
         run.rows = source.rows_of(run.tablet).now.copy()
         if self.world.bug.loses_results:
             run.rows.forget_results()
+        if self.world.bug.copies_lose_seal:
+            run.rows.seal = Seal()
         run.path = run.server.make_rows(run.tablet, self._block(run).generation, SimRows(run.rows.copy()))
         self._then(run, self._fetch_log if self.world.bug.rows_not_synced else self._sync_rows)
 

@@ -15,10 +15,9 @@ from regionserver.tablets.host.group import Group
 from regionserver.tablets.host.members import servers_of
 from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND
-from simulation.tablets.changes import Changes, make_world
+from simulation.tablets.changes import Changes
 from simulation.tablets.clients import SimClient
 from simulation.tablets.copies import PORT
-from simulation.tablets.flaws import Flaws
 from simulation.tablets.rest import check_rest
 from simulation.tablets.server import SimServer
 from simulation.tablets.world import TICK_US, World
@@ -81,12 +80,17 @@ class Story:
             self._cancel_copy,
             self._kill_copying,
             self._damage_file,
+            *self.more_kinds(),
         ]
         chosen = world.chance.some(kinds) or kinds
         if world.bug.favours:
             chosen = [kind for kind in kinds if kind.__name__ in world.bug.favours]
             self.fault_gap_us = 200_000
         self.faults: list[Callable[[], None]] = [*chosen, *world.chance.some(chosen), self._heal, self._heal]
+
+    def more_kinds(self) -> list[Callable[[], None]]:
+        """Return the faults of a history with splits."""
+        return []
 
     def run(self) -> None:
         """Trouble, peace, and the checks that only make sense at the end.
@@ -99,7 +103,7 @@ class Story:
             world.play_until(world.now + self.trouble_us)
             self._make_peace()
             before = {tablet: check.raft.commit for tablet, check in world.checks.items()}
-            if not world.play_until(world.now + RECOVERY_S * SECOND, lambda: self._recovered(before)):
+            if not world.play_until(world.now + RECOVERY_S * SECOND, lambda: self.has_recovered(before)):
                 raise world.failure(Violation(f"no recovery within {RECOVERY_S} s: {self._state()}"))
             self._see_quick_restart()
             for client in self.clients:
@@ -131,7 +135,7 @@ class Story:
                         f"{tablet} {number}@{name}: role {core.role} term {core.term} leader {core.leader} commit"
                         f" {core.log.commit} last {core.log.last} applied {group.applied_index} {group.failure}"
                     )
-        lines += [f"{name}: {self._leftovers(server)}" for name, server in self.world.servers.items()]
+        lines += [f"{name}: {self.leftovers(server)}" for name, server in self.world.servers.items()]
         return "\n  ".join(["", *lines])
 
     # --- faults of processes and machines
@@ -275,7 +279,7 @@ class Story:
 
     # --- damage: never more than a minority of a tablet's members
 
-    def _may_lose(self, server: SimServer, tablet: str) -> bool:
+    def may_lose(self, server: SimServer, tablet: str) -> bool:
         world = self.world
         if all(server.name not in servers_of(config).values() for config in world.configs_in_force(tablet)):
             return True
@@ -296,7 +300,7 @@ class Story:
         """A server comes back with an empty disk: its numbers are burned."""
         world = self.world
         server = self._some_server()
-        if not server.holdings or not all(self._may_lose(server, tablet) for tablet in world.places):
+        if not server.holdings or not all(self.may_lose(server, tablet) for tablet in world.places):
             return
         world.kill(server, power=True)
         for tablet in server.holdings:
@@ -313,7 +317,7 @@ class Story:
         able = [
             tablet
             for tablet in server.holdings
-            if server in world.sound_members(tablet) and self._may_lose(server, tablet)
+            if server in world.sound_members(tablet) and self.may_lose(server, tablet)
         ]
         return (server, world.chance.pick(able)) if able else None
 
@@ -396,7 +400,7 @@ class Story:
         world.at(world.now + world.chance.pick([100, 20_000]), self._arrive_if_able, server, order)
 
     def _arrive_if_able(self, server: SimServer, order: StartTabletCopy) -> None:
-        if self._may_lose(server, order.tablet):
+        if self.may_lose(server, order.tablet):
             self.changes.copies.arrive(order)
 
     def _late_order(self) -> None:
@@ -456,7 +460,7 @@ class Story:
         """Return a tombstone, or a copy that has not ended."""
         server = self._some_server()
         former = [tablet for tablet, one in server.holdings.items() if one.block.data_state is not DataState.READY]
-        able = [tablet for tablet in former if self._may_lose(server, tablet)]
+        able = [tablet for tablet in former if self.may_lose(server, tablet)]
         return (server, self.world.chance.pick(able)) if able else None
 
     def _burn(self, server: SimServer, tablet: str) -> None:
@@ -483,12 +487,14 @@ class Story:
         except Exception as error:  # as of an event: what a start rejects is a violation
             raise self.world.failure(error) from error
 
-    def _recovered(self, before: dict[str, int]) -> bool:
+    def has_recovered(self, before: dict[str, int]) -> bool:
         """Every tablet has one leader and new commits; all its members run and have caught up; disks hold members and
         tombstones alone."""
         world = self.world
         for tablet, check in world.checks.items():
-            if len(world.leaders(tablet)) != 1 or check.raft.commit <= before[tablet] + 2:
+            if not world.places[tablet]:
+                continue  # it was split
+            if len(world.leaders(tablet)) != 1 or check.raft.commit <= before.get(tablet, 0) + 2:
                 return False
             for number, name in world.places[tablet].items():
                 server = world.servers[name]
@@ -496,11 +502,11 @@ class Story:
                     return False
                 if server.holdings[tablet].number != number or server.turn.groups[tablet].failure:
                     return False
-                if server.turn.groups[tablet].applied_index <= before[tablet]:
+                if server.turn.groups[tablet].applied_index <= before.get(tablet, 0):
                     return False
-        return not self.changes.copies.runs() and not any(self._leftovers(server) for server in world.servers.values())
+        return not self.changes.copies.runs() and not any(self.leftovers(server) for server in world.servers.values())
 
-    def _leftovers(self, server: SimServer) -> list[str]:
+    def leftovers(self, server: SimServer) -> list[str]:
         """Return what a disk holds beside members and tombstones."""
         world, disk = self.world, server.disk
         ready = {t: one for t, one in server.holdings.items() if one.block.data_state is DataState.READY}
@@ -550,26 +556,3 @@ class Story:
                 Violation(f"{server.name} restarted, and nobody stands for election in {led}: {self._state()}")
             )
         world.play_until(world.now + SECOND)
-
-
-def run_one(
-    seed: int, size: int, trouble_s: float = TROUBLE_S, bug: type[Flaws] = Flaws, *, trace: bool = False
-) -> World:
-    """Simulate one seed to its end.
-
-    Raise Violation.
-    """
-    story = new_story(seed, size, trouble_s, bug, trace=trace)
-    story.run()
-    return story.world
-
-
-def new_story(
-    seed: int, size: int, trouble_s: float = TROUBLE_S, bug: type[Flaws] = Flaws, *, trace: bool = False
-) -> Story:
-    """Return the history of a seed before its first event."""
-    flaws = bug()
-    with flaws.planted():
-        world, changes, clients = make_world(seed, size, flaws, trace=trace)
-    world.trouble_s = 0.0 if trouble_s == TROUBLE_S else trouble_s
-    return Story(world, changes, clients, trouble_s)

@@ -38,6 +38,12 @@ class Flaws:
     rows_not_synced = False
     deletes_before_checks = False
     log_not_copied = False
+    # splits
+    is_splitting = False
+    notes_kept_at_failure = False
+    cleans_at_once = False
+    reads_behind_seal = False
+    copies_lose_seal = False
 
     def planted(self) -> AbstractContextManager[None]:
         """Plant the bug for the time of a run."""

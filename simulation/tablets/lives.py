@@ -64,6 +64,8 @@ class ReplicaLives:
         except Crashed:
             return
         server.next_slot = server.log.next_slot()
+        if world.splits is not None:
+            world.splits.started(server)
         server.holdings = {}
         for decision in decisions:
             world.counts[f"start_row_{startup.TABLE.index(decision.row)}"] += 1
@@ -134,6 +136,7 @@ class ReplicaLives:
         slot = server.log.slots[replica.slot]
         if slot.damage and world.bug.ignores_damage:
             slot.damage = None
+        server.rows_of(tablet).notes.lose()
         rows = server.rows_of(tablet).now
         group = reopen(
             ReplicaIdentity(tablet, replica.slot, replica.block.generation, replica.number),

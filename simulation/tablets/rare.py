@@ -60,3 +60,17 @@ TABLETS_MET: Final = (
     # tablets without work
     *("quiet_leader_lost", "said_left", "said_quiet", "said_wake"),
 )
+
+#: Situations that the seeds of `make test` with splits reach.
+SPLITS_MET: Final = (
+    # the copy before the seal: how it ends
+    *("split_prepared", "split_prepared_left", "split_prepared_useless", "split_given_up", "crash_in_prepare"),
+    "commit_failed",
+    # the seal
+    *("seal_not_ready", "split_canceled", "split_canceled_sealed", "unsealing", "change_refused_sealed"),
+    *("kill_splitting", "kill_split_leader", "power_cut_splitting"),
+    # daughters
+    *("heir_prepared", "heir_of_sealed_rows", "heir_waits", "heir_refused", "crash_at_heirs", "split_order_repeated"),
+    # clients
+    *("read_sealed", "write_sealed", "copy_at_daughter", "client_gave_up_parent"),
+)

@@ -10,7 +10,12 @@ import msgspec
 
 from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND
-from simulation.tablets.faults import TROUBLE_S, new_story
+from simulation.tablets.changes import Changes, make_world
+from simulation.tablets.clients import SimClient
+from simulation.tablets.faults import TROUBLE_S, Story
+from simulation.tablets.flaws import Flaws
+from simulation.tablets.splits.story import SplitStory, split_clients
+from simulation.tablets.world import World
 
 #: Numbers of servers, in turn, of seeds for which no number is given.
 SIZES: Final = (3, 5, 3, 4)
@@ -32,10 +37,15 @@ def size_of(seed: int) -> int:
 
 
 def run_tablets(
-    seed: int, servers: int = 0, trouble_s: float = TROUBLE_S, trace: Callable[[str], None] | None = None
+    seed: int,
+    servers: int = 0,
+    trouble_s: float = TROUBLE_S,
+    trace: Callable[[str], None] | None = None,
+    *,
+    splits: bool = False,
 ) -> TabletsVerdict:
     """Simulate one seed to its end. `servers` 0: as the seed says. `trace` gets every event as a line."""
-    story = new_story(seed, servers or size_of(seed), trouble_s, trace=trace is not None)
+    story = new_story(seed, servers or size_of(seed), trouble_s, trace=trace is not None, splits=splits)
     world = story.world
     violation = ""
     try:
@@ -47,3 +57,44 @@ def run_tablets(
             trace(line)
     counts: Counter[str] = world.counts
     return TabletsVerdict(seed, world.size, violation, world.now / SECOND, dict(sorted(counts.items())))
+
+
+def run_one(
+    seed: int,
+    size: int,
+    trouble_s: float = TROUBLE_S,
+    bug: type[Flaws] = Flaws,
+    *,
+    trace: bool = False,
+    splits: bool = False,
+) -> World:
+    """Simulate one seed to its end.
+
+    Raise Violation.
+    """
+    story = new_story(seed, size, trouble_s, bug, trace=trace, splits=splits)
+    story.run()
+    return story.world
+
+
+def new_story(
+    seed: int,
+    size: int,
+    trouble_s: float = TROUBLE_S,
+    bug: type[Flaws] = Flaws,
+    *,
+    trace: bool = False,
+    splits: bool = False,
+) -> Story:
+    """Return the history of a seed before its first event. `splits`: tablets are split in it."""
+    flaws = bug()
+    is_splitting = splits or flaws.is_splitting
+    with flaws.planted():
+        clients_of = split_clients if is_splitting else _plain_clients
+        world, changes, clients = make_world(seed, size, flaws, clients_of, trace=trace)
+    world.trouble_s = 0.0 if trouble_s == TROUBLE_S else trouble_s
+    return (SplitStory if is_splitting else Story)(world, changes, clients, trouble_s)
+
+
+def _plain_clients(_changes: Changes) -> type[SimClient]:
+    return SimClient

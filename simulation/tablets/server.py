@@ -20,7 +20,7 @@ from regionserver.tablets.process.replica import TabletReplica
 from simulation.engine.chance import SeededRandom
 from simulation.engine.disk import SimDisk, SimFile
 from simulation.tablets.storage.log import SimLog, SimSlot
-from simulation.tablets.storage.rows import SimRows
+from simulation.tablets.storage.rows import RowsImage, SimRows
 
 #: Run states that each data state of a server without a process stands for.
 _AT_REST = {DataState.READY: RunState.ASLEEP, DataState.COPYING: RunState.COPYING}
@@ -44,6 +44,10 @@ class SimWaiting(Protocol):
 
     def read(self, value: bytes | None) -> None:
         """Handle the server's answer to a read."""
+        ...
+
+    def sealed(self) -> None:
+        """Handle the refusal of a read by a sealed tablet."""
         ...
 
     def reset(self) -> None:
@@ -143,6 +147,29 @@ class SimServer:
             self.disk.remove(path)
         self._images[self.disk.open(path, create=True)] = rows
         return path
+
+    def make_heir(self, path: str) -> SimRows:
+        """Make the file of a daughter that is prepared, in place of a former one. Return its rows."""
+        if path in self.disk.files:
+            self.disk.remove(path)
+        rows = self._images[self.disk.open(path, create=True)] = SimRows(RowsImage())
+        return rows
+
+    def rename_heir(self, path: str, tablet: str, generation: int) -> None:
+        """Make the file of a prepared daughter that of its rows, and make it durable."""
+        named = rows_path(tablet, generation)
+        if named in self.disk.files:
+            self.disk.remove(named)
+        self.disk.rename(path, named)
+        rows = self._images[self.disk.files[named]]
+        rows.steady = rows.now.copy()
+        self.sync_rows(named)
+
+    def remove_rows(self, tablet: str, generation: int) -> None:
+        """Remove rows that no superblock names."""
+        path = rows_path(tablet, generation)
+        if path in self.disk.files:
+            self.disk.remove(path)
 
     def sync_rows(self, path: str) -> None:
         """Make a file of rows and its name durable."""

@@ -36,6 +36,7 @@ from simulation.tablets.flaws import Flaws
 from simulation.tablets.server import SimServer
 from simulation.tablets.storage.log import SimLog
 from simulation.tablets.storage.real_log import RealLog
+from simulation.tablets.storage.rows import SimRows
 
 CLUSTER: Final = "cluster"
 TICK_US: Final = 50_000
@@ -56,6 +57,38 @@ class Lives(Protocol):
 
     def vivify(self, server: SimServer, frame: TurnFrame) -> None:
         """Make voters from nothing, where that bug is planted."""
+        ...
+
+
+class SimSplits(Protocol):
+    """What splits tablets; see splits/."""
+
+    def applied(self, rows: SimRows) -> None:
+        """Handle a commit of rows."""
+        ...
+
+    def started(self, server: SimServer) -> None:
+        """Handle the start of a process."""
+        ...
+
+    def is_held(self, tablet: str) -> bool:
+        """Return True if the members of a tablet must not change, or the tablet was replaced."""
+        ...
+
+    def is_unmade(self, tablet: str, number: int) -> bool:
+        """Return True if a member of a daughter cannot be made: its server has no replica of the parent."""
+        ...
+
+    def is_making(self, server: SimServer, tablet: str) -> bool:
+        """Return True while a server makes the replica of a daughter."""
+        ...
+
+    def heirs_at(self, server: SimServer, tablet: str) -> list[str]:
+        """Return the daughters whose member on a server is yet to be made from the tablet's replica there."""
+        ...
+
+    def parent_of(self, server: SimServer, tablet: str) -> str:
+        """Return the tablet from whose replica a member is yet to be made on a server, "" if it is made."""
         ...
 
 
@@ -81,6 +114,8 @@ class World(SeededHistory):
     #: Set by `make_world`.
     lives: Lives
     members: SimChanges
+    #: None in a history without splits.
+    splits: SimSplits | None = None
 
     def __init__(self, seed: int, size: int, flaws: Flaws, trace: bool = False) -> None:
         super().__init__(seed, size, trace=trace)
@@ -130,7 +165,8 @@ class World(SeededHistory):
     def replay(self) -> str:
         """See SeededHistory."""
         duration = f" --duration {self.trouble_s:g}" if self.trouble_s else ""
-        return f"rk simulate --tablets --seed {self.seed} --servers {self.size}{duration} --trace"
+        split = "" if self.splits is None else " --splits"
+        return f"rk simulate --tablets{split} --seed {self.seed} --servers {self.size}{duration} --trace"
 
     def _make_log(self, name: str) -> SimLog:
         """Return the log: every fourth seed uses the shared log itself, on a disk that loses sectors, the others a
@@ -310,8 +346,12 @@ class World(SeededHistory):
         tablet = group.replica.tablet
         if server.turn.groups.get(tablet) is not group or group.failure:
             return
-        rows = server.rows_of(tablet).now
+        held = server.rows_of(tablet)
+        rows = held.now
         outcomes = rows.apply(entries)
+        held.note_writes()
+        if self.splits is not None:
+            self.splits.applied(held)
         self.checks[tablet].on_round(group.replica.number, entries, outcomes, rows)
         try:
             self.step(server)
@@ -473,6 +513,9 @@ class World(SeededHistory):
         if request is None:
             return
         rows = server.rows_of(tablet).now
+        if rows.is_sealed and not self.bug.reads_behind_seal:
+            request.sealed()
+            return
         self.checks[tablet].on_read_served(server.holdings[tablet].number, rows.index, max(index, request.floor))
         request.read(rows.rows.get(request.key.encode()))
 
@@ -512,10 +555,12 @@ class World(SeededHistory):
         sound = []
         for name in self.places[tablet].values():
             server = self.servers[name]
-            found = server.running(tablet)
-            if found is None or self.checks[tablet].members[found.number].is_burned:
+            # A member that is yet to be made needs the replica of its parent.
+            source = tablet if self.splits is None else self.splits.parent_of(server, tablet) or tablet
+            found = server.running(source)
+            if found is None or self.checks[source].members[found.number].is_burned:
                 continue
-            if server.turn is None or tablet not in server.broken:
+            if server.turn is None or source not in server.broken:
                 sound.append(server)
         return sound
 

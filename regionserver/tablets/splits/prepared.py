@@ -17,9 +17,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from coord import kill_points
 from regions.records.model import RegionRecord
@@ -53,8 +53,40 @@ class NotPrepared(RowsError):  # noqa: N818 - says what has happened
     """Prepared files cannot be used. The daughters are made after the seal."""
 
 
+class HeirFile(Protocol):
+    """The file of one daughter, with the figures of its rows."""
+
+    count: int
+    size: int
+    total: int
+
+    def append(self, batch: Rows) -> None:
+        """Put rows behind all that the file has."""
+        ...
+
+    def change(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Put rows as they are now; None for one that does not exist."""
+        ...
+
+    def sync(self) -> None:
+        """Make the rows durable."""
+        ...
+
+    def finish(self, daughter: Daughter, boot: str, seal: Seal, clock_ms: int) -> None:
+        """Make the file the daughter's."""
+        ...
+
+    def discard(self) -> None:
+        """Remove the file, once. Raise OSError."""
+        ...
+
+
 class PreparedHeirs:
-    """The files of all daughters of one tablet. `copy` is called first and once; then each method on any thread."""
+    """The files of all daughters of one tablet. `copy` is called first and once; then each method on any thread.
+
+    The simulation of tablets replaces the access to files: `_make_files`, `_remove`, `_batch`, `_rows_at`,
+    `_sealed_state`.
+    """
 
     def __init__(
         self, rows: TabletRows, directory: Path, daughters: Sequence[RegionRecord], space: DiskSpace | None = None
@@ -66,7 +98,7 @@ class PreparedHeirs:
         self._unsynced = 0
         self._folder = directory / ROWS
         self._daughters = daughters
-        self._files: list[_PreparedFile] = []
+        self._files: Sequence[HeirFile] = ()
 
     def behind(self) -> int:
         """Return how many keys were written since their rows were copied."""
@@ -76,19 +108,19 @@ class PreparedHeirs:
         """Copy all rows, and call `rest` after each batch. Raise RowsError, OSError; then no file is left."""
         try:
             with translated(self._rows.path):
-                self._copy(rest)
+                for _ in self._batches():
+                    rest()
         except BaseException:
             self.discard()
             raise
         kill_points.reached("heirs prepared")
 
-    def _copy(self, rest: Callable[[], None]) -> None:
+    def _batches(self) -> Iterator[None]:
+        """Copy all rows, and yield after each batch."""
         self._check_room(self._rows.state.size)
         with self._writing:
             self._check()
-            self._files = [
-                _PreparedFile(os.fspath(self._folder / _PREFIX) + one.region_id, one) for one in self._daughters
-            ]
+            self._files = self._make_files()
             self._rows.notes.begin()
         last: bytes | None = None
         while batch := self._batch(last):
@@ -99,7 +131,7 @@ class PreparedHeirs:
                     file.append(batch)
                 self._catch_up(last)
                 self._sync_some(sum(len(key) + len(stored) for key, stored in batch))
-            rest()
+            yield
         kill_points.reached("heirs copied")
         for _ in range(ROUNDS_MAX):
             if self.catch_up() <= LEFT_MAX:
@@ -129,12 +161,12 @@ class PreparedHeirs:
                 self._rows.notes.lose()
                 self._is_over = True
                 for file, daughter in zip(self._files, daughters, strict=True):
-                    file.finish(daughter, boot, file.state(seal, clock_ms))
+                    file.finish(daughter, boot, seal, clock_ms)
                     kill_points.reached("heir made")
         except BaseException:
             self.discard()
             for daughter in daughters:
-                remove_rows(daughter.path)
+                self._remove(daughter)
             raise
 
     def discard(self) -> None:
@@ -151,6 +183,10 @@ class PreparedHeirs:
     def _check(self) -> None:
         if self._is_over:
             raise NotPrepared(f"the daughters of {self._rows.path} are not prepared any more")
+
+    def _make_files(self) -> Sequence[HeirFile]:
+        """Return an empty file for each daughter."""
+        return [_PreparedFile(os.fspath(self._folder / _PREFIX) + one.region_id, one) for one in self._daughters]
 
     def _batch(self, last: bytes | None) -> Rows:
         """Return the rows behind a key in their stored form."""
@@ -172,17 +208,28 @@ class PreparedHeirs:
             raise NotPrepared(f"the keys that are written in {self._rows.path} are not noted any more")
         keys = noted if last is None else [key for key in noted if key <= last]
         for at in range(0, len(keys), BATCH_ROWS):
-            with self._rows.using_file() as file, file.env.begin(db=file.rows) as reading:
-                rows = [(key, reading.get(key)) for key in keys[at : at + BATCH_ROWS]]
+            rows = self._rows_at(keys[at : at + BATCH_ROWS])
             for heir in self._files:
                 heir.change(rows)
         return len(keys)
 
+    def _remove(self, daughter: Daughter) -> None:
+        """Remove the finished file of a daughter."""
+        remove_rows(daughter.path)
+
+    def _rows_at(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
+        """Return rows in their stored form; None for one that does not exist."""
+        with self._rows.using_file() as file, file.env.begin(db=file.rows) as reading:
+            return [(key, reading.get(key)) for key in keys]
+
+    def _sealed_state(self) -> tuple[Seal, RowsState]:
+        """Return the parent's seal, and the state of its rows."""
+        with self._rows.using_file() as file, file.env.begin(db=file.rows) as reading:
+            return sealing.seal_in(reading, file), environment.stored_state(reading, file.meta)
+
     def _checked_clock(self, seal: Seal) -> int:
         """Return the sealed parent's clock. Raise NotPrepared if the files together do not have its rows."""
-        with self._rows.using_file() as file, file.env.begin(db=file.rows) as reading:
-            found = sealing.seal_in(reading, file)
-            state = environment.stored_state(reading, file.meta)
+        found, state = self._sealed_state()
         count, size = sum(one.count for one in self._files), sum(one.size for one in self._files)
         digest = add_to_digest(RowsState().digest, sum(one.total for one in self._files))
         if found != seal or (count, size, digest) != (state.rows, state.size, state.digest):
@@ -260,18 +307,15 @@ class _PreparedFile:
         self.size += sign * (len(key) + len(value))
         self.total += sign * row_hash(key, value)
 
-    def state(self, seal: Seal, clock_ms: int) -> RowsState:
-        """Return the state of the daughter's rows."""
-        return heir_state(seal, clock_ms, self.count, self.size, self.total)
-
     def sync(self) -> None:
         """Make the rows durable."""
         if self._file.is_made:
             self._file.env.sync(True)
 
-    def finish(self, daughter: Daughter, boot: str, state: RowsState) -> None:
+    def finish(self, daughter: Daughter, boot: str, seal: Seal, clock_ms: int) -> None:
         """Make the file the daughter's."""
         file: RowsFile = self._file
+        state = heir_state(seal, clock_ms, self.count, self.size, self.total)
         remove_rows(daughter.path)
         with file.env.begin(write=True, db=file.meta) as writing:
             writing.put(environment.IDENTITY_KEY, environment.sealed_identity(daughter.identity))

@@ -21,7 +21,7 @@ from coord.raft.core import RaftCore
 from coord.rpc.wire import RpcError
 from regions.messages import BAD_REQUEST, BUSY, ChangeAnswer, ConfigChanged, SealAnswer, SealTablet, TabletSealed
 from regions.messages.codes import NOT_LEADER
-from regions.messages.heartbeat import HAS_NO_FILES, MemberHealth, TabletReport
+from regions.messages.heartbeat import HAS_NO_FILES, MemberHealth, ReplicaState, TabletReport
 from regions.records.members import MemberRole
 from regions.replication.policy.situation import CAUGHT_UP_ENTRIES
 from regionserver.errors import RegionError
@@ -160,13 +160,12 @@ class SplitWork:
             rows = self._host.rows_of(parent)
             # Read before the seal: a thread may apply the seal and the entry behind it meanwhile.
             applied = 0 if rows is None else rows.applied[0]
-            if rows is not None and rows.seal.is_set and rows.seal.index == index:
+            if rows is not None and may_inherit(rows.seal, index):
                 break
             report = self._host.report(parent)
-            if report is None or report.state in HAS_NO_FILES:
-                return f"this server has no replica of tablet {parent}, whose rows {opening.tablet} takes over"
-            if applied > index:
-                return f"tablet {parent} was not sealed by entry {index}, and is at entry {applied}"
+            why = objection_to_inherit(parent, opening.tablet, None if report is None else report.state, applied, index)
+            if why:
+                return why
             await deferLater(self._reactor, LOOK_S)
         return await self._make(opening, parent, rows, rows.seal)
 
@@ -208,6 +207,23 @@ class SplitWork:
         if isinstance(failed, Exception):
             raise failed
         return daughter
+
+
+def may_inherit(seal: Seal, index: int) -> bool:
+    """Return True if rows with this seal are those from which daughters are made that begin behind entry `index`."""
+    return seal.is_set and seal.index == index
+
+
+def objection_to_inherit(parent: str, daughter: str, state: ReplicaState | None, applied: int, index: int) -> str:
+    """Return why a daughter cannot be made here from its parent, which has no seal at `index`: "" to wait for that.
+
+    `state` is that of the parent's replica here, `applied` what its rows had before the seal was read.
+    """
+    if state is None or state in HAS_NO_FILES:
+        return f"this server has no replica of tablet {parent}, whose rows {daughter} takes over"
+    if applied > index:
+        return f"tablet {parent} was not sealed by entry {index}, and is at entry {applied}"
+    return ""
 
 
 def objection_to_seal(core: RaftCore, report: TabletReport | None) -> str:

@@ -20,11 +20,15 @@ from regionserver.tablets.commands import (
     WriteOutcome,
     decode,
 )
-from regionserver.tablets.rows.sealed.sealing import outcome_of
+from regionserver.tablets.rows.round import RoundChanges
+from regionserver.tablets.rows.sealed.notes import KeyNotes
+from regionserver.tablets.rows.sealed.sealing import outcome_of, state_after
+from regionserver.tablets.rows.state import RowsState
 from regionserver.tablets.values.seals import Seal, seal_after
 from regionserver.tablets.writers import Totals, WriterResults, sealed_outcome
 
 _MASK = (1 << 64) - 1
+Fingerprint = tuple[int, int, int, Seal]
 
 
 class DictStore:
@@ -61,6 +65,8 @@ class RowsImage:
         self.totals = Totals()
         self.digest = 0
         self.seal = Seal()
+        #: Keys that were written since they were noted.
+        self.written: list[bytes] = []
 
     def copy(self) -> RowsImage:
         """Return an image that shares nothing with this one."""
@@ -96,10 +102,10 @@ class RowsImage:
                 continue
             command = decode(entry.data)
             if isinstance(command, SealCommand):
-                self.seal, code = seal_after(self.seal, command, entry.term, entry.index)
-                outcomes.append(outcome_of(code, self.seal, entry))
+                writers.flush()
+                outcomes.append(self._change_seal(command, entry))
                 continue
-            if self.seal.is_set:
+            if self.is_sealed:
                 writers.flush()
                 outcomes.append(sealed_outcome(store, command, self.totals.horizon_ms, entry.term, entry.index))
                 continue
@@ -111,6 +117,19 @@ class RowsImage:
         writers.flush()
         return outcomes
 
+    @property
+    def is_sealed(self) -> bool:
+        """True if no write is carried out and no read is answered."""
+        return self.seal.is_set
+
+    def _change_seal(self, command: SealCommand, entry: Entry) -> WriteOutcome:
+        totals, before = self.totals, self.seal
+        self.seal, code = seal_after(before, command, entry.term, entry.index)
+        state = RowsState(clock_ms=totals.clock_ms, horizon_ms=totals.horizon_ms)
+        state = state_after(state, before, self.seal, command, entry)
+        totals.clock_ms, totals.horizon_ms = state.clock_ms, state.horizon_ms
+        return outcome_of(code, self.seal, entry)
+
     def _execute(self, command: KvCommand, entry: Entry) -> WriteOutcome:
         rows = self.rows
         for place, one in enumerate(command.operations):
@@ -120,18 +139,23 @@ class RowsImage:
             key = one.key.encode()
             value = None if isinstance(one, DeleteRow) else one.value
             self.digest = (self.digest - _hash(key, rows.get(key)) + _hash(key, value)) & _MASK
+            self.written.append(key)
             if value is None:
                 rows.pop(key, None)
             else:
                 rows[key] = value
         return WriteOutcome(DONE, entry.term, entry.index)
 
-    def fingerprint(self) -> tuple[int, int, int]:
-        """Return the digests of rows and results, which are equal in all replicas at one index."""
+    def fingerprint(self) -> Fingerprint:
+        """Return the digests of rows and results, and the seal, which are equal in all replicas at one index."""
         results = 0
         for key, value in self.results.items():
             results = (results + _hash(key, value)) & _MASK
-        return self.digest, results, self.totals.kept
+        return self.digest, results, self.totals.kept, self.seal
+
+    def digest_of(self, rows: dict[bytes, bytes]) -> int:
+        """Return the digest of rows."""
+        return sum(_hash(key, value) for key, value in rows.items()) & _MASK
 
 
 class SimRows:
@@ -143,6 +167,14 @@ class SimRows:
         self.steady = self.now.copy()
         self.is_synced = image is None
         self.is_damaged = False
+        #: The keys that are written while daughters are prepared; a process begins without notes.
+        self.notes = KeyNotes()
+
+    def note_writes(self) -> None:
+        """Note the keys that the last commit has changed."""
+        changes = RoundChanges(RowsState(), 0, 0)
+        changes.deletes, self.now.written = self.now.written, []
+        self.notes.add(changes)
 
     def power_cut(self) -> None:
         """Drop the changes since the last steady point. Copied rows that were never synced lose pages."""

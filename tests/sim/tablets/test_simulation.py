@@ -12,8 +12,9 @@ import pytest
 
 from coord.compiled import PURE_VARIABLE, is_switched_on
 from simulation.engine.timeline import SECOND
-from simulation.tablets.faults import TROUBLE_S, run_one
+from simulation.tablets.faults import TROUBLE_S
 from simulation.tablets.rare import TABLETS_MET
+from simulation.tablets.run import run_one
 from tests.sim.raft.rare import missed
 
 ROOT = Path(__file__).resolve().parents[3]
