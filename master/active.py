@@ -149,7 +149,7 @@ class ActiveMaster:
         self.keeper = TabletKeeping(self, reactor, settings.limits, now_ms, self._failed)
         self.assigner.reshardings.serve_tablets(self.keeper.keeper, settings.limits.start_timeout_ms)
         self.server_events = ServerEvents(
-            reactor, self.assigner, self.history_writer, self.reports, now_ms, self._shutdown_canceled
+            reactor, self.assigner, self.history_writer, self.reports, now_ms, self._shutdown_canceled, self.guarded
         )
         self.misplaced = MisplacedReplicas(
             fence, self.assigner.world, self.reports, self.dispatcher, now_ms, self._failed, self.assigner.causes
@@ -379,6 +379,9 @@ class ActiveMaster:
 
     def reported(self, server: Incarnation, report: Report) -> None:
         """Process a server's report of all its replicas, or of those that have changed (HB-03, HB-15)."""
+        self.guarded(lambda: self._take_report(server, report))
+
+    def _take_report(self, server: Incarnation, report: Report) -> None:
         self.reports.take(server, report, self._now_ms())
         self.keeper.reported(server, report)
         if report.replicas:
@@ -396,7 +399,7 @@ class ActiveMaster:
 
     def _unassigned_events(self, events: list[Event]) -> None:
         if not self.is_over:
-            self._guarded(lambda: self._see_unassigned(events))
+            self.guarded(lambda: self._see_unassigned(events))
 
     def _see_unassigned(self, events: list[Event]) -> None:
         if events[0][0] == EVENT_GAP:
@@ -441,7 +444,7 @@ class ActiveMaster:
     def _tick(self) -> None:
         self._ticking = self._reactor.callLater(TICK_S, self._tick)
         if self.may_act:
-            self._guarded(self._act_in_time)
+            self.guarded(self._act_in_time)
             self._pump()
 
     def _act_in_time(self) -> None:
@@ -472,7 +475,7 @@ class ActiveMaster:
     def _check_orders(self) -> None:
         """Check the times of the orders that `tick` has left, one part in each turn."""
         if self.may_act and self.assigner.has_unchecked:
-            self._guarded(lambda: self.assigner.check_orders(self._now_ms()))
+            self.guarded(lambda: self.assigner.check_orders(self._now_ms()))
             self._pump()
             if not self.is_over:
                 self._checking = self._reactor.callLater(CHECK_PAUSE_S, self._check_orders)
@@ -490,7 +493,7 @@ class ActiveMaster:
         self._pump_due = False
         if not self.may_act:
             return
-        self._guarded(self._carry_out)
+        self.guarded(self._carry_out)
         if self.is_open:
             self._waiters.wake()
             if self.assigner.has_selected:
@@ -505,7 +508,7 @@ class ActiveMaster:
         self._reader.flush()
         self.keeper.pump()
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def guarded(self, act: Callable[[], None]) -> None:
         """Call `act`. After an exception the state in memory cannot be trusted: end the tenure."""
         try:
             act()
@@ -586,6 +589,11 @@ class ActiveMaster:
             self.observe(ev.MovesAccepted(batch))
 
     def observe(self, event: ev.Event) -> None:
-        """Hand an event of an operator's request to the assigner and carry out its effects before returning."""
-        self._handle(event)
+        """Hand an event of an operator's request to the assigner and carry out its effects before returning.
+
+        Raise Deposed if that has failed and ended the tenure: the caller must not report the request as done.
+        """
+        self.guarded(lambda: self._handle(event))
         self._pump()
+        if self.has_failed:
+            raise Deposed("this master has given up being active; its log says why")

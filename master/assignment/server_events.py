@@ -48,14 +48,19 @@ class ServerEvents:
         reports: Reports,
         now_ms: Callable[[], int],
         shutdown_canceled: Callable[[], None],
+        guarded: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`shutdown_canceled` is called when the cluster keeps running after an announced shutdown."""
+        """`shutdown_canceled` is called when the cluster keeps running after an announced shutdown.
+
+        `guarded` calls a function of the timer; an exception in it ends the tenure.
+        """
         self._reactor = reactor
         self._assigner = assigner
         self._history_writer = history_writer
         self._reports = reports
         self._now_ms = now_ms
         self._shutdown_canceled = shutdown_canceled
+        self._guarded = guarded
         #: Times of the registrations during this tenure.
         self.arrivals_ms: dict[Incarnation, int] = {}
         #: Origins of drain requests by the server's uuid, until the registry has read the changed znode.
@@ -199,7 +204,7 @@ class ServerEvents:
                  wait=SHUTDOWN_WAIT_S)  # fmt: skip
         self._assigner.suspend()
         self._stopping = frozenset(one.incarnation for one in servers)
-        self._timer = self._reactor.callLater(SHUTDOWN_WAIT_S, self._cancel_shutdown_wait)
+        self._timer = self._reactor.callLater(SHUTDOWN_WAIT_S, self._guarded, self._cancel_shutdown_wait)
 
     def _cancel_shutdown_wait(self) -> None:
         self.close()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from coord.rpc.server import RpcError
 from regions.messages import TIMED_OUT
@@ -27,12 +28,17 @@ class Waiters:
         return waiter
 
     def wake(self) -> None:
-        """Evaluate all conditions after a change of the cluster state."""
+        """Evaluate all conditions after a change of the cluster state. One that raises fails its own request."""
         waiting, self._waiting = self._waiting, []
         for holds, waiter in waiting:
             if waiter.called:
                 continue
-            if holds():
+            try:
+                is_met = holds()
+            except Exception:  # handed to the request that waits
+                waiter.errback(Failure())  # type: ignore[no-untyped-call]
+                continue
+            if is_met:
                 waiter.callback(None)
             else:
                 self._waiting.append((holds, waiter))

@@ -48,8 +48,11 @@ class AutomaticResharding:
         if active_master.is_over:
             return
         self._reactor.callLater(TICK_S, self._tick)
-        if not active_master.may_act:
-            return
+        if active_master.may_act:
+            active_master.guarded(self._propose)
+
+    def _propose(self) -> None:
+        active_master = self._active_master
         plan = active_master.applying.running()
         reshardings = active_master.assigner.reshardings
         proposals = self._decision.step(

@@ -16,12 +16,16 @@ from twisted.python.failure import Failure
 from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
 from coord.rpc.server import RpcError
+from master.api.resharding.automatic import TICK_S, AutomaticResharding
+from master.assignment.server_events import SHUTDOWN_WAIT_S
 from master.assignment.transitions import TransitionWriter
 from master.causes import acting
 from master.leadership.fence import Deposed
 from master.service import MasterService
 from regions import messages as ms
 from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.messages.heartbeat import ReplicaReport, Report
 from regions.records.model import (
     Incarnation,
     Intent,
@@ -375,6 +379,59 @@ def test_a_failure_in_an_event_of_the_watch_ends_the_tenure(bench: Bench, caught
     bench.active_master._unassigned_events([(1, LAYOUT.transition("t.0", 0), 1)])
     assert bench.ended == ["internal error: integer division or modulo by zero"]
     assert len(caught) == 1
+
+
+def test_a_failure_at_the_end_of_a_shutdown_wait_ends_the_tenure(tmp_path: Path, caught: list[dict[str, Any]]) -> None:
+    """No region was assigned any more: the reactor logged the exception, and the wait was over."""
+    bench = Bench(tmp_path, clean=True)
+    assert bench.active_master is not None
+    bench.active_master.server_events._assigner = SimpleNamespace(unsuspend=lambda _: 1 // 0)  # type: ignore[assignment]
+    bench.go_on(SHUTDOWN_WAIT_S)
+    assert bench.ended == ["internal error: integer division or modulo by zero"]
+    assert len(caught) == 1
+
+
+def test_a_failure_in_splits_by_settings_ends_the_tenure(bench: Bench, caught: list[dict[str, Any]]) -> None:
+    """The reactor only logged it, each second again, and no table was split by its settings any more."""
+    assert bench.active_master is not None
+    timer = AutomaticResharding(bench.clock, bench.active_master, lambda: 5_000)
+    timer._decision = SimpleNamespace(step=lambda *_: 1 // 0)  # type: ignore[assignment]
+    timer.start()
+    bench.go_on(TICK_S)
+    assert bench.ended == ["internal error: integer division or modulo by zero"]
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("source", ["heartbeat", "request"])
+def test_a_failure_in_an_event_from_outside_ends_the_tenure(
+    bench: Bench, caught: list[dict[str, Any]], source: str
+) -> None:
+    """The caller got INTERNAL, and the master went on with a cluster state that was changed in part."""
+    active_master = bench.active_master
+    assert active_master is not None
+    broken = SimpleNamespace(handle=lambda *_: 1 // 0, world=active_master.world)
+    active_master.assigner = broken  # type: ignore[assignment]
+    server = Incarnation("s1", 7)
+    if source == "heartbeat":
+        active_master.reported(server, Report([ReplicaReport("t.0", "t", 0, "OPEN")]))
+    else:
+        with pytest.raises(Deposed):
+            active_master.observe(ev.RetryRequested("t.0-0"))
+    assert bench.ended == ["internal error: integer division or modulo by zero"]
+    assert len(caught) == 1
+
+
+def test_a_condition_that_raises_fails_its_own_request_only(bench: Bench) -> None:
+    """The requests behind it waited until the end of the tenure."""
+    assert bench.active_master is not None
+    broken = bench.active_master.when(lambda: bool(1 // 0))
+    later = bench.active_master.when(lambda: True)
+    bench.go_on()
+    assert later.called
+    errors: list[Failure] = []
+    broken.addErrback(errors.append)
+    assert [type(one.value) for one in errors] == [ZeroDivisionError]
+    assert bench.ended == []
 
 
 @pytest.mark.parametrize("is_lost", [False, True])

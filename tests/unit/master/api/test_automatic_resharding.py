@@ -29,6 +29,7 @@ def test_a_region_whose_accepted_split_is_canceled_is_left_alone(monkeypatch: py
     master: Any = SimpleNamespace(
         is_over=False,
         may_act=True,
+        guarded=lambda act: act(),
         applying=SimpleNamespace(running=lambda: ""),
         assigner=SimpleNamespace(causes=Causes(1), reshardings=SimpleNamespace(begun=0), world=None),
     )

@@ -23,7 +23,7 @@ class Servers:
         self.world = SimpleNamespace(servers={uuid: self.known(uuid, count) for uuid, count in regions.items()})
         ignored: Any = SimpleNamespace(membership=lambda *_: None, forget=lambda _: None)
         assigner: Any = self
-        self.events = ServerEvents(ignored, assigner, ignored, ignored, lambda: 1, lambda: None)
+        self.events = ServerEvents(ignored, assigner, ignored, ignored, lambda: 1, lambda: None, lambda act: act())
 
     def known(self, uuid: str, regions: int, start_code: int = 1) -> Any:
         record = ServerRecord(uuid, "h", 1, start_code)
