@@ -63,7 +63,13 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
     metavar="TIME",
     help="Then keep the records of a deleted table without rows for this time. Its id is never used again.",
 )
-@click.option("--min-servers", default=1, show_default=True, help="Region servers that a cluster startup waits for.")
+@click.option(
+    "--min-servers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Region servers that a cluster startup waits for.",
+)
 @click.option(
     "--mirror/--no-mirror",
     default=True,
@@ -101,7 +107,13 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
     show_default=True,
     help="Time limit between progress reports of an open.",
 )
-@click.option("--attempts-max", default=8, show_default=True, help="Failed opens after which a region is parked.")
+@click.option(
+    "--attempts-max",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="Failed opens after which a region is parked.",
+)
 @click.option(
     "--close-timeout-s",
     type=SECONDS,
@@ -118,6 +130,7 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option(
     "--spark-min",
+    type=click.IntRange(0),
     default=0,
     help="Replicas from which auto uses Spark; below, one process plans to the same bytes.  "
     "[default: by size, deadline and machine]",
@@ -130,7 +143,11 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
     help="A new region that no server has opened in this time is replaced.",
 )
 @click.option(
-    "--replacements-max", default=3, show_default=True, help="Replacements per range; then the region is parked."
+    "--replacements-max",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Replacements per range; then the region is parked.",
 )
 @click.option(
     "--add-timeout-s",

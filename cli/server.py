@@ -380,7 +380,13 @@ def _order(
     help="Share of the regions, relative to other servers.",
 )
 @click.option("--group", default="", help="Group of servers to which this server belongs.")
-@click.option("--threads", default=4, show_default=True, help="Threads that open and close regions.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Threads that open and close regions.",
+)
 @click.option(
     "--opener",
     type=click.Choice(["kv", "directories", "none"]),

@@ -8,7 +8,10 @@ a node is called with received frames and returns frames to send (`coord.server.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+#: Longest time of a setting in seconds, 23 days: `poll` takes milliseconds of 32 bits.
+SECONDS_MAX: Final = 2_000_000
 
 
 class Clock(Protocol):

@@ -8,14 +8,13 @@ from typing import Final
 import msgspec
 
 from coord.client.access import OPEN_ACCESS, StoreAccess
+from coord.env import SECONDS_MAX
 from coord.errors import ConfigError
 from coord.server.config.addresses import EVERY_ADDRESS
 from regions.cluster.limits import AssignerConfig, BalancerConfig
 from regions.records.znodes import DEFAULT_ROOT
 
 ENGINES: Final = ("auto", "greedy", "flow", "spark")
-#: Longest of the times that can be given: thirty years.
-SECONDS_MAX: Final = 1_000_000_000
 
 
 def limits_of(
@@ -32,13 +31,14 @@ def limits_of(
     for option, value in (
         ("--start-timeout-s", start_timeout_s),
         ("--open-timeout-s", open_timeout_s),
-        ("--attempts-max", attempts_max),
         ("--close-timeout-s", close_timeout_s),
         ("--create-timeout-s", create_timeout_s),
         ("--add-timeout-s", add_timeout_s),
     ):
         if not 0 < value <= SECONDS_MAX:
             raise ConfigError(f"{option} {value:g} is out of range: it must be above 0 and at most {SECONDS_MAX}")
+    if attempts_max < 1:
+        raise ConfigError(f"--attempts-max {attempts_max} is below 1: a region needs an attempt to open")
     if replacements_max < 0:
         raise ConfigError(
             f"--replacements-max {replacements_max} is below 0; give 0 to park regions instead of replacing them"
@@ -124,6 +124,8 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--session-timeout-ms {self.session_timeout_ms} is below 500")
         if self.min_servers < 1:
             raise ConfigError(f"--min-servers {self.min_servers} is below 1")
+        if self.spark_min < 0:
+            raise ConfigError(f"--spark-min {self.spark_min} is below 0; give 0 to choose by size")
         self._check_spark()
         if self.plan_deadline_s <= 0:
             raise ConfigError(f"--plan-deadline-s {self.plan_deadline_s} is not positive")

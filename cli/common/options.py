@@ -33,6 +33,7 @@ from click.shell_completion import CompletionItem
 from cli.common.configuration import CLUSTER_KEYS, ConfigFile, read_configuration
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.waiting import TIMEOUT_MIN_S, remember_timeout
+from coord.env import SECONDS_MAX
 
 STORE_VARIABLE: Final = "RK_STORE"
 CONTEXT_VARIABLE: Final = "RK_CONTEXT"
@@ -58,8 +59,8 @@ SETTINGS: Final = (
     ("store-readers", "SCHEME:ID,…", "Identities that may read the znodes that are created with the credential."),
 )
 
-#: Largest value of an option in seconds, 23 days: `poll` takes milliseconds of 32 bits.
-SECONDS_MAX: Final = 2_000_000
+#: Session timeouts of daemons: the store grants at most 20 ticks, of a minute at most.
+_SESSION_TIMEOUT_MS: Final = click.IntRange(500, 20 * 60_000)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -432,7 +433,7 @@ def daemon_options(*, data_dir: str, silence: str) -> Callable[[_Command], _Comm
                          callback=given_before, help=data_dir),
             click.option("--root", default=DEFAULT_ROOT, show_default=True, callback=given_before,
                          help="Znode below which the cluster lives."),
-            click.option("--session-timeout-ms", default=3000, show_default=True,
+            click.option("--session-timeout-ms", type=_SESSION_TIMEOUT_MS, default=3000, show_default=True,
                          help=f"Silence after which {silence}."),
             log_options,
             access_options,

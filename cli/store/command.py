@@ -22,6 +22,7 @@ from coord.server.config.exposure import check_exposed
 from coord.server.config.secrets import read_peer_secret, read_super_digest, read_users, warn_if_open
 from coord.server.config.settings import (
     DEFAULT_WORDS,
+    RANGES,
     REQUIRABLE_SCHEMES,
     StoreSettings,
     parse_address,
@@ -80,7 +81,9 @@ def _limits(rows: Sequence[_Limit]) -> Callable[[_Command], _Command]:
 
     def option(row: _Limit) -> Callable[[Any], Any]:
         text = f"{row.help}  [default: {getattr(_DEFAULTS, row.name)}]"
-        return click.option(row.option, row.name, type=int, metavar=row.metavar, help=text)
+        return click.option(
+            row.option, row.name, type=click.IntRange(*RANGES[row.name]), metavar=row.metavar, help=text
+        )
 
     return lambda command: apply_options(command, map(option, rows))
 

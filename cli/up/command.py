@@ -72,8 +72,9 @@ from cli.up.shape import (
     with_security,
 )
 from cli.up.supervisor import News, Supervisor
+from coord.env import SECONDS_MAX
 from coord.security import process
-from master.settings import ENGINES, SECONDS_MAX
+from master.settings import ENGINES
 from regions.records.model import TableRecord, TableState
 from regions.records.znodes import check_table_name
 from regionserver.config import REPLICA_DEAD_S_MAX, REPLICA_DEAD_S_MIN
@@ -123,7 +124,7 @@ class StopRequested(BaseException):
 @spark_options("for those plans", default=None)
 @click.option(
     "--plan-deadline-s",
-    type=NumberRange(0, min_open=True),
+    type=NumberRange(0, SECONDS_MAX, min_open=True),
     help="Seconds for the engine; after that, greedy computes the plan.  [default: 120]",
 )
 @click.option(

@@ -291,7 +291,7 @@ def test_a_node_that_cannot_start_prints_one_clear_line(tmp_path: Path) -> None:
         for arguments, wanted in (
             (other.arguments(1), "Address already in use"),
             (Cluster(tmp_path, count=1).arguments(1), "in use by another process"),
-            ([*other.arguments(1), "--tick-ms", "1"], "tick of 1 ms"),
+            ([*other.arguments(1), "--tick-ms", "1"], "1 is not in the range 50<=x<=60000"),
             ([*other.arguments(1), "--words", "nope"], "four-letter word"),
         ):
             status, text = run_once(arguments)

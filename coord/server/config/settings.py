@@ -24,6 +24,21 @@ RAFT_TICK_MS: Final = 50
 #: (`raft_frames.COMMAND_BYTES_MAX`), our own client accepts replies of at most 64 MiB, and a length must be below every
 #: four-letter word. 32 MiB leaves room for all of these.
 FRAME_BYTES_LIMIT: Final = 32 << 20
+#: Upper limit of times in ms, 24 days: session timeouts have 32 bits on the wire.
+MS_MAX: Final = 0x7FFFFFFF
+#: Upper limit of numbers and bytes: whole numbers above it are not exact in JSON, which reports them.
+NUMBER_MAX: Final = 1 << 53
+#: Setting -> its lowest and its highest value.
+RANGES: Final = {
+    "tick_ms": (RAFT_TICK_MS, 60_000),
+    **dict.fromkeys(("connect_timeout_ms", "stall_timeout_ms", "reap_interval_ms"), (1, MS_MAX)),
+    **dict.fromkeys(("leader_absence_ms", "session_timeout_min_ms", "session_timeout_max_ms"), (0, MS_MAX)),
+    **dict.fromkeys(("outstanding_max", "sessions_max", "output_bytes_max"), (1, NUMBER_MAX)),
+    **dict.fromkeys(("snapshot_entries", "snapshot_bytes", "segment_bytes"), (1, NUMBER_MAX)),
+    **dict.fromkeys(("connections_per_address_max", "connections_max", "sessions_per_address_max"), (0, NUMBER_MAX)),
+    **dict.fromkeys(("znodes_max", "data_bytes_max", "watches_max", "keep_entries", "keep_bytes"), (0, NUMBER_MAX)),
+    "frame_bytes_max": (1, FRAME_BYTES_LIMIT),
+}
 
 
 @dataclass(frozen=True)
@@ -132,38 +147,18 @@ class StoreSettings:
             raise ConfigError(f"peer id {wrong[0]} is not between 1 and {NODE_ID_MAX}")
         if len(set(self.peers.values())) != len(self.peers):
             raise ConfigError("two peers have the same address")
-        if not RAFT_TICK_MS <= self.tick_ms <= 60_000:
-            raise ConfigError(f"tick of {self.tick_ms} ms is not between {RAFT_TICK_MS} and 60000")
+        for name, (least, most) in RANGES.items():
+            if not least <= getattr(self, name) <= most:
+                more = ""
+                if name == "frame_bytes_max" and self.frame_bytes_max > most:
+                    more = ": lower jute.maxbuffer, and keep larger values outside of the store"
+                raise ConfigError(f"{name} is {getattr(self, name)}, not between {least} and {most}{more}")
         if self.timeout_min_ms() > self.timeout_max_ms():
             raise ConfigError(
                 f"smallest session timeout {self.timeout_min_ms()} ms is above the largest {self.timeout_max_ms()} ms"
             )
         if self.fsync not in ("thread", "inline"):
             raise ConfigError(f"fsync must be thread or inline, not {self.fsync!r}")
-        times = ("connect_timeout_ms", "stall_timeout_ms", "reap_interval_ms")
-        for name in (
-            *times,
-            "outstanding_max",
-            "sessions_max",
-            "output_bytes_max",
-            "frame_bytes_max",
-            "snapshot_entries",
-            "snapshot_bytes",
-            "segment_bytes",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if self.frame_bytes_max > FRAME_BYTES_LIMIT:
-            raise ConfigError(
-                f"frame_bytes_max (jute.maxbuffer) of {self.frame_bytes_max} bytes is above {FRAME_BYTES_LIMIT}:"
-                " lower it, and keep larger values outside of the store"
-            )
-        not_negative = ("znodes_max", "data_bytes_max", "watches_max", "keep_entries", "keep_bytes")
-        times = ("leader_absence_ms", "session_timeout_min_ms", "session_timeout_max_ms")
-        counts = ("connections_per_address_max", "connections_max", "sessions_per_address_max")
-        for name in (*counts, *times, *not_negative):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative")
         if self.super_digest and not is_digest(self.super_digest):
             raise ConfigError("the super digest is not user:base64 of a SHA-1")
         self._check_required_schemes()

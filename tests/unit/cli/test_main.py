@@ -241,3 +241,28 @@ def test_a_backup_into_no_directory_is_told_as_that(tmp_path: Path, capsys: pyte
 def test_hosts_are_normalised() -> None:
     """The zk:// of an outside store is only a prefix."""
     assert parse_hosts("zk://a:1, b:2/") == "a:1,b:2"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("coord", "run", "--max-outstanding", "0"), "'--max-outstanding': 0 is not in the range"),
+        (("coord", "run", "--keep-bytes", "-1"), "'--keep-bytes': -1 is not in the range"),
+        (
+            ("coord", "run", "--stall-timeout-ms", "99999999999"),
+            "'--stall-timeout-ms': 99999999999 is not in the range",
+        ),
+        (("master", "run", "--attempts-max", "0"), "'--attempts-max': 0 is not in the range"),
+        (("master", "run", "--spark-min", "-5"), "'--spark-min': -5 is not in the range"),
+        (("master", "run", "--min-servers", "0"), "'--min-servers': 0 is not in the range"),
+        (("master", "run", "--session-timeout-ms", "99999999999"), "'--session-timeout-ms': 99999999999 is not in the"),
+        (("server", "run", "--threads", "0"), "'--threads': 0 is not in the range"),
+        (("up", "--plan-deadline-s", "9e9"), "'--plan-deadline-s': 9000000000.0 is not in the range"),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused_with_its_option(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some reached the daemon, others an error with the name of a field instead of the option."""
+    assert run(words) == ExitStatus.USAGE
+    assert said in capsys.readouterr().err
