@@ -103,7 +103,7 @@ def create(
     display = display_on_stderr()
     left_out = ""
     try:
-        with plan_errors():
+        with plan_errors(source):
             if source is None:
                 display.begin("census", "counting regions")
                 now = census_now(given)

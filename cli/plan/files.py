@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cli.common.errors import CliError, NotFoundError
-from regions.plan import BadInput, BadPlan, NoServers, Params, Plan, PlanError, PlanVerdict, Snapshot
+from cli.common.errors import CliError, NotFoundError, UsageFaultError
+from regions.plan import BadInput, BadPlan, ConflictingRegion, NoServers, Params, Plan, PlanError, PlanVerdict, Snapshot
 from regions.plan.artifact.files import MANIFEST, PlanManifest, read_input, read_plan
 from regions.plan.artifact.verify import judge
 from regions.plan.problem.numbered import NumberedProblem, encode
@@ -20,20 +20,31 @@ _ID_WHOLE: Final = 24
 
 
 @contextlib.contextmanager
-def plan_errors() -> Iterator[None]:
-    """Turn errors of planning into one clear line."""
+def plan_errors(source: Path | None = None) -> Iterator[None]:
+    """Turn errors of planning into one clear line.
+
+    `source`: the directory that the command line names as input. If its content allows no plan, the command line is
+    wrong.
+    """
     try:
         yield
-    except NoServers as error:
-        raise CliError(
-            f"no plan: {error}", "Draining servers and servers with weight 0 take no regions: `rk server list`."
-        ) from error
+    except (BadInput, ConflictingRegion, NoServers) as error:
+        if source is not None:
+            raise UsageFaultError(
+                f"no plan: {error}", f"Correct the input in {source}; docs/planning.md describes it."
+            ) from error
+        raise _of_cluster(error) from error
     except BadPlan as error:
         raise CliError(f"the plan is invalid: {error}", "Make a new one: rk plan create.") from error
-    except BadInput as error:
-        raise CliError(f"no plan: {error}") from error
     except PlanError as error:
-        raise CliError(f"no plan: {error}", "docs/planning.md describes the input.") from error
+        raise CliError(f"no plan: {error}") from error
+
+
+def _of_cluster(error: PlanError) -> CliError:
+    hint = ""
+    if isinstance(error, NoServers):
+        hint = "Draining servers and servers with weight 0 take no regions: `rk server list`."
+    return CliError(f"no plan: {error}", hint)
 
 
 class Artefact:

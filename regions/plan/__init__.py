@@ -34,6 +34,7 @@ from regions.plan.problem.model import (
     ServerRow,
     Snapshot,
     Stats,
+    UnusableOutput,
 )
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "ServerRow",
     "Snapshot",
     "Stats",
+    "UnusableOutput",
     "plan",
     "plan_digest",
     "verify",

@@ -39,6 +39,7 @@ from regions.plan.problem.model import (
     ServerColumns,
     Snapshot,
     Stats,
+    UnusableOutput,
     bools,
     floats,
     ints,
@@ -434,13 +435,13 @@ def _text(value: object) -> object:
 
 
 def prepare_output(directory: Path) -> None:
-    """Create an output directory. Raise BadInput if it holds a plan already."""
+    """Create an output directory. Raise UnusableOutput, also if it contains a plan already."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"{directory}: {error.strerror or error}") from error
+        raise UnusableOutput(f"{directory}: {error.strerror or error}") from error
     if (directory / MANIFEST).exists():
-        raise BadInput(f"{directory} holds a plan already: choose another directory")
+        raise UnusableOutput(f"{directory} holds a plan already: choose another directory")
 
 
 def write_plan(
@@ -453,7 +454,7 @@ def write_plan(
     rows_per_part: int = 500_000,
     origin: Origin | None = None,
 ) -> PlanManifest:
-    """Write the parts, then the manifest, and sync them to disk. Raise BadInput."""
+    """Write the parts, then the manifest, and sync them to disk. Raise UnusableOutput."""
     prepare_output(directory)
     origin = origin or Origin()
     parts = []
@@ -533,12 +534,12 @@ def read_plan(directory: Path) -> tuple[Plan, PlanManifest]:
 
 
 def keep_input(directory: Path, snapshot: Snapshot, params: Params) -> list[Part]:
-    """Write a copy of the input into a plan directory, before the plan. Return its files. Raise BadInput."""
+    """Write a copy of the input into a plan directory, before the plan. Return its files. Raise UnusableOutput."""
     prepare_output(directory)
     try:
         write_snapshot(directory / INPUT, snapshot, params, kind="parquet")
     except OSError as error:
-        raise BadInput(f"{directory / INPUT}: {error.strerror or error}") from error
+        raise UnusableOutput(f"{directory / INPUT}: {error.strerror or error}") from error
     rows = {name: len(getattr(snapshot, name)) for name in COLUMNS}
     names = [*(f"{name}.parquet" for name in COLUMNS), PARAMS]
     return [

@@ -45,6 +45,10 @@ class BadInput(PlanError):
     """The input lacks a table, a column or a usable parameter, or a file cannot be read."""
 
 
+class UnusableOutput(PlanError):
+    """The directory of the plan cannot be written, or it contains a plan already."""
+
+
 class NoServers(PlanError):
     """No group has a live server that may take regions."""
 

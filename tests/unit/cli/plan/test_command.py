@@ -96,7 +96,7 @@ def test_mistakes_are_sentences(source: Path, capsys: pytest.CaptureFixture[str]
     unfinished.mkdir()
     for words, status, text in (
         (["create", "--input", str(source), "--output", str(one)], ExitStatus.REFUSED, "already contains a plan"),
-        (["create", "--input", nothing, "--output", nothing + "2"], ExitStatus.REFUSED, "is no directory"),
+        (["create", "--input", nothing, "--output", nothing + "2"], ExitStatus.USAGE, "is no directory"),
         (["show", nothing], ExitStatus.NOT_FOUND, "does not exist"),
         (["show", str(unfinished)], ExitStatus.NOT_FOUND, "no finished plan"),
         (["show", str(one), "--html", f"{nothing}/x.html"], ExitStatus.REFUSED, "cannot be written"),

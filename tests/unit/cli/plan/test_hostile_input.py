@@ -66,7 +66,7 @@ def test_damaged_files(seed: int, tmp_path: Path, capsys: Said) -> None:
     made = write_nasty(tmp_path / "in", seed, damage=True)
     status, err = _create(capsys, tmp_path / "in", tmp_path / "plan", "greedy")
     if status != ExitStatus.OK:
-        assert status == ExitStatus.REFUSED
+        assert status == ExitStatus.USAGE
         (line,) = [line for line in err.splitlines() if "no plan: " in line]
         assert "list index" not in line, (made.done, line)
 
@@ -94,7 +94,7 @@ def test_what_is_wrong_is_said(name: str, text: bytes, words: str, tmp_path: Pat
         (tmp_path / "in" / "regions.csv").write_text("region_id,table_id,size_bytes\na,t,1\n")
     (tmp_path / "in" / name).write_bytes(text)
     status, err = _create(capsys, tmp_path / "in", tmp_path / "plan", "greedy")
-    assert status == ExitStatus.REFUSED
+    assert status == ExitStatus.USAGE
     assert words in err
 
 

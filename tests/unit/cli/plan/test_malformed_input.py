@@ -33,7 +33,8 @@ def test_from_files(case: Dirty, kind: str, engine: str, tmp_path: Path, capsys:
     status = run(words)
     said = capsys.readouterr()
     if case.error:
-        assert status == ExitStatus.REFUSED
+        assert status == ExitStatus.USAGE
+        assert str(tmp_path / "in") in said.err
         assert not (made / MANIFEST).exists()
         for sentence in case.says:
             assert sentence in said.err

@@ -7,7 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regions.plan import BadInput, BadPlan, BlockRow, LastRow, Params, RegionRow, ServerRow, Snapshot, plan
+from regions.plan import (
+    BadInput,
+    BadPlan,
+    BlockRow,
+    LastRow,
+    Params,
+    RegionRow,
+    ServerRow,
+    Snapshot,
+    UnusableOutput,
+    plan,
+)
 from regions.plan.artifact.files import read_params, read_plan, read_snapshot, write_plan, write_snapshot
 
 SNAPSHOT = Snapshot.of(
@@ -109,7 +120,7 @@ def test_a_plan_is_complete_and_unchanged_or_refused(tmp_path: Path) -> None:
     back, manifest = read_plan(tmp_path / "p")
     assert list(back.rows) == list(made.rows)
     assert [part.rows for part in manifest.parts] == [2, 2, 1]
-    with pytest.raises(BadInput, match="holds a plan already"):
+    with pytest.raises(UnusableOutput, match="holds a plan already"):
         write_plan(tmp_path / "p", made, plan_id="p", params=Params(), seconds={})
     text = (tmp_path / "p" / "manifest.json").read_text()
     (tmp_path / "p" / "manifest.json").write_text(text.replace(made.digest, "0" * 64))
