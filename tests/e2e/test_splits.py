@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import threading
@@ -212,10 +211,18 @@ def test_a_death_between_two_steps_ends_before_or_after(
 
 
 def _ask(cluster: Cluster, request: ms.SplitRegion | ms.MergeRegions) -> None:
-    """Ask once; the master may die before it answers."""
-    master = cluster.wait_active()
-    with contextlib.suppress(RpcError, OSError):
-        cluster.ask(master, request, ms.Resharded)
+    """Send the request, again while the region is busy. The master may die before it answers."""
+
+    def is_answered() -> bool:
+        try:
+            cluster.ask(cluster.wait_active(), request, ms.Resharded)
+        except RpcError as error:
+            return error.code != ms.BUSY
+        except OSError:
+            pass
+        return True
+
+    eventually(is_answered, SLOW_S, "an answer other than BUSY")
 
 
 def test_a_hole_is_closed_by_fsck(cluster: Cluster, client: RegionClient) -> None:
