@@ -121,7 +121,7 @@ class OrderFollowUp:
         Return True if one of these was done.
         """
         assert replica.order is order, f"order of {replica.key} was dropped"
-        if order.server.fencing or order.server.has_ended:
+        if order.server.is_ending:
             return False
         if order.kind == OPEN:
             late = open_overdue(replica, order, self._config, now_ms)

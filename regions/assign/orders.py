@@ -132,7 +132,7 @@ class OrderBook:
         for server in pending.values():
             if self._world.servers.get(server.uuid) is not server:
                 continue
-            if server.fencing or server.has_ended:  # what becomes of its orders is decided soon
+            if server.is_ending:  # what becomes of its orders is decided soon
                 self._pending[server.uuid] = server
                 continue
             self._dispatch_closes(server, effects, now_ms)

@@ -180,4 +180,4 @@ def bar_end_text(bar: BarRecord) -> str:
     """Return the text for when a bar ends."""
     if not bar.until_ms:
         return "until `rk server unfence`"
-    return f"until {datetime.fromtimestamp(min(bar.until_ms, DATE_MS_MAX) / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return f"until {datetime.fromtimestamp(max(0, min(bar.until_ms, DATE_MS_MAX)) / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -191,7 +191,7 @@ class ServerTracker:
         for replica in self._selection.take_unplaceable():
             self._decide(replica, now_ms)
         for server in list(self._world.servers.values()):
-            if server.draining and not server.fencing and not server.has_ended:
+            if server.draining and not server.is_ending:
                 self._decide_open(server, now_ms)
         for server in changed:
             self._decide_open(server, now_ms)
@@ -202,7 +202,7 @@ class ServerTracker:
     def fence(self, server: Server, reason: str, bar_ms: int = 0) -> None:
         """Fence the server, unless that is in progress. `bar_ms` is as in `fx.WriteFence`."""
         assert reason, f"a fence of {server.incarnation} without a reason would look like none"
-        if server.fencing or server.has_ended:
+        if server.is_ending:
             return
         server.fencing = reason
         server.origin = self._causes.current()

@@ -377,9 +377,14 @@ class Server:
         self.suspect = ""
 
     @property
+    def is_ending(self) -> bool:
+        """True if the server is being fenced or has ended: decisions about its replicas follow, so no orders do."""
+        return bool(self.fencing) or self.has_ended
+
+    @property
     def draining(self) -> bool:
         """True if the server must lose its replicas: it is drained, barred, fenced, about to stop, or has ended."""
-        return self.marked or self.bar is not None or self.record.leaving or bool(self.fencing) or self.has_ended
+        return self.marked or self.bar is not None or self.record.leaving or self.is_ending
 
     @property
     def load(self) -> int:

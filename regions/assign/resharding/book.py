@@ -202,7 +202,7 @@ class Reshardings:
             return None
         if not event.error:
             return work
-        if event.is_final:
+        if event.is_final and not work.is_writing:
             self._cancel(work, event.error)
         else:
             work.asked = None

@@ -99,3 +99,7 @@ def test_a_bar_over_a_live_server_empties_it() -> None:
 def test_a_bar_that_ends_after_all_dates_is_told_as_the_last_date(until_ms: int) -> None:
     """Masters of former builds took any time; an active master that cannot tell of it would end its tenure."""
     assert bar_end_text(bar(until_ms)) == "until 9999-12-31T23:59:59Z"
+
+
+def test_a_bar_that_ends_before_all_dates_is_told_as_the_first_date() -> None:
+    assert bar_end_text(bar(-(1 << 63))) == "until 1970-01-01T00:00:00Z"

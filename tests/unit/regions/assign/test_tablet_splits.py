@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from regions.assign.resharding import objections
 from regions.assign.resharding.automatic import QUIET_MS, ROUND_MS, Automatic
 from regions.assign.resharding.book import PREPARE_TRIES, Reshardings
@@ -15,7 +17,7 @@ from regions.cluster import events as ev
 from regions.cluster.entities import Table
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
-from regions.records.acts.resharding import ReshardingRecord, epoch_of_seal, seal_of
+from regions.records.acts.resharding import ReshardingRecord, ReshardingState, epoch_of_seal, seal_of
 from regions.records.formats import RESHARDING, TABLET_RESHARDING
 from regions.records.members import Member, MemberRole, Storage
 from regions.records.model import NO_ROOM, RegionRecord, ServerRecord, TableRecord
@@ -175,3 +177,16 @@ def test_a_full_disk_cancels_the_split_and_what_was_prepared_is_removed() -> Non
     assert "the disk is full" in ended.outcome
     split.book.ended("t.0", 1)
     assert [one.server.uuid for one in split.effects if isinstance(one, fx.GiveUpDaughters)] == ["s1", "s2", "s3"]
+
+
+def test_a_late_final_refusal_does_not_cancel_twice() -> None:
+    """The second end of the work had a version that the store no longer had. Tried: without the check there are two."""
+    split = Preparing()
+    at = split.servers["s1"].incarnation
+    split.book.seen(msgspec.structs.replace(split.work, state=ReshardingState.CLOSING), 1, 0)
+    work = split.book._works["t.0"]
+    work.asked = at
+    split.book._cancel(work, "the table is disabled")
+    split.book.sealed(ev.ParentSealed("t.0", at, error="the disk is full", is_final=True), 1)
+    (ended,) = [one for one in split.effects if isinstance(one, fx.EndResharding)]
+    assert ended.outcome == "canceled: the table is disabled"
