@@ -427,6 +427,7 @@ class BringUp:
         Return whether all ended in time.
         """
         began = time.monotonic()
+        self._supervisor.stop_starting()
         self._supervisor.keep_running(False)
         self._announce()
         late: list[str] = []

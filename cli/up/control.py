@@ -54,6 +54,8 @@ class DaemonState(msgspec.Struct):
     status: str
     #: Whether the process runs by the command line that a start would use now.
     is_current: bool = True
+    #: True from a SIGSTOP that was requested here to the SIGCONT.
+    is_frozen: bool = False
 
 
 class ControlAnswer(msgspec.Struct):

@@ -47,6 +47,9 @@ RESTART_MAX_S: Final = 60.0
 #: A daemon that ran this long gets the first pause again.
 LASTED_S: Final = 60.0
 
+#: Requests that start a daemon, at once or later.
+_STARTS: Final = ("add", "restart", "start")
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -61,6 +64,8 @@ class _Child:
         self.end_expected = False
         #: True once a restart was requested: the daemon is started again when this process has ended.
         self.is_replaced = False
+        #: True after a SIGSTOP, until the SIGCONT.
+        self.is_frozen = False
         self.began_s = time.monotonic()
 
 
@@ -148,6 +153,7 @@ class Supervisor:
         self._calls_lock = threading.Lock()
         self._ended = threading.Condition()
         self._closing = False
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._loop, name="supervisor", daemon=True)
 
     # --- for the main thread ---
@@ -186,6 +192,16 @@ class Supervisor:
             self._keeps_running = wanted
             if not wanted:
                 self._due_s.clear()
+
+        self._call(change)
+
+    def stop_starting(self) -> None:
+        """Refuse requests for further starts: the cluster is being stopped."""
+
+        def change() -> None:
+            self._is_stopping = True
+            for child in self._children.values():
+                child.is_replaced = False
 
         self._call(change)
 
@@ -322,6 +338,7 @@ class Supervisor:
         if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
             child.end_expected = True
         child.process.send_signal(number)
+        child.is_frozen = number == signal.SIGSTOP or (child.is_frozen and number != signal.SIGCONT)
 
     def _restart(self, daemon: Daemon) -> None:
         """Let a daemon end and start it again, at once if it does not run. Whoever asked for it need not stay."""
@@ -346,7 +363,10 @@ class Supervisor:
         pid = child.process.pid if child is not None else 0
         status = "running" if child is not None else self._last_end.get(daemon.name, "not started")
         is_current = child is not None and not child.is_replaced and child.command == self._commands[daemon.name]
-        return DaemonState(daemon.name, daemon.role, daemon.address, daemon.admin, daemon.log, pid, status, is_current)
+        is_frozen = child is not None and child.is_frozen
+        return DaemonState(
+            daemon.name, daemon.role, daemon.address, daemon.admin, daemon.log, pid, status, is_current, is_frozen
+        )
 
     # --- control socket ---
 
@@ -370,6 +390,8 @@ class Supervisor:
             return ControlAnswer(ok=False, error=f"unreadable request: {error}")
         if request.op == "list":
             return ControlAnswer(ok=True, daemons=self._states())
+        if self._is_stopping and request.op in _STARTS:
+            return ControlAnswer(ok=False, error="the cluster is being stopped", hint="Start it again: rk up.")
         if request.op == "add" and self._grow is not None:
             return self._add(request, self._grow)
         if request.op == "secure" and self._secure is not None:

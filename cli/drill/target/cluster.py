@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
+
+import click
 
 from cli.common.asking.store import not_running
 from cli.common.connect import Cluster, MastersAlone, open_cluster
@@ -56,10 +59,13 @@ def open_cluster_under_test(
 
 
 def _require_up(given: Globals) -> None:
-    """Raise UnreachableError unless `rk up` runs, which restarts the victims."""
+    """Raise UnreachableError unless `rk up` runs, which restarts the victims. Continue frozen daemons."""
     local = named_local(given)
     try:
-        ask(given.data_path, ControlRequest("list"))
+        for one in ask(given.data_path, ControlRequest("list")):
+            if one.is_frozen:
+                ask(given.data_path, ControlRequest("kill", one.name, signal.SIGCONT))
+                click.echo(f"rk: continued {one.name}, which a drill that was killed had left frozen", err=True)
     except UnreachableError as error:
         if local is not None and not local.supervisor_pid:
             raise not_running(given) from error

@@ -15,6 +15,8 @@ import pytest
 
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import Daemon
+from cli.common.options import Globals
+from cli.drill.target.cluster import _require_up
 from cli.up import supervisor
 from cli.up.control import ControlRequest, ask, listen
 from cli.up.supervisor import Ended, News, NotStarted, Restarted, Supervisor, describe_end, last_lines
@@ -322,3 +324,33 @@ def test_a_daemon_runs_without_a_log_where_none_can_be_opened(tmp_path: Path) ->
     with supervised(tmp_path, {"a": SLEEPER}) as (found, _):
         (tmp_path / "a.log").mkdir()
         assert is_alive(found.start("a"))
+
+
+def test_the_next_drill_continues_what_a_killed_drill_left_frozen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such a drill cannot continue its victim itself. Tried: without the look the process stays stopped."""
+    given = Globals()
+    given.data_dir = str(tmp_path)
+    with supervised(tmp_path, {"a": SLEEPER}, control=True) as (found, _):
+        found.start("a")
+        log_says(tmp_path, "a", "ready")
+        ask(tmp_path, ControlRequest("kill", "a", signal.SIGSTOP))
+        assert [one.is_frozen for one in found.states()] == [True]
+        _require_up(given)
+        assert [one.is_frozen for one in found.states()] == [False]
+        assert "continued a, which a drill" in capsys.readouterr().err
+        _require_up(given)
+        assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("op", ["start", "restart"])
+def test_nothing_is_started_while_the_cluster_stops(tmp_path: Path, op: str) -> None:
+    """A drill that ends at the same moment starts its victim again: a daemon that nobody would stop in order."""
+    with supervised(tmp_path, {"a": SLEEPER, "b": SLEEPER}, control=True) as (found, _):
+        found.start("a")
+        log_says(tmp_path, "a", "ready")
+        found.stop_starting()
+        with pytest.raises(CliError, match="the cluster is being stopped"):
+            ask(tmp_path, ControlRequest(op, "b"))
+        assert [one.pid > 0 for one in found.states()] == [True, False]
