@@ -22,11 +22,11 @@ from crc32c import crc32c
 from coord.env import DiskFile, replace_file
 from coord.env_os import OsDisk
 from coord.errors import ConfigError, CorruptRecord
-from coord.offline.directory import META, Progress, ReadOnlyDisk, no_progress
+from coord.offline.directory import Progress, ReadOnlyDisk, no_progress
 from coord.raft.bounds import TERM_LEAP_MAX, TERM_MAX
 from coord.raft.membership import Configuration
+from coord.server.recovery.meta import META, encode_meta
 from coord.server.recovery.startup import SNAPSHOT_FOLDER, WAL_FOLDER
-from coord.server.service import encode_meta
 from coord.storage.backup import CRC, HEAD, MAGIC, PIECE_BYTES, decode_head, decode_manifest
 from coord.storage.records import WriteBatch
 from coord.storage.snapshot import SnapshotMeta, SnapshotReader, Snapshots

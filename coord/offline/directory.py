@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any, Final, Self
 from coord.env import DiskFile
 from coord.env_os import OsDisk, OsFile
 from coord.errors import ConfigError, CorruptRecord, ForeignDirectory
+from coord.server.recovery.meta import META, decode_meta
 from coord.server.recovery.startup import SNAPSHOT_FOLDER, WAL_FOLDER
 from coord.storage.reading import SegmentReader
 from coord.storage.records import LogRecord
 from coord.storage.snapshot import SnapshotReader
 
-META: Final = "meta.json"
 LOCK: Final = "lock"
 
 #: (file or phase, bytes done, bytes in total); called from time to time.
@@ -91,14 +90,11 @@ class StoppedDirectory(LockedDirectory):
     def meta(self) -> dict[str, Any]:
         """Return META: node and cluster of the directory; empty without the file. Raise CorruptRecord."""
         try:
-            found = json.loads((self.path / META).read_bytes())
-            if not isinstance(found, dict):
-                raise ValueError("not an object")
+            return decode_meta((self.path / META).read_bytes())
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            raise CorruptRecord(str(self.path / META), 0, "a JSON object", error) from error
-        return found
+            raise CorruptRecord(str(self.path / META), 0, "a JSON object with a matching checksum", error) from error
 
     def snapshots(self) -> list[str]:
         """Return the names of the finished snapshots, oldest first."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import resource
 import socket
 import sys
@@ -25,7 +24,6 @@ from coord.peers.guard import PeerGuard
 from coord.peers.reactor import TurnReactor, install
 from coord.peers.stream import listening_socket
 from coord.raft.core import RaftConfig
-from coord.raft.membership import Configuration, decode_configuration
 from coord.security import process
 from coord.server.admin.backup import Backups
 from coord.server.admin.four_letter import FourLetterWords
@@ -39,6 +37,15 @@ from coord.server.membership.steps import addresses_of
 from coord.server.node import Node
 from coord.server.node_settings import node_settings
 from coord.server.peers.link import PeerLinks
+from coord.server.recovery.meta import (
+    META,
+    META_FORMAT,
+    META_FORMAT_WITH_LEVEL,
+    began_with,
+    decode_meta,
+    encode_meta,
+    with_level,
+)
 from coord.server.recovery.repair import has_forgotten, recover_or_repair
 from coord.server.recovery.startup import WAL_FOLDER
 from coord.server.revoked import RevokedCredentials
@@ -49,10 +56,6 @@ from coord.tls.reloading import TlsContexts
 
 log = Logger()
 
-META: Final = "meta.json"
-META_FORMAT: Final = 1
-#: META_FORMAT of a directory whose log has a feature level. Builds without feature levels refuse to start on it.
-META_FORMAT_WITH_LEVEL: Final = 2
 EXIT_FAILED: Final = 1
 EXIT_CONFIG: Final = 2
 #: Ticks between the first elections of nodes that start together.
@@ -61,6 +64,11 @@ HASTENED_APART_TICKS: Final = 3
 HAND_OVER_S: Final = 1.0
 #: Descriptors reserved for the node: peers, unauthenticated connections to the peer port, log, snapshots, admin port.
 OWN_DESCRIPTORS: Final = 256
+_WITHOUT_META: Final = (
+    "If a majority of the other nodes runs, move this directory away and start the node: it receives the state from them."
+    " If this is the only node, or their last one: rk coord backup DIR FILE, then rk coord restore FILE into a new"
+    " directory"
+)
 
 
 def run(settings: StoreSettings) -> int:
@@ -132,7 +140,7 @@ class Service:
             trace = TraceFile(settings.trace)
         is_new = META not in disk.names("")
         meta = self._read_meta(disk)
-        began = _began_with(meta)
+        began = began_with(meta)
         found = recover_or_repair(
             disk,
             settings.node_id,
@@ -226,10 +234,9 @@ class Service:
         next start tries again: the mark matters only if an operator downgrades by two builds.
         """
         try:
-            meta = json.loads(read_file(disk, META))
-            if meta["format"] != META_FORMAT_WITH_LEVEL:
-                meta["format"] = META_FORMAT_WITH_LEVEL
-                replace_file(disk, "", META, json.dumps(meta, indent=1).encode() + b"\n")
+            data = read_file(disk, META)
+            if decode_meta(data)["format"] != META_FORMAT_WITH_LEVEL:
+                replace_file(disk, "", META, with_level(data))
         except OSError as error:
             log.error("cannot mark {file} with the feature level: {why}", file=disk.where(META), why=error.strerror)
 
@@ -311,17 +318,17 @@ class Service:
         settings = self.settings
         if META not in disk.names(""):
             if WAL_FOLDER in disk.names(""):
-                raise StorageError(f"{disk.where(META)} is missing although there is a log: this directory is damaged")
+                raise StorageError(f"{disk.where(META)} is missing although there is a log. {_WITHOUT_META}")
             made = self._first_meta(disk)
             replace_file(disk, "", META, made)
-            return dict(json.loads(made))
+            return decode_meta(made)
         try:
-            meta: dict[str, Any] = json.loads(read_file(disk, META))
-            if meta["format"] not in (META_FORMAT, META_FORMAT_WITH_LEVEL):
-                raise StorageError(f"{disk.where(META)}: format {meta['format']} is not known")
-            owner, cluster, _ = meta["node_id"], meta["cluster"], meta["voters"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise StorageError(f"{disk.where(META)} is damaged: {error!r}") from error
+            meta = decode_meta(read_file(disk, META))
+        except ValueError as error:
+            raise StorageError(f"{disk.where(META)} is damaged: {error}. {_WITHOUT_META}") from error
+        if meta["format"] not in (META_FORMAT, META_FORMAT_WITH_LEVEL):
+            raise StorageError(f"{disk.where(META)}: format {meta['format']} is not known")
+        owner, cluster = meta["node_id"], meta["cluster"]
         if owner != settings.node_id:
             raise ForeignDirectory(f"{settings.data_dir} belongs to node {owner}, not to node {settings.node_id}")
         if settings.cluster and cluster != settings.cluster_id().hex():
@@ -492,35 +499,6 @@ class Service:
                 sock.close()
         if self._lock is not None:
             self._lock.release()
-
-
-def encode_meta(
-    node_id: int,
-    cluster: bytes,
-    voters: list[int],
-    *,
-    learners: list[int] | None = None,
-    began: bytes = b"",
-    level: int = 0,
-) -> bytes:
-    """Return the content of META: node, cluster, and the first members.
-
-    `began` is the configuration that a node found when it joined; it replaces `voters` and `learners`. `level` is the
-    feature level of the state in the directory.
-    """
-    made_format = META_FORMAT_WITH_LEVEL if level else META_FORMAT
-    made: dict[str, Any] = {"format": made_format, "node_id": node_id, "cluster": cluster.hex(), "voters": voters}
-    if learners:
-        made["learners"] = learners
-    if began:
-        made["configuration"] = began.hex()
-    return json.dumps(made, indent=1).encode() + b"\n"
-
-
-def _began_with(meta: dict[str, Any]) -> Configuration:
-    if "configuration" in meta:
-        return decode_configuration(bytes.fromhex(meta["configuration"]))
-    return Configuration(meta["voters"], [], meta.get("learners"))
 
 
 def _is_loopback(listening: socket.socket) -> bool:

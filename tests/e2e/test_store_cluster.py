@@ -332,6 +332,32 @@ def test_damaged_log_is_refused_with_file_and_offset(tmp_path: Path) -> None:
         cluster.kill()
 
 
+def test_damaged_owner_file_is_refused_and_the_advice_works(tmp_path: Path) -> None:
+    """One digit made this node a member of another cluster, or gave it other voters, without a word."""
+    cluster = Cluster(tmp_path)
+    cluster.start()
+    try:
+        cluster.leader()
+        with cluster.client() as client:
+            client.create("/before", b"x")
+        cluster.kill(3)
+        meta = tmp_path / "n3" / "meta.json"
+        whole = meta.read_text()
+        meta.write_text(whole.replace("  1,\n", "  5,\n"))
+        assert meta.read_text() != whole
+        status, text = run_once(cluster.arguments(3))
+        assert status == 1
+        assert f"{meta} is damaged: its checksum does not match. If a majority of the other nodes runs, move" in text
+        (tmp_path / "n3").rename(tmp_path / "aside")
+        cluster.start(3)
+        cluster.leader()
+        cluster.assert_agreed()
+        with cluster.client(3) as client:
+            assert client.get("/before")[0] == b"x"
+    finally:
+        cluster.kill()
+
+
 def test_zoo_cfg_starts_a_single_node(tmp_path: Path) -> None:
     """An existing file works unchanged; unknown keys are named in a warning. Its port is open to other machines."""
     [port] = free_ports(1)

@@ -16,8 +16,8 @@ from coord.offline.describe import command_line, entry_fields, entry_line
 from coord.offline.directory import StoppedDirectory
 from coord.offline.verify import Comparison, DirectoryReport, check, compare
 from coord.raft.membership import Configuration
+from coord.server.recovery.meta import encode_meta
 from coord.server.recovery.startup import recover
-from coord.server.service import encode_meta
 from coord.storage.backup import BackupManifest, backup_pieces
 from coord.storage.extent import NAME as EXTENT
 from coord.storage.records import SEAL_MAGIC, LogItem, WriteBatch

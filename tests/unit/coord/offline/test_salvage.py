@@ -14,8 +14,8 @@ from coord.offline.salvage import Salvaged, salvage, write_backup
 from coord.offline.verify import check
 from coord.raft.bounds import TERM_MAX
 from coord.raft.membership import Configuration
+from coord.server.recovery.meta import encode_meta
 from coord.server.recovery.startup import TermExhausted, recover
-from coord.server.service import encode_meta
 from coord.storage.records import WriteBatch
 from coord.storage.wal import open_wal
 from tests.support.store_nodes import SeededRng
