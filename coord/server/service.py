@@ -41,6 +41,7 @@ from coord.server.recovery.meta import (
     META,
     META_FORMAT,
     META_FORMAT_WITH_LEVEL,
+    MetaError,
     began_with,
     decode_meta,
     encode_meta,
@@ -65,7 +66,7 @@ HAND_OVER_S: Final = 1.0
 #: Descriptors reserved for the node: peers, unauthenticated connections to the peer port, log, snapshots, admin port.
 OWN_DESCRIPTORS: Final = 256
 _WITHOUT_META: Final = (
-    "If a majority of the other nodes runs, move this directory away and start the node: it receives the state from them."
+    "If a majority of the nodes runs, move this directory away and start the node: it receives the state from them."
     " If this is the only node, or their last one: rk coord backup DIR FILE, then rk coord restore FILE into a new"
     " directory"
 )
@@ -237,8 +238,8 @@ class Service:
             data = read_file(disk, META)
             if decode_meta(data)["format"] != META_FORMAT_WITH_LEVEL:
                 replace_file(disk, "", META, with_level(data))
-        except OSError as error:
-            log.error("cannot mark {file} with the feature level: {why}", file=disk.where(META), why=error.strerror)
+        except (OSError, MetaError) as error:
+            log.error("cannot mark {file} with the feature level: {why}", file=disk.where(META), why=_one_line(error))
 
     def _open_listeners(self) -> dict[socket.socket, TlsContexts | None]:
         """Listen for clients; return each socket with its TLS contexts, None for plain TCP."""
@@ -324,7 +325,7 @@ class Service:
             return decode_meta(made)
         try:
             meta = decode_meta(read_file(disk, META))
-        except ValueError as error:
+        except MetaError as error:
             raise StorageError(f"{disk.where(META)} is damaged: {error}. {_WITHOUT_META}") from error
         if meta["format"] not in (META_FORMAT, META_FORMAT_WITH_LEVEL):
             raise StorageError(f"{disk.where(META)}: format {meta['format']} is not known")

@@ -347,7 +347,7 @@ def test_damaged_owner_file_is_refused_and_the_advice_works(tmp_path: Path) -> N
         assert meta.read_text() != whole
         status, text = run_once(cluster.arguments(3))
         assert status == 1
-        assert f"{meta} is damaged: its checksum does not match. If a majority of the other nodes runs, move" in text
+        assert f"{meta} is damaged: its checksum does not match. If a majority of the nodes runs, move" in text
         (tmp_path / "n3").rename(tmp_path / "aside")
         cluster.start(3)
         cluster.leader()

@@ -26,7 +26,7 @@ from typing import Final
 from twisted.logger import Logger
 
 from coord.env import Disk, Rng, read_file, replace_file
-from coord.errors import CorruptRecord
+from coord.errors import StorageError
 from coord.raft.membership import FIRST_MEMORY, MEMORY_MAX, Configuration
 
 log = Logger()
@@ -50,7 +50,7 @@ def renew_memory(disk: Disk, rng: Rng) -> int:
 
 
 def read_memory(disk: Disk) -> int:
-    """Return the memory of this directory. Raise CorruptRecord, OSError."""
+    """Return the memory of this directory. Raise StorageError, OSError."""
     if MEMORY_FILE not in disk.names(""):
         return FIRST_MEMORY
     text = read_file(disk, MEMORY_FILE)
@@ -59,7 +59,11 @@ def read_memory(disk: Disk) -> int:
     except ValueError:
         memory = 0
     if not FIRST_MEMORY < memory <= MEMORY_MAX:
-        raise CorruptRecord(disk.where(MEMORY_FILE), 0, "a number of 16 hexadecimal digits", text[:32])
+        raise StorageError(
+            f"{disk.where(MEMORY_FILE)} is damaged: it must have 16 hexadecimal digits and has {text[:32]!r}. Remove"
+            f" this file alone and start the node: of {VOTERS_MIN} voters or more the leader makes it a voter again"
+            " with a new memory. With fewer voters make a new store: rk coord backup DIR FILE, then rk coord restore FILE"
+        )
     return memory
 
 
@@ -67,7 +71,7 @@ class Joining:
     """This node's memory, and whether the node waits to count again."""
 
     def __init__(self, disk: Disk, rng: Rng) -> None:
-        """Read both files. Raise CorruptRecord, OSError."""
+        """Read both files. Raise StorageError, OSError."""
         self._disk = disk
         self._rng = rng
         self.is_joining = JOINING_FILE in disk.names("")

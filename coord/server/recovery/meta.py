@@ -21,6 +21,10 @@ META_FORMAT_WITH_LEVEL: Final = 2
 CHECK: Final = "check"
 
 
+class MetaError(ValueError):
+    """META does not parse, its checksum does not match, or a field is missing or has another type."""
+
+
 def encode_meta(
     node_id: int,
     cluster: bytes,
@@ -45,23 +49,25 @@ def encode_meta(
 
 
 def with_level(data: bytes) -> bytes:
-    """Return META in the format that builds without feature levels reject. Raise ValueError as `decode_meta`."""
+    """Return META in the format that builds without feature levels reject. Raise MetaError."""
     return _sealed({**decode_meta(data), "format": META_FORMAT_WITH_LEVEL})
 
 
 def decode_meta(data: bytes) -> dict[str, Any]:
-    """Return the fields of META without the check. Raise ValueError if the file is damaged; the format may be newer."""
-    found = json.loads(data)
-    if not isinstance(found, dict):
-        raise ValueError("not a JSON object")
-    check = found.pop(CHECK, None)
-    if check is not None and check != _check(found):
-        raise ValueError("its checksum does not match")
+    """Return the fields of META without the check. Raise MetaError. The format may be a newer one."""
     try:
+        found = json.loads(data)
+        if not isinstance(found, dict):
+            raise MetaError("not a JSON object")
+        check = found.pop(CHECK, None)
+        if check is not None and check != _check(found):
+            raise MetaError("its checksum does not match")
         if found["format"] in (META_FORMAT, META_FORMAT_WITH_LEVEL):
             int(found["node_id"]), bytes.fromhex(found["cluster"]), began_with(found)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"a field is missing or has another type: {error}") from error
+    except KeyError as error:
+        raise MetaError(f"field {error} is missing") from error
+    except (TypeError, ValueError) as error:
+        raise MetaError(str(error)) from error
     return found
 
 

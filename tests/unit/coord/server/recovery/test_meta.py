@@ -7,7 +7,7 @@ import json
 import pytest
 
 from coord.raft.membership import Configuration
-from coord.server.recovery.meta import began_with, decode_meta, encode_meta, with_level
+from coord.server.recovery.meta import MetaError, began_with, decode_meta, encode_meta, with_level
 
 CLUSTER = bytes(range(16))
 
@@ -23,12 +23,12 @@ def test_flipped_bits_change_nothing_unnoticed(began: bytes) -> None:
             damaged[position] ^= 1 << bit
             try:
                 found = decode_meta(bytes(damaged))
-            except ValueError:
+            except MetaError:
                 continue
             # The name of the check itself was hit, or white space.
             assert {name: found[name] for name in whole} == whole
     for length in range(len(data) - 1):
-        with pytest.raises(ValueError):
+        with pytest.raises(MetaError):
             decode_meta(data[:length])
 
 
@@ -37,7 +37,7 @@ def test_file_without_check_is_accepted_and_gets_one() -> None:
     assert began_with(decode_meta(old)).voters == [1, 2, 3]
     marked = with_level(old)
     assert decode_meta(marked) == {**decode_meta(old), "format": 2}
-    with pytest.raises(ValueError, match="checksum"):
+    with pytest.raises(MetaError, match="checksum"):
         decode_meta(marked.replace(b'"node_id": 2', b'"node_id": 3'))
 
 
@@ -49,5 +49,5 @@ def test_wrong_fields_are_damage_and_newer_formats_are_left_to_the_caller(change
     if "format" in change:
         assert decode_meta(json.dumps(fields).encode())["format"] == "?"
         return
-    with pytest.raises(ValueError):
+    with pytest.raises(MetaError):
         decode_meta(json.dumps(fields).encode())
