@@ -100,7 +100,8 @@ class TabletKeeping:
         self._layout = fence.layout
         #: The decisions. Requests of operators read it; only this object feeds it.
         self.keeper = Keeper(fence.epoch, config, active_master.assigner.causes)
-        self.keeper.policy.has_reported = self._has_reported
+        policy = self.keeper.policy
+        policy.has_reported, policy.have_all_reported = self._has_reported, self._have_all_reported
         self._writer = TransitionWriter(
             fence, self._written, active_master.schedule, failed, active_master.history_writer
         )

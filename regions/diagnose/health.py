@@ -216,7 +216,8 @@ def _of_figures(figures: MasterStatus | None) -> Iterator[Reason]:
     lost = tablets.get(TabletHealth.UNAVAILABLE, 0)
     if lost:
         yield Reason(
-            HealthVerdict.UNAVAILABLE, f"{_count(lost, 'tablet has', 'tablets have')} no leader or no majority"
+            HealthVerdict.UNAVAILABLE,
+            f"{_count(lost, 'tablet has', 'tablets have')} no leader or no majority, or a seal",
         )
     if figures.unserved is not None:
         yield from _of_unserved(figures.unserved)

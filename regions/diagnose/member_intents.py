@@ -40,6 +40,7 @@ def stuck_lines(keeper: Keeper, limit: int) -> list[str]:
     """Return lines about an outage in which nothing is replaced, about servers that cannot be emptied, and about moves
     whose target cannot get the member."""
     lines = [why] if (why := keeper.policy.held_up()) else []
+    lines += [f"tablet {region_id}: {why}" for region_id, why in list(keeper.policy.sealed_off.items())[:limit]]
     lines += [
         f"server {uuid} is to be empty and keeps members of tablets: {why}"
         for uuid in sorted(keeper.policy.retiring)

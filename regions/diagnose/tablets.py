@@ -141,7 +141,8 @@ class TabletWatch:
             reason = _creating(tablet, self.keeper)
             return standing._replace(judgment=standing.judgment._replace(reason=reason))
         decision = self.keeper.policy.decisions.get(region_id)
-        if decision is not None and standing.judgment.health is not TabletHealth.HEALTHY:
+        is_said = decision is None or decision.why in standing.judgment.reason
+        if decision is not None and not is_said and standing.judgment.health is not TabletHealth.HEALTHY:
             reason = f"{standing.judgment.reason}; {words_of(decision)}"
             return standing._replace(judgment=standing.judgment._replace(reason=reason))
         return standing
@@ -224,6 +225,8 @@ def diagnose(tablet: Tablet, keeper: Keeper, has_reported: HasReported) -> Judgm
         return _CREATING._replace(reason=_creating(tablet, keeper))
     if tablet.view.leader_now() is None:
         return _without_leader(tablet, keeper, has_reported)
+    if (why := keeper.policy.sealed_off.get(tablet.region_id)) is not None:
+        return Judgment(TabletHealth.UNAVAILABLE, why)
     found = judge(tablet.view, tablet.table.record.replication)
     if found.health in (TabletHealth.UNAVAILABLE, TabletHealth.UNDER_REPLICATED):
         found = found._replace(reason="; ".join([found.reason, *_missing(tablet, keeper)]))

@@ -89,7 +89,7 @@ class Keeper:
             epoch, config, self.tablets, self.servers, self._sites, self._writes, self._emit, self._causes, self._loads
         )
         #: Changes of members.
-        self.policy = MemberPolicy(epoch, config, self.servers, self._loads, self._emit, self._causes)
+        self.policy = MemberPolicy(epoch, config, self.servers, self._loads, self.orphans, self._emit, self._causes)
         #: Tablets that events have touched since the last call of `take`, and the first of these events.
         self._touched: dict[Tablet, ActingEvent] = {}
         self._is_deciding = False

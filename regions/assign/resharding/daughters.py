@@ -19,27 +19,12 @@ from typing import Final
 import msgspec
 
 from regions.records.model import RegionRecord, TabletState
+from regions.records.resharding.names import merged_id as merged_id
+from regions.records.resharding.names import split_ids as split_ids
 from regions.records.resharding.parents import Parent
 
 #: Longest id. A directory of this name, with a replica's number, must be possible in every file system.
 ID_MAX: Final = 180
-_FIRST: Final = "A"
-_SECOND: Final = "B"
-_MERGED: Final = "M"
-_LAST: Final = "Z"
-
-
-def split_ids(region_id: str) -> tuple[str, str]:
-    """Return the ids of the two daughters of a split region."""
-    last = region_id[-1]
-    if _SECOND <= last < _LAST:
-        return region_id + _FIRST, region_id[:-1] + chr(ord(last) + 1)
-    return region_id + _FIRST, region_id + _SECOND
-
-
-def merged_id(left: str) -> str:
-    """Return the id of the region into which `left` and its right neighbor are merged."""
-    return left + _MERGED
 
 
 def split_at(record: RegionRecord, key: str) -> tuple[RegionRecord, RegionRecord]:

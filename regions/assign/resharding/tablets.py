@@ -73,7 +73,7 @@ class TabletParents:
             decision = self._keeper.policy.decisions.get(region_id)
             why = "" if decision is None else f" ({words_of(decision)})"
             return f"the members of tablet {region_id} change{why}: try again later (`rk why {region_id}`)"
-        return self._objection_to_space(tablet)
+        return self._keeper.policy.objection_to_daughters(region_id) or self._objection_to_space(tablet)
 
     def _objection_to_space(self, tablet: Tablet) -> str:
         """Return which server has no room for the daughters' rows, "" if all have. The parent's rows stay meanwhile."""

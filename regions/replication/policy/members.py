@@ -7,13 +7,13 @@ each tablet, with pauses that double (TC-16). Nothing is remembered that a new m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from regions.cluster.limits import AssignerConfig
-from regions.messages.heartbeat import HAS_NO_FILES, TAKES_PART, ReplicaState
+from regions.messages.heartbeat import HAS_NO_FILES, TAKES_PART, ReplicaState, TabletReport
 from regions.records.acts.resharding import epoch_of_seal
 from regions.records.intents import TabletIntents
 from regions.records.members import Member, MemberRole
@@ -25,11 +25,13 @@ from regions.records.model import (
     TransitionRecord,
     WorkOrigin,
 )
+from regions.records.resharding.names import merged_id, split_ids
 from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, KeeperCauses, Unseal
 from regions.replication.policy.next_change import Decision, Do, MemberChange, Nothing, Wait, next_change
 from regions.replication.policy.requests import Places
 from regions.replication.policy.situation import ClusterFacts, Newcomer, TabletFacts, outage_of
 from regions.replication.recovery import ServerFate, work_fate
+from regions.replication.reports import ReplicaView
 from regions.replication.tablet import MemberWork, Tablet
 from regions.transitions.states import Cause
 
@@ -66,14 +68,17 @@ class MemberPolicy:
         config: AssignerConfig,
         servers: Mapping[str, ServerRecord],
         loads: Mapping[str, int],
+        orphans: Mapping[tuple[str, str], ReplicaView],
         emit: Callable[[PolicyEffect], None],
         causes: KeeperCauses,
     ) -> None:
-        """`servers` are the registered ones, `loads` their members."""
+        """`servers` are the registered ones, `loads` their members; `orphans` are replicas that the store does not
+        know, by server and key."""
         self._epoch = epoch
         self._config = config
         self._servers = servers
         self._loads = loads
+        self._orphans = orphans
         self._emit = emit
         self._causes = causes
         #: Servers that are to be emptied, and servers that get nothing new.
@@ -81,6 +86,10 @@ class MemberPolicy:
         self.closed: frozenset[str] = frozenset()
         #: Whether a server has reported all its replicas to this master.
         self.has_reported: Callable[[Incarnation], bool] = lambda _: False
+        #: Whether all servers have.
+        self.have_all_reported: Callable[[], bool] = lambda: True
+        #: Sealed tablets that are not unsealed, because the store is older than their split: region id -> why.
+        self.sealed_off: dict[str, str] = {}
         self.intents: dict[str, TabletIntents] = {}
         #: Tablets that are being split: their members stay as they are, and their replicas when they are replaced.
         self.held: set[str] = set()
@@ -113,6 +122,7 @@ class MemberPolicy:
         """Forget a tablet that has gone."""
         self._rest(region_id)
         self.intents.pop(region_id, None)
+        self.sealed_off.pop(region_id, None)
 
     def is_joining(self, tablet: Tablet, work: MemberWork) -> bool:
         """Return True if a number that is in no configuration yet is not given up.
@@ -155,7 +165,7 @@ class MemberPolicy:
         is_wanted = tablet.record.state is TabletState.RUNNING and tablet.wants_open
         has_moves = kept is not None and bool(kept.moves)
         is_free = not has_moves and region_id not in self.decisions and region_id not in self.held
-        return is_wanted and is_free and not is_busy
+        return is_wanted and is_free and not is_busy and not self._canceled_seal(tablet)
 
     def transfers_under_way(self, now_ms: int) -> int:
         """Return how many leaders have been asked to hand over of late."""
@@ -258,15 +268,63 @@ class MemberPolicy:
             tablet.record, tablet.table.record, tablet.record.state is TabletState.RUNNING and tablet.wants_open,
             tablet.view.leader_now(), tablet.size_bytes, tuple(newcomers), frozenset(being_made),
             lost, lost.intersection(parked), is_asking, self.intents.get(tablet.region_id), self._absent(tablet),
-            self._canceled_seal(tablet),
+            self._canceled_seal(tablet), self._objection_to_unseal(tablet),
         )  # fmt: skip
 
     def _canceled_seal(self, tablet: Tablet) -> str:
         """Return the seal that the leader reports, "" without one. No split that is under way has it: such a tablet is
-        held. A later master's splits are unknown to this one."""
+        held."""
         leader = tablet.view.leader_now()
-        seal = "" if leader is None else tablet.view.replicas[leader.server.uuid].report.sealed
-        return seal if seal and epoch_of_seal(seal) <= self._epoch else ""
+        return "" if leader is None else tablet.view.replicas[leader.server.uuid].report.sealed
+
+    def _objection_to_unseal(self, tablet: Tablet) -> str:
+        """Return why a seal must not be taken away, "" without a reason: its split may not have been canceled.
+
+        Daughters that the store does not know may have been written since the seal. A later master's splits are unknown
+        to this one.
+        """
+        seal, region_id = self._canceled_seal(tablet), tablet.region_id
+        why = "" if not seal else self._why_older(region_id, seal)
+        if why != self.sealed_off.get(region_id, ""):
+            tablet.view.revision += 1  # its health is another one
+        self.sealed_off.pop(region_id, None)
+        if why:
+            self.sealed_off[region_id] = why
+        if seal and not why and not self.have_all_reported():
+            return "it is sealed for a split, and a server has not reported yet whether it has daughters"
+        return why
+
+    def _why_older(self, region_id: str, seal: str) -> str:
+        for uuid, report in self._unknown_daughters(region_id):
+            if report.state not in HAS_NO_FILES:
+                return (
+                    f"it is sealed, and server {uuid} has replica {report.key} of a daughter that the store does not"
+                    " know: the store was restored from a copy that is older than the split. Rows may have been written"
+                    " to the daughters, so the tablet stays sealed (docs/splits.md, an older store)"
+                )
+        if epoch_of_seal(seal) > self._epoch:
+            return (
+                f"it is sealed for split {seal} of a later master than this one of epoch {self._epoch}: another master"
+                " is active, or the store was restored from an older copy (docs/splits.md, an older store)"
+            )
+        return ""
+
+    def _unknown_daughters(self, region_id: str) -> Iterator[tuple[str, TabletReport]]:
+        """Yield the replicas of daughters of a tablet that the store does not know, with their servers."""
+        daughters = (*split_ids(region_id), merged_id(region_id))
+        for (uuid, _), view in self._orphans.items():
+            if view.report.region_id in daughters:
+                yield uuid, view.report
+
+    def objection_to_daughters(self, region_id: str) -> str:
+        """Return why a tablet cannot have daughters, "" if it can: a server that has, or had, a daughter of the same
+        name makes no replica of it."""
+        for uuid, report in self._unknown_daughters(region_id):
+            return (
+                f"server {uuid} has replica {report.key} ({report.state.value}), of a daughter of tablet {region_id}"
+                " that the store does not know (docs/splits.md, an older store)"
+            )
+        return ""
 
     def _lost(self, tablet: Tablet) -> list[int]:
         """Return the numbers of members whose live servers do not have the replica any more."""

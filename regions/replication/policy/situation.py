@@ -68,6 +68,8 @@ class TabletFacts(NamedTuple):
     absent: frozenset[int] = frozenset()
     #: The seal that its leader reports, of a split that was canceled; "" without one.
     canceled_seal: str = ""
+    #: Why that seal must not be taken away, "" if it may be.
+    seal_stays: str = ""
 
     @property
     def is_large(self) -> bool:

@@ -86,7 +86,9 @@ def test_a_tablet_is_not_split_where_a_member_has_no_room_for_its_rows_once_more
     tablet = SimpleNamespace(record=record, view=SimpleNamespace(leader_now=lambda: leader), size_bytes=1000)
     servers = {f"s{at}": ServerRecord(f"s{at}", "h", 1, 7, disk_free=5000) for at in (1, 2)}  # s3 is away
     keeper: Any = SimpleNamespace(
-        tablets={"t.0": tablet}, servers=servers, policy=SimpleNamespace(is_at_rest=lambda _: True)
+        tablets={"t.0": tablet},
+        servers=servers,
+        policy=SimpleNamespace(is_at_rest=lambda _: True, objection_to_daughters=lambda _: ""),
     )
     tablets = TabletParents(keeper, lambda _: None, 1, 1_000)
 
@@ -110,7 +112,7 @@ class Preparing:
         self.world.put_table(TABLETS, 0, [(self.record, 0)])
         tablet = SimpleNamespace(record=self.record, is_led=True, view=SimpleNamespace(leader_now=lambda: None))
         self.servers = {f"s{at}": ServerRecord(f"s{at}", "h", at, 7) for at in (1, 2, 3)}
-        policy = SimpleNamespace(is_at_rest=lambda _: True, held=set())
+        policy = SimpleNamespace(is_at_rest=lambda _: True, held=set(), objection_to_daughters=lambda _: "")
         keeper: Any = SimpleNamespace(
             tablets={"t.0": tablet}, servers=self.servers, policy=policy, region_seen=lambda *_: None
         )

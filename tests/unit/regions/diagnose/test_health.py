@@ -155,7 +155,7 @@ ROWS = [
     Row(
         "tablets without a leader",
         U,
-        "3 tablets have no leader or no majority",
+        "3 tablets have no leader or no majority, or a seal",
         figures=figures(tablets={"UNAVAILABLE": 3}),
     ),
     Row(
