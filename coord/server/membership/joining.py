@@ -62,7 +62,8 @@ def read_memory(disk: Disk) -> int:
         raise StorageError(
             f"{disk.where(MEMORY_FILE)} is damaged: it must have 16 hexadecimal digits and has {text[:32]!r}. Remove"
             f" this file alone and start the node: of {VOTERS_MIN} voters or more the leader makes it a voter again"
-            " with a new memory. With fewer voters make a new store: rk coord backup DIR FILE, then rk coord restore FILE"
+            " with a new memory. With fewer voters make a new store: rk coord backup DIR FILE, then rk coord restore"
+            " FILE"
         )
     return memory
 
