@@ -39,8 +39,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from coord.daemon import ListeningReactor
+from coord.newcomers import HANDSHAKE_S, PLAIN_S, REFUSAL_S, NewcomerBudget, pace
 from coord.security import process
-from coord.security.admin import is_certified, is_known_host, objection
+from coord.security.admin import OPEN_PATHS, is_certified, is_known_host, objection
 from coord.security.revocation import watch
 from coord.tls.context import WANT
 from coord.tls.listening import TlsFactory
@@ -150,7 +151,9 @@ class AdminHttp:
 
     def listen(self, reactor: ListeningReactor, host: str, port: int) -> IListeningPort:
         """Serve on `host`:`port` (0: any free port). Raise twisted's CannotListenError if the port is in use."""
-        return reactor.listenTCP(port, self.site(reactor), BACKLOG, interface=host)
+        found = reactor.listenTCP(port, self.site(reactor), BACKLOG, interface=host)
+        pace(found, self._bounded[-1].newcomers)
+        return found
 
     def site(self, reactor: Any) -> WrappingFactory:
         """Return a Twisted factory of the pages, without TLS if the daemon has none."""
@@ -159,7 +162,7 @@ class AdminHttp:
         site.requestFactory = _Request
         site.displayTracebacks = False
         site.log = _no_access_log  # type: ignore[method-assign]
-        bounded = _Bounded(reactor, site)
+        bounded = _Bounded(reactor, site, PLAIN_S if self._tls is None else HANDSHAKE_S)
         self._bounded.append(bounded)
         return bounded if self._tls is None else TlsFactory(bounded, self._tls.server)
 
@@ -192,6 +195,11 @@ class AdminHttp:
             is_tls = self._tls is not None
             request.addCookie(_COOKIE, sent.encode(), path=b"/", secure=is_tls, httpOnly=True, sameSite="strict")
         return found
+
+    def proves(self, request: Any) -> bool:
+        """Return True if a request that is served needed a proof, or if this port serves everybody."""
+        is_open = request.path in self.actions or request.path.decode("ascii", "replace") in OPEN_PATHS
+        return self._credentials is None or not is_open
 
     def page(self, path: bytes, role: str = "") -> Page:
         """Return (status, content type, body) of one page; never raises.
@@ -290,6 +298,8 @@ class _Page(Resource):
                     request.setHeader(b"content-security-policy", _LOGIN_POLICY)
                     return _reply(request, rejected[0], b"text/html; charset=utf-8", _LOGIN)
             return _reply(request, rejected[0], _TEXT, rejected[1].encode() + b"\n")
+        if self._admin.proves(request):
+            _connection_of(request).proved()
         action = self._admin.actions.get(request.path)
         if action is None and (request.path == b"/" or request.path.startswith(b"/ui/")):
             action = self._admin.front
@@ -388,6 +398,7 @@ class _AdminConnection(ProtocolWrapper):
         self.stream: Any = None
         #: Time of the connect, or of the first byte of an unfinished request.
         self.since = 0.0
+        self._is_proved = False
         self._enter(_AdminPhase.UNFINISHED)
 
     def _enter(self, phase: _AdminPhase) -> None:
@@ -421,6 +432,12 @@ class _AdminConnection(ProtocolWrapper):
     def request_complete(self) -> None:
         """Note that the whole request has arrived."""
         self._enter(_AdminPhase.ANSWERING)
+
+    def proved(self) -> None:
+        """Note that the caller may read pages."""
+        if not self._is_proved:
+            self._is_proved = True
+            self._bounds.proved()
 
     def answered(self) -> None:
         """Note the end of the answer."""
@@ -456,9 +473,12 @@ class _Bounded(WrappingFactory):
 
     noisy = False
 
-    def __init__(self, reactor: Any, site: Site) -> None:
+    def __init__(self, reactor: Any, site: Site, cost_s: float) -> None:
+        """`cost_s`: what a connection costs until its caller may read pages."""
         super().__init__(site)  # type: ignore[no-untyped-call]
         self.reactor = reactor
+        self.newcomers = NewcomerBudget(reactor)
+        self._cost_s = cost_s
         self._all = _Crowd()
         self._by_address: defaultdict[str, _Crowd] = defaultdict(_Crowd)
         self._sweep_due: float | None = None
@@ -471,10 +491,16 @@ class _Bounded(WrappingFactory):
             if crowd is not None and crowd.count() >= most:
                 oldest = crowd.oldest_waiting()
                 if oldest is None:
+                    self.newcomers.charge(REFUSAL_S)
                     return None
                 oldest.give_way()
                 break
+        self.newcomers.charge(self._cost_s)
         return _AdminConnection(self, address, addr)
+
+    def proved(self) -> None:
+        """Take back the charge for a connection whose caller may read pages."""
+        self.newcomers.give_back(self._cost_s)
 
     def moved(self, connection: _AdminConnection, before: _AdminPhase | None, after: _AdminPhase | None) -> None:
         """Note what a connection is doing now; None: it is closed."""

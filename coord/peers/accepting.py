@@ -1,7 +1,9 @@
 """The accepting side of links: nothing of a connection is used before its other end is authenticated and known.
 
 An accepted connection is *unidentified* until the owner of the links accepts its hello. Before that it is read frame by
-frame, with short frames; it has HELLO_TIMEOUT_S; and there are UNIDENTIFIED_MAX such connections at most.
+frame, with short frames; it has HELLO_TIMEOUT_S; and there are UNIDENTIFIED_MAX such connections at most. At the bound
+the oldest gives way to the newcomer, because a peer sends its hello at once. They share a part of the port's time
+(`coord.newcomers`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from mypy_extensions import mypyc_attr
 from twisted.logger import Logger
 
 from coord.errors import RemoteProtocolError
+from coord.newcomers import ACCEPTS_PER_TURN, HANDSHAKE_S, PLAIN_S, NewcomerBudget, SummedLines, accept
 from coord.peers import framing
 from coord.peers.framing import HELLO_TIMEOUT_S
 from coord.peers.guard import NO_SECRET, Handshake, PeerGuard
@@ -22,7 +25,7 @@ from coord.peers.stream import GIVE_UP_MS, Stream, tune
 
 log = Logger(__name__)
 
-#: Limit of accepted connections without an accepted hello; further ones are closed at once.
+#: Limit of accepted connections without an accepted hello. Beyond it the oldest one is closed.
 UNIDENTIFIED_MAX: Final = 64
 
 
@@ -67,6 +70,10 @@ class AcceptedPeer(Stream):
     def complain(self, reason: str) -> None:
         """Log why this connection is closed because of its bytes."""
         raise NotImplementedError
+
+    def cost_s(self) -> float:
+        """Return the processor time that this connection costs before its hello."""
+        return PLAIN_S if self.tls is None else HANDSHAKE_S
 
     def received(self, data: bytes) -> None:
         try:
@@ -126,7 +133,7 @@ class AcceptedPeer(Stream):
         self.output.append(frame)
         self.flush()
         self.close_when_sent()
-        self.listener.unidentified.discard(self)
+        self.listener.forget(self)
 
 
 class PeerListener:
@@ -135,7 +142,11 @@ class PeerListener:
     def __init__(self, reactor: TurnReactor, make: Callable[[socket.socket], AcceptedPeer]) -> None:
         """`make` returns the stream of an accepted socket."""
         self.reactor = reactor
-        self.unidentified: set[AcceptedPeer] = set()
+        #: Oldest first.
+        self.unidentified: dict[AcceptedPeer, None] = {}
+        self.newcomers = NewcomerBudget(reactor, self._set_accepting)
+        #: Lines about connections that were rejected before their hello.
+        self.lines = SummedLines(reactor.seconds)
         self._make = make
         self._listening: socket.socket | None = None
 
@@ -156,25 +167,39 @@ class PeerListener:
 
     def identified(self, stream: AcceptedPeer) -> None:
         """Handle an accepted hello: the connection is served before those of clients."""
-        self.unidentified.discard(stream)
+        self.served(stream)
         self.reactor.prefer(stream.fd)
+
+    def served(self, stream: AcceptedPeer) -> None:
+        """Handle an accepted hello: the connection is no newcomer any more."""
+        if stream in self.unidentified:
+            self.forget(stream)
+            self.newcomers.give_back(stream.cost_s())
+
+    def forget(self, stream: AcceptedPeer) -> None:
+        """Handle the end of an unidentified connection. Further calls change nothing."""
+        self.unidentified.pop(stream, None)
+
+    def _set_accepting(self, is_accepting: bool) -> None:
+        if self._listening is not None:
+            self.reactor.rewatch(self._listening.fileno(), readable=is_accepting, writable=False)
 
     def _accept(self, events: int) -> None:  # noqa: ARG002
         assert self._listening is not None
-        while True:
+        for _ in range(ACCEPTS_PER_TURN):
             try:
-                sock, _ = self._listening.accept()
+                sock, _ = accept(self._listening, self.newcomers)
             except OSError:
                 return
             if len(self.unidentified) >= UNIDENTIFIED_MAX:
-                sock.close()
-                continue
+                self._drop_unidentified(next(iter(self.unidentified)))
             tune(sock, give_up_ms=GIVE_UP_MS)
             stream = self._make(sock)
-            self.unidentified.add(stream)
+            self.unidentified[stream] = None
+            self.newcomers.charge(stream.cost_s())
             self.reactor.callLater(HELLO_TIMEOUT_S, self._drop_unidentified, stream)
 
     def _drop_unidentified(self, stream: AcceptedPeer) -> None:
         if stream in self.unidentified:
-            self.unidentified.discard(stream)
+            self.forget(stream)
             stream.close()

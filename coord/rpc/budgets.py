@@ -11,6 +11,8 @@ gives way to the newcomer, because an honest caller sends its request at once.
                     which the frame that began first costs its connection
     speed           connections without a whole request share a number of bytes in each second; beyond it the server
                     does not read from them until the next one
+    newcomers       new connections get a share of the time; what a whole request proves is given back
+                    (`coord.newcomers`)
     turns           a connection's requests are handled for a few milliseconds, then wait for the next turn; requests
                     that wait share a part of each turn, so that new arrivals are served between them
 
@@ -25,6 +27,7 @@ from typing import Final, Protocol
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
+from coord.newcomers import HANDSHAKE_S, PLAIN_S, REFUSAL_S, NewcomerBudget, SummedLines
 from coord.rpc.connection import RpcReactor
 from coord.rpc.wire import Code, RpcError
 
@@ -52,8 +55,6 @@ TURN_MS_MAX: Final = 10
 #: Interval between searches for overdue connections, while there is one to watch. The bytes of silent connections count
 #: anew after each.
 _SWEEP_S: Final = 1.0
-#: Interval of log lines about closed and refused connections.
-_NOTICE_S: Final = 10.0
 
 
 class Caller(Protocol):
@@ -75,8 +76,12 @@ class Caller(Protocol):
 class RpcBudgets:
     """The budgets of one server. Create one per listening port."""
 
-    def __init__(self, reactor: RpcReactor, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(self, reactor: RpcReactor, connections_max: int = CONNECTIONS_MAX, *, is_tls: bool = False) -> None:
         self._reactor = reactor
+        self.newcomers = NewcomerBudget(reactor)
+        self._cost_s = HANDSHAKE_S if is_tls else PLAIN_S
+        #: Lines about closed, refused and rejected connections.
+        self.lines = SummedLines(reactor.seconds)
         self._connections_max = connections_max
         self._per_address_max = min(CONNECTIONS_PER_ADDRESS_MAX, connections_max)
         #: Connections by address. The value is True after the first whole request. Oldest first.
@@ -100,8 +105,6 @@ class RpcBudgets:
         self._is_in_turn = False
         #: Connections that were closed or refused since the start.
         self.closed = 0
-        self._unsaid = 0
-        self._said_at: float | None = None
 
     @property
     def unfinished_bytes(self) -> int:
@@ -122,6 +125,7 @@ class RpcBudgets:
         else:
             return True
         if oldest is None:
+            self.newcomers.charge(REFUSAL_S)
             self._notice(address, f"refused: {why}, and each has sent a request")
             return False
         self._close(oldest, f"{why}, and this is the oldest that has sent no request")
@@ -132,6 +136,7 @@ class RpcBudgets:
         self._callers.setdefault(caller.address, {})[caller] = False
         self._count += 1
         self._silent[caller] = self._reactor.seconds()
+        self.newcomers.charge(self._cost_s)
         self._watch()
 
     def lost(self, caller: Caller) -> None:
@@ -151,6 +156,7 @@ class RpcBudgets:
         """Note the first whole request of a connection."""
         if self._silent.pop(caller, None) is not None:
             self._callers[caller.address][caller] = True
+            self.newcomers.give_back(self._cost_s)
 
     def choked(self, caller: Caller, *, is_choked: bool) -> None:
         """Note that the server has stopped reading from a connection, or reads again. Meanwhile no frame is late."""
@@ -244,17 +250,13 @@ class RpcBudgets:
         caller.drop(RpcError(Code.PROTOCOL, why))
 
     def _notice(self, address: str, what: str) -> None:
-        """Log a closed or refused connection. A flood of them gets one line per interval."""
+        """Log a closed or refused connection. A flood of them gets a few lines per interval."""
         self.closed += 1
-        now = self._reactor.seconds()
-        if self._said_at is not None and 0 <= now - self._said_at < _NOTICE_S:
-            self._unsaid += 1
-            return
-        more = f"; {self._unsaid} more connections since the last such line" if self._unsaid else ""
-        log.warn(
-            "connection from {address} {what}{more}", address=address or "an unknown address", what=what, more=more
-        )
-        self._said_at, self._unsaid = now, 0
+        more = self.lines.more()
+        if more is not None:
+            log.warn(
+                "connection from {address} {what}{more}", address=address or "an unknown address", what=what, more=more
+            )
 
     # --- turns --------------------------------------------------------------------------------------------------------
 

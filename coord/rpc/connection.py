@@ -93,7 +93,7 @@ class Frames(TwistedProtocol):
                 data = self._unseal(self._channel, data)
             self.bytes_received(data)
         except StreamError as error:
-            log.warn("connection with {peer} dropped: {error}", peer=peer_name(self.transport), error=error)
+            self.complain(error)
             self.drop(RpcError(error.code, str(error)))
         finally:
             self._is_reading = False
@@ -130,6 +130,11 @@ class Frames(TwistedProtocol):
         if self.is_unproven:
             return "" if process.is_securing() else IS_SECURED
         return "" if self.shown is None else known().objection(self.shown)
+
+    def complain(self, error: StreamError, more: str = "") -> None:
+        """Log that the peer has violated the protocol or proved nothing; `more` ends the line."""
+        who = peer_name(self.transport)
+        log.warn("connection with {peer} dropped: {error}{more}", peer=who, error=error, more=more)
 
     def proved(self) -> None:
         """Handle the end of the handshake: `peer` is known."""

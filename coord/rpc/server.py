@@ -32,6 +32,7 @@ from zope.interface import implementer
 
 from coord.daemon import descriptors
 from coord.metrics.spans import SpansByName
+from coord.newcomers import pace
 from coord.rpc.budgets import CONNECTIONS_MAX, RpcBudgets
 from coord.rpc.connection import REQUESTS_MAX, Frames, RpcReactor, peer_name
 from coord.rpc.wire import (
@@ -127,6 +128,12 @@ class _ServerConnection(Frames):
         """Ignore what a rejected caller sends; else see the base."""
         if not self._is_rejected:
             super().dataReceived(data)
+
+    def complain(self, error: StreamError, more: str = "") -> None:
+        """See the base. Anybody can cause such lines, so a flood is summed up."""
+        summed = self._budgets.lines.more()
+        if summed is not None:
+            super().complain(error, more + summed)
 
     def drop(self, error: RpcError) -> None:
         """Close at once; a rejected caller gets time to read the sentence that was written to it."""
@@ -307,6 +314,8 @@ class RpcServer:
         self.calling: ITransport | None = None
         self.calling_principal: Principal = NOBODY
         self._port: IListeningPort | None = None
+        #: What callers may use of the port that listens.
+        self.budgets: RpcBudgets | None = None
         watch(self)
 
     def revocations_changed(self) -> None:
@@ -331,7 +340,8 @@ class RpcServer:
     def factory(self, reactor: RpcReactor, connections_max: int = CONNECTIONS_MAX) -> Factory:
         """Return a Twisted factory, for callers with their own listening port (TLS, tests)."""
         server = self
-        budgets = RpcBudgets(reactor, connections_max)
+        is_tls = self.credentials is not None and self.credentials.certificate is not None
+        budgets = self.budgets = RpcBudgets(reactor, connections_max, is_tls=is_tls)
 
         class _ServerFactory(Factory):
             noisy = False
@@ -348,6 +358,8 @@ class RpcServer:
         assert self._port is None, "this server listens already"
         factory = self.factory(reactor, min(CONNECTIONS_MAX, descriptors() // 2))
         self._port = reactor.listenTCP(port, factory, BACKLOG, interface=host)
+        if self.budgets is not None:
+            pace(self._port, self.budgets.newcomers)
         return self._port
 
     async def stop(self) -> None:

@@ -8,12 +8,14 @@ import random
 import socket
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import pytest
 
+from coord.newcomers import UNBOUNDED_VARIABLE
 from coord.peers import framing
 from coord.peers.guard import NONCE_BYTES
 from coord.rpc.wire import PREAMBLE, Request, encode_frame
@@ -90,6 +92,14 @@ def corpus(kind: str) -> list[bytes]:
     if kind == ADMIN:
         return [f"GET {path} HTTP/1.1\r\nhost: x\r\n{head}\r\n0\r\n\r\n".encode() for path in _PATHS for head in _HEADS]
     return _requests(ms.MasterRequest if kind == MASTER else ms.ServerRequest)
+
+
+@contextlib.contextmanager
+def all_read() -> Iterator[None]:
+    """Let daemons that start in this block read what every connection sends, however many there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(UNBOUNDED_VARIABLE, "1")
+        yield
 
 
 def _send(port: int, streams: list[bytes]) -> None:

@@ -44,6 +44,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
     of_store = ("--peers", f"1=127.0.0.1:{store_peer}", "--peer-address", f"127.0.0.1:{store_peer}")
     of_store += ("--admin-address", f"127.0.0.1:{store_admin}")
     with (
+        frames.all_read(),
         own_store(folder / "store", 1) as hosts,
         cluster_on(hosts, folder, masters=1, servers=1, options=options, server_options=more) as cluster,
         running_store(folder, *of_store) as store,

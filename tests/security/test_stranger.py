@@ -82,7 +82,7 @@ class Target:
 @pytest.fixture(scope="module")
 def target() -> Iterator[Target]:
     """Yield a cluster in a directory whose name everybody may list, as /tmp."""
-    with tempfile.TemporaryDirectory() as folder:
+    with frames.all_read(), tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         with local_up(Path(folder) / "data", "--base-port", str(free_base_port()), *_SHAPE) as up:
             up.event("up")

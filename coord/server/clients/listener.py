@@ -15,6 +15,7 @@ from typing import Final
 from twisted.logger import Logger
 
 from coord.env import Clock
+from coord.newcomers import HANDSHAKE_S, PLAIN_S, REFUSAL_S, SESSION_S, NewcomerBudget, SummedLines, accept
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Stream, tune
 from coord.security import process, revocation
@@ -33,6 +34,9 @@ SWEEP_S = 1.0
 ACCEPTS_PER_TURN = 64
 #: The same with TLS, where each connection soon costs a signature of about a millisecond.
 SECURE_ACCEPTS_PER_TURN = 16
+#: At a bound of connections, the oldest one without a session and proof gives way to a newcomer after this time: a
+#: stranger who holds all connections of an address must not keep the daemons and users at this address out.
+MAKES_WAY_AFTER_MS = 500
 
 
 class ClientLimits:
@@ -98,6 +102,9 @@ class ClientStream(Stream, ClientTransport):
         self.since_ms = now_ms
         self.stalled_ms = 0
         self._wants_reading = True
+        #: What the connection costs until its client has proved what it must: charged to the newcomers.
+        self._cost_s = HANDSHAKE_S if tls is not None else PLAIN_S
+        listener.newcomers.charge(self._cost_s)
 
     def received(self, data: bytes) -> None:
         """Handle bytes from the client."""
@@ -140,12 +147,16 @@ class ClientStream(Stream, ClientTransport):
             if self.tls is not None:
                 self.connection.certificate = self.tls.peer_subject().encode()
             if request is not None:
+                self._cost_s += SESSION_S
+                listener.newcomers.charge(SESSION_S)
                 pipeline.handshake.open_session(self.connection, request)
 
     def lost(self, reason: str) -> None:
         """Remove the connection: the client has closed it, or it broke."""
         if reason.startswith("TLS"):
-            log.info("{address}: {reason}", address=self.address, reason=reason)
+            more = self._listener.lines.more()
+            if more is not None:
+                log.info("{address}: {reason}{more}", address=self.address, reason=reason, more=more)
         self._listener.forget(self)
         self._listener.pipeline.clients.connection_lost(self.connection)
 
@@ -184,6 +195,9 @@ class ClientStream(Stream, ClientTransport):
         """Send this turn's output; stop reading from a client that does not read its output."""
         if self.output:
             self._listener.pipeline.clients.last_response_bytes = len(self.output[-1]) - LENGTH_BYTES
+            if self._cost_s and self.connection.session is not None and self.connection.is_admitted:
+                self._listener.proved(self, self._cost_s)
+                self._cost_s = 0.0
         self.flush()
         self._account()
         if self._rest_bytes and self._rest_bytes > self._listener.limits.pause_bytes:
@@ -255,11 +269,17 @@ class ClientListener:
         self._may_answer = may_answer
         #: Connections with output, in order; `_late` has those left over by earlier turns.
         self.dirty: list[ClientStream] = []
+        #: What clients may cost before they have a session, and a proof where one is demanded.
+        self.newcomers = NewcomerBudget(reactor, self._set_accepting)
+        #: Lines about connections that ended in TLS.
+        self.lines = SummedLines(reactor.seconds)
         self._late: deque[ClientStream] = deque()
         #: Connections whose output waits for contact with the leader.
         self._held: list[ClientStream] = []
         self.streams: dict[ClientStream, None] = {}
         self._per_address: dict[str, int] = {}
+        #: Connections by address that have no session yet, or lack the proof that is demanded. Oldest first.
+        self._unproven: dict[str, dict[ClientStream, None]] = {}
         #: Listening socket -> its TLS contexts, None for plain TCP.
         self._listening: dict[socket.socket, TlsContexts | None] = {}
         #: Connections rejected at one of the limits, since the start.
@@ -329,6 +349,19 @@ class ClientListener:
                 self._per_address[stream.address] = left
             else:
                 del self._per_address[stream.address]
+            self._forget_unproven(stream)
+
+    def proved(self, stream: ClientStream, cost_s: float) -> None:
+        """Handle a client that has a session now, and has proved what is demanded: it is no newcomer any more."""
+        self.newcomers.give_back(cost_s)
+        self._forget_unproven(stream)
+
+    def _forget_unproven(self, stream: ClientStream) -> None:
+        unproven = self._unproven.get(stream.address)
+        if unproven is not None and stream in unproven:
+            del unproven[stream]
+            if not unproven:
+                del self._unproven[stream.address]
 
     def close_revoked(self) -> None:
         """Close the connections that were proved by credentials which are revoked now."""
@@ -341,7 +374,7 @@ class ClientListener:
     def _accept(self, listener: socket.socket, contexts: TlsContexts | None, events: int) -> None:  # noqa: ARG002
         for _ in range(ACCEPTS_PER_TURN if contexts is None else SECURE_ACCEPTS_PER_TURN):
             try:
-                sock, address = listener.accept()
+                sock, address = accept(listener, self.newcomers)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -353,6 +386,7 @@ class ClientListener:
             host = _plain(address[0])
             if self._is_too_many(host):
                 self.refused += 1
+                self.newcomers.charge(REFUSAL_S)
                 sock.close()
                 continue
             tune(sock, give_up_ms=self.limits.stall_ms)
@@ -360,6 +394,11 @@ class ClientListener:
             stream = ClientStream(self, sock, (host, address[1]), tls)
             self.streams[stream] = None
             self._per_address[stream.address] = self._per_address.get(stream.address, 0) + 1
+            self._unproven.setdefault(stream.address, {})[stream] = None
+
+    def _set_accepting(self, is_accepting: bool) -> None:
+        for listener in self._listening:
+            self.reactor.rewatch(listener.fileno(), readable=is_accepting, writable=False)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener in self._listening:
@@ -369,10 +408,22 @@ class ClientListener:
         limits = self.limits
         per_address = limits.connections_per_address_max
         if per_address and self._per_address.get(address, 0) >= per_address:
+            if self._make_way(self._unproven.get(address)):
+                return False
             if self.refused % 1000 == 0:
                 log.warn("{address} has {count} connections, rejecting more", address=address, count=per_address)
             return True
-        return limits.connections_max > 0 and len(self.streams) >= limits.connections_max
+        if limits.connections_max > 0 and len(self.streams) >= limits.connections_max:
+            return not self._make_way(next(iter(self._unproven.values()), None))
+        return False
+
+    def _make_way(self, unproven: dict[ClientStream, None] | None) -> bool:
+        """Close the oldest of these connections, unless it is young; return True if there is one."""
+        oldest = next(iter(unproven), None) if unproven is not None else None
+        if oldest is None or self.clock.monotonic_ms() - oldest.since_ms < MAKES_WAY_AFTER_MS:
+            return False
+        oldest.fail("gives way to a newcomer")
+        return True
 
     def _sweep(self) -> None:
         now_ms = self.clock.monotonic_ms()

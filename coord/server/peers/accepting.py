@@ -71,7 +71,9 @@ class AcceptedStream(AcceptedPeer):
             node.peer_frame(self.peer, self.incarnation, kind, block, at, end)
 
     def complain(self, reason: str) -> None:
-        log.warn("closing the connection from {who}: {error}", who=self._who(), error=reason)
+        more = "" if self.is_identified else self.listener.lines.more()
+        if more is not None:
+            log.warn("closing the connection from {who}: {error}{more}", who=self._who(), error=reason, more=more)
 
     def first_frame(self, kind: int, body: bytes) -> None:
         members = self._context.members
@@ -105,7 +107,9 @@ class AcceptedStream(AcceptedPeer):
 
     def lost(self, reason: str) -> None:
         if self.peer == 0 and reason.startswith("TLS"):
-            log.warn("rejected a connection to the peer port: {reason}", reason=reason)
+            more = self.listener.lines.more()
+            if more is not None:
+                log.warn("rejected a connection to the peer port: {reason}{more}", reason=reason, more=more)
         self._acceptor.lost(self)
 
     def _who(self) -> str:
@@ -245,7 +249,7 @@ class Acceptor:
 
     def lost(self, stream: AcceptedStream) -> None:
         """Handle the end of a connection."""
-        self.listener.unidentified.discard(stream)
+        self.listener.forget(stream)
         if stream.peer and self._accepted.get(stream.peer) is stream:
             del self._accepted[stream.peer]
             self.context.node.peer_lost(stream.peer)

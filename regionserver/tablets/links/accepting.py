@@ -77,7 +77,7 @@ class IncomingLink(AcceptedPeer):
             return
         self.reactor.unwatch(self.fd)
         self.is_closed = True
-        self.listener.unidentified.discard(self)
+        self.listener.served(self)
         guard = self._own.guard
         unproven = str if guard is None else partial(guard.unproven, self._handshake)
         serve(CopyConnection(self.sock, self.tls, hello.src, self._own.hello(hello.src), unproven))

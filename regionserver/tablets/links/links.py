@@ -295,7 +295,7 @@ class TabletLinks:
 
     def incoming_lost(self, stream: IncomingLink) -> None:
         """Handle the end of an accepted connection."""
-        self._listener.unidentified.discard(stream)
+        self._listener.forget(stream)
         if stream.server and self._accepted.get(stream.server) is stream:
             del self._accepted[stream.server]
             link = self._links.get(stream.server)

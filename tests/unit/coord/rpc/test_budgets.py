@@ -10,6 +10,7 @@ import pytest
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 
+from coord.newcomers import LINES_MAX, PLAIN_S, SAVED_S
 from coord.rpc import budgets as module
 from coord.rpc.budgets import (
     FIRST_REQUEST_S_MAX,
@@ -20,6 +21,9 @@ from coord.rpc.budgets import (
 )
 from coord.rpc.server import RpcServer
 from coord.rpc.wire import PREAMBLE, Reply, Request, RpcError, RpcFrameReader, encode_body, encode_frame
+
+#: Connections that a port accepts at once after a quiet while.
+CALLERS_SAVED = round(SAVED_S / PLAIN_S)
 
 
 class Caller:
@@ -100,22 +104,35 @@ class TestConnections:
         assert budgets.has_room("10.0.1.1")
         assert [bool(one.why) for one in callers] == [False, True, False, False, False]
 
-    def test_a_flood_gets_one_line_per_interval(self, budgets: RpcBudgets, clock: Any) -> None:
+    def test_a_flood_gets_a_few_lines_per_interval(self, budgets: RpcBudgets, clock: Any) -> None:
         """The log must not grow with the number of connections; the count is kept."""
         with mock.patch.object(module, "log") as log:
             for _ in range(100):
                 assert budgets.has_room("10.0.0.1")
                 Caller(budgets)
-            assert log.warn.call_count == 1
+            assert log.warn.call_count == LINES_MAX
             assert budgets.closed == 97
             advance(clock, 9)
             Caller(budgets)
             advance(clock, 2)
             assert budgets.has_room("10.0.0.1")
+        assert f"{97 - LINES_MAX} more connections" in log.warn.call_args_list[LINES_MAX].kwargs["more"]
+
+    def test_a_whole_request_gives_the_cost_back(self, budgets: RpcBudgets, clock: Any) -> None:
+        """Callers that ask can connect without end; those that say nothing soon stop the port from accepting."""
+        changes: list[bool] = []
+        budgets.newcomers.set_accepting = changes.append
+        for _ in range(3 * CALLERS_SAVED):
+            caller = Caller(budgets)
+            budgets.asked(caller)
+            budgets.lost(caller)
+        assert changes == []
+        for _ in range(CALLERS_SAVED + 1):
             Caller(budgets)
-            Caller(budgets)
-            assert budgets.has_room("10.0.0.1")
-        assert "96 more connections" in log.warn.call_args.kwargs["more"]
+        assert changes[0] is False
+        assert True not in changes
+        advance(clock, 1)
+        assert changes[-1] is True
 
 
 class TestDeadlines:

@@ -12,7 +12,7 @@ import pytest
 
 from coord.peers.reactor import READABLE, WRITABLE
 from coord.peers.stream import listening_socket
-from coord.server.clients.listener import ClientLimits, ClientListener, ClientStream
+from coord.server.clients.listener import MAKES_WAY_AFTER_MS, ClientLimits, ClientListener, ClientStream
 from coord.tree.sessions import Session
 from coord.wire import records as r
 from tests.support.store_nodes import StoreNodes
@@ -28,6 +28,9 @@ class Doors:
         self.functions[fd] = function
 
     def callLater(self, delay: float, function: Callable[[], None]) -> None: ...
+    def seconds(self) -> float:
+        return 0.0
+
     def rewatch(self, fd: int, *, readable: bool, writable: bool) -> None: ...
     def unwatch(self, fd: int) -> None: ...
 
@@ -201,6 +204,35 @@ def test_ipv4_client_of_a_door_to_both_worlds_keeps_its_address() -> None:
         doors.functions[door.fileno()](READABLE)
         assert [stream.address for stream in listener.streams] == ["127.0.0.1", "::1"]
         assert listener.refused == 1
+        for stream in listener.streams:
+            ends.enter_context(stream.sock)
+
+
+def test_a_stranger_who_holds_all_connections_of_an_address_makes_way() -> None:
+    """The oldest without a session does, after a while; nobody with a session."""
+    store = StoreNodes(1)
+    doors: Any = Doors()
+    listener = _listener(store, doors, ClientLimits(connections_per_address_max=2))
+    with contextlib.closing(listening_socket("127.0.0.1", 0)) as door, contextlib.ExitStack() as ends:
+        listener.start({door: None})
+
+        def connect() -> None:
+            ends.enter_context(socket.create_connection(door.getsockname()))
+            doors.functions[door.fileno()](READABLE)
+
+        connect()
+        connect()
+        old, young = listener.streams
+        connect()
+        assert list(listener.streams) == [old, young]
+        assert listener.refused == 1, "both may be about to open a session"
+
+        store.clock.now_ms += MAKES_WAY_AFTER_MS
+        listener.proved(old, 0.0)
+        connect()
+        assert next(iter(listener.streams)) is old
+        assert young.is_closed
+        assert len(listener.streams) == 2
         for stream in listener.streams:
             ends.enter_context(stream.sock)
 

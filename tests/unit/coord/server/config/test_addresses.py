@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord.errors import RemoteProtocolError
+from coord.peers.reactor import TurnReactor
 from coord.raft.membership import Configuration
 from coord.server.config.addresses import (
     MemberAddress,
@@ -90,7 +91,7 @@ class _View:
 def test_who_may_dial() -> None:
     """Members, and nodes that know newer members than this one; removed nodes get the reason."""
     links = PeerLinks(
-        None,  # type: ignore[arg-type]
+        TurnReactor(),
         node_id=1,
         cluster=b"c" * 16,
         incarnation=1,
