@@ -27,11 +27,8 @@ from coord.rpc.wire import Code
 from regions.records.rows.codec import TypedTable
 from regions.records.rows.values import Value
 from regions.records.rows.words import parse_bound, parse_key, parse_prefix, parse_row, row_json
-from regionserver.client import (
-    Refused,
-    RegionClient,
-    Staleness,
-)
+from regionserver.client import Refused, RegionClient, Staleness
+from regionserver.kv.messages import KEY_BYTES_MAX
 
 T = TypeVar("T")
 
@@ -219,6 +216,8 @@ def put(
     if len(words) != 2:
         raise UsageFaultError(f"table {table!r} has no columns: write KEY VALUE", "Put a value with blanks in quotes.")
     key, value = words
+    if not key:
+        raise UsageFaultError("the key is empty", f"A key has 1 to {KEY_BYTES_MAX} bytes: rk put {table} KEY VALUE.")
     data = sys.stdin.buffer.read() if value == "-" else bytes_of(value, is_base64=is_base64)
     done = f"put {output.count(len(data), 'byte')} at {key}"
     if if_absent or if_value is not None:
@@ -351,6 +350,10 @@ def scan(
         if columns is not None:
             start, end = (parse_bound(columns, one) if one else "" for one in (start, end))
             prefix = parse_prefix(columns, prefix) if prefix else ""
+        if end and start >= end:
+            raise UsageFaultError(
+                "no key is in this range: --from is not below --to", "--to is the first key left out."
+            )
         part = ScanPart(client, table, prefix or start, end, prefix, limit, staleness)
         if count:
             rows = sum(1 for _ in part.values())

@@ -126,6 +126,8 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
 
 #: A plain click.Group suggests close names itself, in the same line.
 _NO_SUCH_COMMAND: Final = re.compile(r"No such command '([^']*)'\.$")
+#: A group with at most this many commands lists them after a wrong one.
+_COMMANDS_SHOWN: Final = 24
 #: Errors of writing to standard output, besides a reader that has gone.
 _OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 
@@ -367,14 +369,17 @@ def _name_source(error: click.UsageError) -> None:
 
 
 def _suggest(error: click.UsageError) -> None:
-    """Print the commands whose names are close to one that does not exist."""
+    """Print the commands whose names are close to one that does not exist; of a small group, print all commands."""
     group, context = error.ctx.command if error.ctx is not None else None, error.ctx
     wrong = _NO_SUCH_COMMAND.search(error.format_message())
     if wrong is None or context is None or not isinstance(group, click.Group):
         return
-    close = difflib.get_close_matches(wrong[1], group.list_commands(context), 3)
+    names = group.list_commands(context)
+    close = difflib.get_close_matches(wrong[1], names, 3)
     if close:
         click.echo(f"Did you mean {' or '.join(f'`{context.command_path} {one}`' for one in close)}?", err=True)
+    elif len(names) <= _COMMANDS_SHOWN:
+        click.echo(f"Commands of {context.command_path}: {', '.join(names)}.", err=True)
 
 
 def _trace_if_wanted() -> None:

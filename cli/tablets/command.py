@@ -14,6 +14,7 @@ import click
 
 from cli.common import output
 from cli.common.connect import open_cluster
+from cli.common.errors import NotFoundError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
@@ -142,7 +143,14 @@ def show(given: Globals, name: str) -> None:
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         region_id = region_in_store(cluster, name).region.region_id if ":" in name else name
-        answer = cluster.ask_master(messages.ShowTablet(region_id), messages.TabletList)
+        try:
+            answer = cluster.ask_master(messages.ShowTablet(region_id), messages.TabletList)
+        except NotFoundError as error:
+            if any(one.name == name for one in cluster.tables()):
+                error.hint = (
+                    f"It is a table: name one of `rk tablet list --table {name}`, or the tablet of a key, {name}:KEY."
+                )
+            raise
         found = with_present_figures(answer.tablets[0], read_replicas(cluster.servers(), [answer.tablets[0].region_id]))
         if not given.json:
             name_former(cluster, names, servers_of(answer))

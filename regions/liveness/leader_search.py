@@ -125,6 +125,7 @@ def _error_text(address: str, error: RpcError) -> str:
     if error.code == ms.NOT_LEADER:
         return f"is a standby and names {error.hint} as the active master" if error.hint else "is a standby"
     text = (error.message or error.code).removeprefix(f"{address} ")
+    text = text.replace(f"cannot connect to {address}: ", "cannot be reached: ")
     if error.code in (ms.BUSY, ms.TOO_STALE):
         return f"is not ready: {text}"
     return text

@@ -276,14 +276,15 @@ def check_table_name(name: str) -> None:
         ValueError: with the reason.
     """
     if not name or len(name) > TABLE_NAME_MAX:
-        raise ValueError(f"a table name has 1 to {TABLE_NAME_MAX} characters")
+        raise ValueError(f"a table name has 1 to {TABLE_NAME_MAX} characters, this one {len(name)}")
     if name in (".", "..", "zookeeper"):
         raise ValueError(f"{name!r} is not a table name")
     if ":" in name:
         raise ValueError(f"table name {name!r} has a colon, which ends a table name in commands, as in TABLE:KEY")
     # Surrogates and characters of private use, which no znode may have, are not printable either.
     if not name.isprintable() or "/" in name or "\\" in name:
-        raise ValueError(f"table name {name!r} has a character that znode names must not have")
+        wrong = next(one for one in name if one in "/\\" or not one.isprintable())
+        raise ValueError(f"table name {name!r} has the character {wrong!r}, which names of znodes must not have")
 
 
 class Layout:

@@ -121,6 +121,22 @@ def test_conditions_on_shared_storage_are_a_wrong_command_line(bench: Bench, wor
 
 
 @pytest.mark.usefixtures("bench")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("put", "rows", "", "v"), "the key is empty"),
+        (("scan", "rows", "--from", "z", "--to", "a"), "--from is not below --to"),
+        (("scan", "rows", "--from", "a", "--to", "a"), "--from is not below --to"),
+    ],
+)
+def test_keys_that_name_nothing_are_a_wrong_command_line(words: tuple[str, ...], said: str) -> None:
+    """The first was an error of the server without a remedy, the others printed nothing and succeeded."""
+    result = run(*words)
+    assert status(result) == UsageFaultError.exit_code
+    assert said in str(result.exception)
+
+
+@pytest.mark.usefixtures("bench")
 def test_two_conditions_exclude_each_other() -> None:
     assert status(run("put", "rows", "k", "v", "--if-absent", "--if-value", "w")) == UsageFaultError.exit_code
 

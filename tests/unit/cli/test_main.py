@@ -107,6 +107,15 @@ def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     assert "stats" in capsys.readouterr().err
 
 
+def test_after_a_word_that_no_command_is_like_all_commands_of_the_group_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["acl", "orders"]) == ExitStatus.USAGE
+    assert "Commands of rk acl: " in capsys.readouterr().err
+    assert run(["xyz"]) == ExitStatus.USAGE
+    assert "Commands of rk:" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "suggestion"),
     [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -183,3 +186,18 @@ def test_a_system_table_is_made_and_named(asked: list[Any]) -> None:
     assert "system table" in line
     [line, *_] = tables.table_lines(TableRecord("1", "orders"), None)
     assert "system" not in line
+
+
+def test_a_table_that_does_not_exist_is_not_asked_about(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user confirmed, and then read that there was nothing to delete."""
+
+    @contextlib.contextmanager
+    def open_cluster(_given: object) -> Iterator[Any]:
+        yield SimpleNamespace(tables=lambda: [TableRecord("1a2b3c4d", "orders")])
+
+    monkeypatch.setattr(tables, "open_cluster", open_cluster)
+    monkeypatch.setattr(tables, "of_cluster", lambda _: "")
+    error = run("delete", "nosuch")
+    assert (str(error), error.hint) == ("no table 'nosuch'", "Tables: orders. More: rk table list.")
+    assert "the answer was not yes" in str(run("delete", "orders"))
+    assert asked == []

@@ -31,7 +31,7 @@ from regions.diagnose.fsck_tablets import check_all
 from regions.messages import OwnReplica, ReplicaList
 from regions.messages.heartbeat import ReplicaState, TabletReport
 from regions.records.acts.resharding import ReshardingRecord, ReshardingState
-from regions.records.model import RegionRecord, ServerRecord
+from regions.records.model import RegionRecord, ServerRecord, TableRecord
 from regions.records.resharding.parents import Parent
 from regions.records.znodes import Layout, encode
 from regions.replication.effects import marked_replaced
@@ -54,6 +54,9 @@ class FakeCluster:
         self.history: dict[str, bytes] = {}
         #: Splits under way by path.
         self.works: dict[str, bytes] = {}
+
+    def tables(self) -> list[TableRecord]:
+        return [TableRecord("1a2b3c4d", "orders")]
 
     def children(self, path: str) -> list[str]:
         assert path == self.layout.history
@@ -209,6 +212,10 @@ def test_mistakes_of_newcomers(cluster: FakeCluster) -> None:
     """Unknown and ambiguous tablets, and regions of a shared table: one sentence with a remedy."""
     cases = [
         ("x", 4, "no tablet 'x'", "`rk tablet list` shows the tablets."),
+        (
+            "orders", 4, "no tablet 'orders'",
+            "It is a table: name one of `rk tablet list --table orders`, or the tablet of a key, orders:KEY.",
+        ),
         ("t", 1, "'t' begins the ids of 2 tablets: t.0, t.1", "Give more of the id."),
         (
             "u.0", 1, "u.0 is no tablet: the rows of table counters lie in the shared directory",
