@@ -98,7 +98,10 @@ async def _load(fence: Fence, warm: Warm | None) -> store.Loaded:
 async def _named(reactor: Any, loaded: store.Loaded) -> NamedStarts:
     """Return the starts that regions name. Nothing changes `loaded` in the meantime."""
     named = NamedStarts(one for one, _ in loaded.transitions)
-    await in_slices(reactor, in_steps(loaded.region_records(), named.add, LOOKED_AT_ONCE))
+    if loaded.world is not None:
+        named.add_all_of(loaded.world)
+        return named
+    await in_slices(reactor, in_steps((one for one, _ in loaded.regions), named.add, LOOKED_AT_ONCE))
     return named
 
 

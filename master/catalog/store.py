@@ -92,12 +92,6 @@ class Loaded:
         #: A standby's mirror, which replaces `tables` and `regions`. `transitions` are then those of the mirror.
         self.world: ClusterState | None = None
 
-    def region_records(self) -> Iterable[RegionRecord]:
-        """Return the records of all regions."""
-        if self.world is None:
-            return (record for record, _ in self.regions)
-        return (region.record for region in self.world.regions.values())
-
 
 async def initialize_root(
     client: ZkClient,

@@ -24,6 +24,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from regions.cluster.state import ClusterState
 from regions.records.model import (
     Incarnation,
     RegionRecord,
@@ -235,7 +236,10 @@ def _is_unmade_heir(region: RegionRecord, work: MemberWork) -> bool:
 
 
 class NamedStarts:
-    """The starts of servers that shared regions name. The regions are added one by one, in several turns if many."""
+    """The starts of servers that shared regions name.
+
+    The regions are added one by one, in several turns if many, or all together from a standby's mirror.
+    """
 
     def __init__(self, transitions: Iterable[TransitionRecord]) -> None:
         """`transitions` are all transitions, those of tablets' members too."""
@@ -258,6 +262,20 @@ class NamedStarts:
         self.has_shared = True
         for location in region.replicas:
             start = location.incarnation
+            if start is not None:
+                self.holders.add(start)
+
+    def add_all_of(self, world: ClusterState) -> None:
+        """Add all regions of a standby's mirror from its indexes, without a look at each.
+
+        `holders` then lacks the starts that are dead as far as the mirror knows. Only live starts decide something.
+        """
+        self.has_tablets = any(table.record.is_tablet and table.regions for table in world.tables.values())
+        self.has_shared = bool(world.replicas)
+        self.tablets = {one for one in self._moving if one in world.regions and world.regions[one].record.is_tablet}
+        self.holders = {server.incarnation for server in world.servers.values() if server.open}
+        for replica in world.active.values():  # a transition hides what the region's record names
+            start = replica.region.record.location(replica.number).incarnation
             if start is not None:
                 self.holders.add(start)
 
