@@ -178,9 +178,9 @@ class StoreWatcher:
     async def _watch(self, *, is_gap: bool) -> None:
         """Set the watches, then read the current state. Setting a watch twice is harmless."""
         mirror = self.mirror
-        await self._client.watch_below(self._layout.unassigned, self._transition_events)
+        await self._client.watch_below(self._layout.unassigned, self._events)
         if mirror is not None:
-            await gather(self._client.watch_below(path, self._record_events) for path in self._watched())
+            await gather(self._client.watch_below(path, self._events) for path in self._watched())
         if mirror is self.mirror and not self._watches_set:
             self._watches_set = True
             self._begin_again()
@@ -234,14 +234,26 @@ class StoreWatcher:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _transition_events(self, events: list[Event]) -> None:
+    def _events(self, events: list[Event]) -> None:
+        """Handle events of all watches, transitions first.
+
+        One receiver gets the events of all directories, so that many come in one call although each opening changes a
+        transition and a region in turn.
+        """
         if self._stopped:
             return
         if events[0][0] == EVENT_GAP:
-            self._begin_again()
-            self._listener.gap()
+            if events[0][1] == self._layout.unassigned:  # each watch reports the gap
+                self._begin_again()
+                self._listener.gap()
             return
-        events = of_transitions(events, self._layout.unassigned)
+        transitions = of_transitions(events, self._layout.unassigned)
+        if transitions:
+            self._transition_events(transitions)
+        if len(transitions) < len(events):
+            self._record_events(events)
+
+    def _transition_events(self, events: list[Event]) -> None:
         self._listener.transition_events(events)
         gone = self._transitions.see(events)
         if self._transitions.waiting:
@@ -253,7 +265,7 @@ class StoreWatcher:
 
     def _record_events(self, events: list[Event]) -> None:
         mirror = self.mirror
-        if mirror is None or events[0][0] == EVENT_GAP:
+        if mirror is None:
             return
         gone = self._records.see(mirror.of_records(events))
         if self._records.waiting:
@@ -398,7 +410,7 @@ class StoreWatcher:
         self.proven_ms = -1
         if self._is_connected:
             for path in self._watched():
-                self._client.remove_watch(path, self._record_events).addErrback(lambda _: None)
+                self._client.remove_watch(path, self._events).addErrback(lambda _: None)
 
     # --- age ----------------------------------------------------------------------------------------------------------
 

@@ -401,8 +401,8 @@ class GapIgnored(Bug):
             if events[0][0] != EVENT_GAP:
                 real(self, events)
 
-        real = StoreWatcher._transition_events
-        return [instead(StoreWatcher, "_transition_events", receive)]
+        real = StoreWatcher._events
+        return [instead(StoreWatcher, "_events", receive)]
 
     def script(self, cluster: SimulatedCluster) -> None:
         trouble(cluster, ["store-node-restart", "cut-from-store", "break-connection"], 0.3)

@@ -10,9 +10,10 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from coord.client.session import EVENT_GAP, SessionState
-from coord.client.watches import Event
+from coord.client.watches import KIND_RECEIVER, Event, WatchBook
 from coord.errors import ConnectionLoss, QuotaExceeded
-from coord.wire.records import Stat
+from coord.wire.codec import encode_event_frame
+from coord.wire.records import EVENT_DATA_CHANGED, Stat
 from master.standby import watcher as module
 from master.standby.watcher import StoreWatcher
 from regions.messages.staleness import AsOf, Bound
@@ -172,7 +173,7 @@ def test_a_gap_during_a_handover_cancels_it(bench: Bench) -> None:
     """A master must not decide from a state that may lack changes."""
     bench.opened()
     results = result_of(bench.watcher.hand_over())
-    bench.watcher._transition_events([(EVENT_GAP, LAYOUT.unassigned, 0)])
+    bench.watcher._events([(EVENT_GAP, LAYOUT.unassigned, 0)])
     assert isinstance(results[0], Failure)
     assert isinstance(results[0].value, ConnectionLoss)
 
@@ -195,6 +196,29 @@ def test_a_mirror_is_complete_when_its_last_unread_transition_ends(monkeypatch: 
     assert mirror._missing == {paths[1]}
     bench.store.drop(paths[1])
     assert mirror.is_complete
+
+
+def test_changes_of_transitions_and_regions_come_together(bench: Bench) -> None:
+    """Each opening changes a transition and a region: two receivers would get every event by itself.
+
+    Edit that makes this fail: another receiver for the records.
+    """
+    book = WatchBook()
+    for path, receiver in bench.store.persistent:
+        book.add(KIND_RECEIVER, path.encode(), receiver.receiver)  # type: ignore[attr-defined]
+    transition = LAYOUT.transition("t.0", 0)
+    paths = [transition, REGION, transition, REGION]
+    block, frames = b"", []
+    for path in paths:
+        frame = encode_event_frame(EVENT_DATA_CHANGED, 3, path.encode(), 7)
+        block += frame
+        frames.append((len(block) - len(frame) + 4, len(block)))
+    fired = book.take(block, frames, 0, 0)
+    assert [path for _, path, _ in fired.events] == paths
+    [receiver] = fired.callbacks
+    receiver(fired.events)
+    assert bench.heard.events == [(EVENT_DATA_CHANGED, transition)] * 2
+    assert bench.watcher.unread([transition, REGION]) == {transition, REGION}
 
 
 def test_a_pause_follows_each_reply_of_a_mirror_that_loads() -> None:
@@ -220,7 +244,8 @@ def test_a_gap_makes_the_standby_read_everything_again(bench: Bench) -> None:
     bench.go_on(2.0)
     assert bench.watcher.as_of(0) is not None
     del bench.store.nodes[REGION]
-    bench.watcher._transition_events([(EVENT_GAP, LAYOUT.unassigned, 0)])
+    for path, receiver in bench.store.persistent:  # each watch reports the gap
+        receiver(EVENT_GAP, path, 0)
     assert bench.heard.gaps == 1
     assert bench.watcher.as_of(0) is None
     mirror = bench.watcher.mirror
