@@ -14,6 +14,7 @@ stderr. A long measurement can be taken in pieces: --only chooses, --raw collect
     killed     kill -9 of a server under 8 writers: the longest gap of each of 200 regions
     frozen     SIGSTOP of a server, likewise
     copy       a copy of one tablet to another server, rows of 100, 1,000 and 10,000 bytes, beside a plain file
+    split      a split of a tablet of 300 MB under 16 clients: the longest put, and the time without one
     heal       kill -9 of a server for good, with N tablets of 1 MB: until all have three live members again
     idle       the servers' CPU and memory with N tablets without work
     policy     the policy of members alone, 10,000 tablets, no I/O
@@ -36,7 +37,7 @@ import msgspec
 from benchmarks.arguments import made_folder, parts_of, positive
 from benchmarks.assign.lab import say
 from benchmarks.pages import add_html_option, write_page
-from benchmarks.tablets import copying, healing, idle, policy, scenes
+from benchmarks.tablets import copying, healing, idle, policy, scenes, splitting
 from benchmarks.tablets.cluster import TABLET
 from benchmarks.tablets.report import Report, copies_table, costs_table, goals_table
 from benchmarks.work import append_raw, read_raw, work_folder
@@ -44,7 +45,7 @@ from coord.compiled import form
 
 SPEEDS: Final = ("load", "put", "get")
 OUTAGES: Final = ("killed", "frozen")
-PARTS: Final = (*SPEEDS, "create", "restart", *OUTAGES, "copy", "heal", "idle", "policy")
+PARTS: Final = (*SPEEDS, "create", "restart", *OUTAGES, "copy", "split", "heal", "idle", "policy")
 REGIONS: Final = 100
 REGIONS_FULL: Final = 1_000
 
@@ -74,6 +75,8 @@ def _measure_part(report: Report, part: str, folder: Path, options: argparse.Nam
         report.restart = [scenes.restart(folder, options.regions)]
     elif part == "copy":
         report.copy = [copying.copies(folder / str(size), size) for size in copying.SIZES]
+    elif part == "split":
+        report.split = [splitting.split(folder)]
     elif part == "heal":
         report.heal = [healing.heal(folder, options.regions)]
     elif part == "idle":

@@ -14,6 +14,7 @@ from benchmarks.tablets.healing import Healed
 from benchmarks.tablets.idle import Idle
 from benchmarks.tablets.policy import PolicyCost
 from benchmarks.tablets.scenes import Made, Outage, Restarted, Speed
+from benchmarks.tablets.splitting import Split
 
 #: Goals. For a rate the ratio of tablets to shared regions is a minimum, for a time a maximum.
 GOAL_LOAD_PER_S: Final = 50_000.0
@@ -30,6 +31,7 @@ GOAL_HEAL_P99_RATIO: Final = 3.0
 GOAL_POLICY_CORE: Final = 0.05
 #: Of one core, for the server, whatever the number of its quiet tablets.
 GOAL_IDLE_CORE: Final = 0.01
+GOAL_SPLIT_MS: Final = 100.0
 GOAL_OUTAGE_S: Final = {"killed": 0.4, "frozen": 1.5}
 
 T = TypeVar("T")
@@ -50,6 +52,7 @@ class Report(msgspec.Struct):
     heal: list[Healed] = []
     policy: list[PolicyCost] = []
     idle: list[Idle] = []
+    split: list[Split] = []
 
     def add(self, other: Report) -> None:
         """Add the rounds of another report."""
@@ -128,7 +131,8 @@ def rows(report: Report) -> list[Row]:
     for size in sorted({one.row_bytes for one in report.copy}):
         speed = statistics.median(one.mb_per_s for one in report.copy if one.row_bytes == size)
         found.append(Row(f"copy, rows of {size:,} B", "MB/s", speed, least=GOAL_COPY_MB_PER_S))
-    return found + _outages(report.outages) + _healing(report.heal) + _idle(report.idle) + _policy(report.policy)
+    found += _outages(report.outages) + _healing(report.heal) + _splits(report.split)
+    return found + _idle(report.idle) + _policy(report.policy)
 
 
 def _idle(found: list[Idle]) -> list[Row]:
@@ -165,6 +169,21 @@ def _healing(heal: list[Healed]) -> list[Row]:
         found.append(Row(f"{what}: p99 of puts meanwhile", "x", worse, most=GOAL_HEAL_P99_RATIO))
         found.append(Row(f"{what}: active master", "core", statistics.median(one.master_healing for one in same)))
     return found
+
+
+def _splits(found: list[Split]) -> list[Row]:
+    lines: list[Row] = []
+    for size in sorted({one.bytes for one in found}):
+        same = [one for one in found if one.bytes == size]
+        what = f"tablet of {size / 1e6:g} MB split, 16 clients"
+        longest = statistics.median(one.longest_ms for one in same)
+        lines.append(Row(f"{what}: longest put", "ms", longest, most=GOAL_SPLIT_MS))
+        gap = statistics.median(one.gap_ms for one in same)
+        lines.append(Row(f"{what}: longest time without a put", "ms", gap, most=GOAL_SPLIT_MS))
+        before = statistics.median(one.longest_before_ms for one in same)
+        lines.append(Row(f"{what}: longest put before", "ms", before))
+        lines.append(Row(f"{what}: until both daughters are open", "s", statistics.median(one.split_s for one in same)))
+    return lines
 
 
 def _policy(costs: list[PolicyCost]) -> list[Row]:

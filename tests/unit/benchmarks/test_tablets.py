@@ -17,6 +17,7 @@ from benchmarks.tablets.idle import Idle
 from benchmarks.tablets.layers import Layers
 from benchmarks.tablets.report import Report, Row, costs_table, goals_table
 from benchmarks.tablets.scenes import Made, Outage, Restarted, Speed
+from benchmarks.tablets.splitting import Split
 
 
 def _speed(storage: str, per_s: float, p50_ms: float) -> Speed:
@@ -73,6 +74,15 @@ def test_quiet_tablets_have_a_goal_for_the_cpu() -> None:
         "|  | 0.90 % of a core |  | ≤ 1.00 % of a core |"
     )
     assert "30.0 KB" in _line(report, "server with 1,000 quiet tablets: memory of each")
+
+
+def test_a_split_has_goals_for_the_longest_put_and_the_longest_gap() -> None:
+    report = Report("compiled", 2)
+    report.split = [
+        Split(300_000_000, 9.0, 5.0, 20.0, 30.0, 6.0, 90.0, longest, 40.0, 99.0) for longest in (80, 101, 140)
+    ]
+    assert _line(report, "tablet of 300 MB split, 16 clients: longest put |").endswith("| 101 ms ✗ |  | ≤ 100 ms |")
+    assert "✗" not in _line(report, "tablet of 300 MB split, 16 clients: longest time without")
 
 
 def test_outages_have_a_line_for_each_quantile_and_a_goal_for_the_longest_gap() -> None:
