@@ -153,6 +153,10 @@ class HostedTablets:
         """Return the term, and the number and server of the leader in that term."""
         return self._host.leader_of(tablet)
 
+    def until_split(self, tablet: str) -> Deferred[None]:
+        """Return what fires when a request that a sealed tablet has refused is to be answered."""
+        return self._care.splits.refusals.hold(tablet)
+
     def time_ms(self, tablet: str) -> int:
         """Return this server's time, not below the tablet's clock."""
         return self._host.time_ms(tablet)

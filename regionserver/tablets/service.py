@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.python.failure import Failure
 
 from coord.rpc.wire import Code, RpcError
@@ -32,6 +32,7 @@ from regionserver.tablets.messages import (
     NO_REPLICA,
     OUTCOME_UNKNOWN,
     REPLICA_FAILED,
+    WRONG_REGION,
     KeyRange,
     KnownLeader,
     LeaderElsewhere,
@@ -109,6 +110,10 @@ class TabletGroups(Protocol):
         """Return the term, and the number and server of the leader in that term; zeros and "" if unknown."""
         ...
 
+    def until_split(self, tablet: str) -> Deferred[None]:
+        """Return what fires when a request that a sealed tablet has refused is to be answered."""
+        ...
+
     def time_ms(self, tablet: str) -> int:
         """Return this server's time, not below the tablet's clock."""
         ...
@@ -180,13 +185,13 @@ class TabletService:
             except CommandError as error:  # a limit that depends on the leader's time
                 raise RpcError(Code.BAD_REQUEST, str(error)) from error
             written: Deferred[msgspec.Struct] = proposed.addCallback(self._written, groups)
-            return written
+            return written.addErrback(_held_back, groups, tablet)
         keys = len(request.keys) if isinstance(request, TabletRead) else 0
         asked = groups.read(
             tablet, _reader(request), at_least=request.at_least, max_stale_ms=request.max_stale_ms, keys=keys
         )
         read: Deferred[msgspec.Struct] = asked.addCallback(self._was_read, groups, request)
-        return read
+        return read.addErrback(_held_back, groups, tablet)
 
     def _written(self, answer: TabletAnswer, groups: TabletGroups) -> msgspec.Struct:
         if answer.fate is Fate.DONE:
@@ -292,6 +297,13 @@ def refusal(fate: Fate, tablet: str) -> RpcError:
     """Return the error for a request that no replica here has answered."""
     code, words = REFUSALS[fate]
     return RpcError(code, words.format(tablet))
+
+
+def _held_back(failure: Failure, groups: TabletGroups, tablet: str) -> Deferred[Any]:
+    """Pass a failure on; the refusal of a sealed tablet later."""
+    if not isinstance(failure.value, RpcError) or failure.value.code != WRONG_REGION:
+        return fail(failure)
+    return groups.until_split(tablet).addCallback(lambda _: failure)
 
 
 def _reader(request: TabletRead | TabletScan) -> Callable[[RowSnapshot], Any]:

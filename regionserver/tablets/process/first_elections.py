@@ -16,6 +16,8 @@ from regionserver.tablets.host.turn import Turn
 
 #: Interval at which the chosen member asks for votes again: the others may not have opened their replicas yet.
 ASK_AGAIN_S: Final = 0.2
+#: The same for a daughter of a split.
+ASK_DAUGHTER_AGAIN_S: Final = 0.05
 #: Maximum number of attempts. Meanwhile the timeouts of the others have passed.
 ASKS_MAX: Final = 20
 #: The member stands for election with the next tick.
@@ -62,18 +64,30 @@ class FirstElections:
     def opened(self, group: Group, is_first: bool | None = None) -> None:
         """Let the group of a new replica stand for election if it is the first to do so.
 
-        `is_first` None: the tablet's name decides, if the group is new.
+        `is_first` None: the tablet's name decides, if the group is new. True for a daughter of a split: its clients
+        wait, so it does not wait for the next tick. The caller passes the group to the turn after this call.
         """
         replica = group.replica
+        is_daughter = is_first is not None
         if is_first is None:
             voters = group.core.configs.current.voters
             is_first = is_new(group) and stands_first(replica.tablet, replica.number, voters)
         if not is_first:
             return
+        group.core.hasten(_NEXT_TICK)
+        if is_daughter:
+            group.core.tick()
+            self._reactor.callLater(ASK_DAUGHTER_AGAIN_S, self._ask_daughter_again, _Asking(group))
+            return
         if not self._asking:
             self._reactor.callLater(ASK_AGAIN_S, self._ask_again)
         self._asking[replica.tablet] = _Asking(group)
-        group.core.hasten(_NEXT_TICK)
+
+    def _ask_daughter_again(self, asking: _Asking) -> None:
+        if self._turn.groups.get(asking.group.replica.tablet) is asking.group and asking.goes_on():
+            asking.asks += 1
+            asking.group.core.hasten(_NEXT_TICK)
+            self._reactor.callLater(ASK_DAUGHTER_AGAIN_S, self._ask_daughter_again, asking)
 
     def _ask_again(self) -> None:
         former, self._asking = self._asking, {}

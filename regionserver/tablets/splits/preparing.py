@@ -37,6 +37,7 @@ from regionserver.tablets.rows.state import Identity
 from regionserver.tablets.rows.tablet_rows import TabletRows
 from regionserver.tablets.splits.heirs import Daughter, remove_rows
 from regionserver.tablets.splits.prepared import LEFT_MAX, PreparedHeirs, remove_prepared
+from regionserver.tablets.splits.refusals import HeldRefusals
 from regionserver.tablets.upkeep.space import DiskSpace
 from regionserver.tablets.values.seals import Seal
 from regionserver.workers import WorkerPool, Workers
@@ -44,7 +45,7 @@ from regionserver.workers import WorkerPool, Workers
 log = Logger()
 
 #: Interval at which prepared files are looked at: the seal is noticed so late.
-LOOK_S: Final = 0.02
+LOOK_S: Final = 0.005
 #: Interval at which the rests of copies are adapted.
 REST_LOOK_S: Final = 0.25
 #: A split that is not sealed so long after it was prepared is canceled: longer than masters wait for a seal.
@@ -89,9 +90,19 @@ class Preparations:
     """See the module docstring."""
 
     def __init__(
-        self, reactor: Any, host: TabletHost, directory: Path, space: DiskSpace | None, making: WorkerPool
+        self,
+        reactor: Any,
+        host: TabletHost,
+        directory: Path,
+        space: DiskSpace | None,
+        making: WorkerPool,
+        refusals: HeldRefusals,
     ) -> None:
-        """`making` has one thread, on which daughters are made in another way, under the same names of files."""
+        """`making` has one thread, on which daughters are made in another way, under the same names of files.
+
+        `refusals` gets the daughters' names.
+        """
+        self._refusals = refusals
         self._making = making
         self._reactor = reactor
         self._host = host
@@ -142,6 +153,7 @@ class Preparations:
         if rows is None or rows.seal.is_set:
             raise RpcError(BUSY, f"tablet {tablet} {'does not run here' if rows is None else 'is sealed'}")
         heirs = PreparedHeirs(rows, self._directory, request.daughters, self._space)
+        self._refusals.expect(tablet, [one.region_id for one in request.daughters])
         work = self._works[tablet] = _Preparation(rows, heirs, request, 0.0)
         rests = ThreadRests(lambda: self._rests.factor)
 

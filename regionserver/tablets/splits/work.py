@@ -41,6 +41,7 @@ from regionserver.tablets.service import answer_within, refusal
 from regionserver.tablets.splits import heirs
 from regionserver.tablets.splits.heirs import Daughter
 from regionserver.tablets.splits.preparing import Preparations
+from regionserver.tablets.splits.refusals import HeldRefusals
 from regionserver.tablets.upkeep.space import DiskSpace
 from regionserver.tablets.values.seals import Seal
 from regionserver.workers import Workers, outcome_of
@@ -49,6 +50,8 @@ log = Logger()
 
 #: Pauses between two looks at a parent whose replica here does not hold the seal yet.
 LOOK_S: Final = 0.05
+#: A read with this bound asks the leader, unless the leader has answered in this millisecond.
+_NOW_MS: Final = 1
 #: Answers for the outcomes of an entry about a seal.
 _ANSWERS: Final = {SEALED: SealAnswer.OTHER, SUPERSEDED: SealAnswer.CANCELED}
 #: Answers for requests that the group has not carried out.
@@ -68,13 +71,17 @@ class SplitWork:
         self._host = host
         self._directory = directory
         self._pool = Workers(reactor, 1, lambda: None, lambda failure: log.failure("a daughter's rows", failure))
-        self._preparations = Preparations(reactor, host, directory, space, self._pool)
+        self.refusals = HeldRefusals(reactor, host)
+        self._preparations = Preparations(reactor, host, directory, space, self._pool, self.refusals)
         self.prepare = self._preparations.prepare
         self._is_stopping = False
+        #: First replicas that are made together at the end of this turn.
+        self._unmade: list[tuple[ReplicaOpening, Deferred[str]]] = []
 
     def stop(self) -> None:
         """Make no more replicas."""
         self._is_stopping = True
+        self.refusals.stop()
         self._preparations.stop()
         self._pool.stop(0.0)
 
@@ -166,8 +173,16 @@ class SplitWork:
             why = objection_to_inherit(parent, opening.tablet, None if report is None else report.state, applied, index)
             if why:
                 return why
-            await deferLater(self._reactor, LOOK_S)
+            await self._ask_leader(parent)
+            if rows is None or not rows.seal.is_set:
+                await deferLater(self._reactor, LOOK_S)
         return await self._make(opening, parent, rows, rows.seal)
+
+    def _ask_leader(self, parent: str) -> Deferred[Any]:
+        """Apply what the leader has committed. A follower learns of it with the next BEAT, and applies it later still,
+        unless it waits for a read."""
+        asked: Deferred[Any] = self._host.read(parent, lambda _: None, max_stale_ms=_NOW_MS)
+        return asked.addErrback(lambda _: None)
 
     async def _make(self, opening: ReplicaOpening, parent: str, rows: TabletRows, seal: Seal) -> str:
         life, tablet = self._host.life, opening.tablet
@@ -188,10 +203,27 @@ class SplitWork:
             beginning=Beginning(seal.term, seal.index),
             stands_first=leads,
         )
-        reasons: list[str] = await self._host.make([begun])
-        if reasons[0]:
+        why = await self._make_replica(begun)
+        if why:
             await outcome_of(self._pool.submit, lambda: heirs.remove_rows(made.path))
-        return reasons[0]
+        return why
+
+    def _make_replica(self, opening: ReplicaOpening) -> Deferred[str]:
+        """Make a replica together with the others of this turn: both daughters' files are often there at once."""
+        if not self._unmade:
+            self._reactor.callLater(0, self._make_replicas)
+        made: Deferred[str] = Deferred()
+        self._unmade.append((opening, made))
+        return made
+
+    def _make_replicas(self) -> None:
+        jobs, self._unmade = self._unmade, []
+
+        def made(reasons: list[str]) -> None:
+            for (_, answer), why in zip(jobs, reasons, strict=True):
+                answer.callback(why)
+
+        self._host.make([opening for opening, _ in jobs]).addCallback(made)
 
     async def _make_rows(self, opening: ReplicaOpening, rows: TabletRows, seal: Seal) -> Daughter | str:
         """Make the file of a daughter's rows. Return what was made, or why not."""

@@ -6,7 +6,7 @@ are simulated. A daughter that is made of sealed rows has no batches here: its c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -48,6 +48,11 @@ class SimHeirs(PreparedHeirs):
 
     def _make_files(self) -> Sequence[HeirFile]:
         return [_SimHeirFile(self._server, one) for one in self._daughters]
+
+    @staticmethod
+    def _at_once(finishes: Sequence[Callable[[], None]]) -> None:
+        for finish in finishes:
+            finish()
 
     def _remove(self, daughter: Daughter) -> None:
         if self._server.turn is not None:  # a process that has just died removes nothing

@@ -34,6 +34,8 @@ class FakeHosting:
         self.is_stopped = False
         self.is_full = False
         self.links: Any = None
+        #: Tablets whose refusals wait, with what each refusal waits for.
+        self.sealed: dict[str, Deferred[None]] = {}
 
     def put(self, tablet: str, number: int = 1, state: ReplicaState = ReplicaState.RUNNING) -> None:
         self.there[tablet] = TabletReport(tablet, "t", number, state, 3, TabletRole.FOLLOWER)
@@ -89,6 +91,9 @@ class FakeHosting:
 
     def leader_of(self, tablet: str) -> tuple[int, int, str]:
         return self.leaders.get(tablet, (0, 0, ""))
+
+    def until_split(self, tablet: str) -> Deferred[None]:
+        return self.sealed.get(tablet) or succeed(None)
 
     def time_ms(self, tablet: str) -> int:
         return NOW_MS

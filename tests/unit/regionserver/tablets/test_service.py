@@ -200,6 +200,21 @@ class TabletServiceTest(SynchronousTestCase):
         error: Any = self.failureResultOf(answer, RpcError).value
         assert (error.code, "r1 was split" in error.message) == (WRONG_REGION, True)
 
+    def test_refusals_of_a_sealed_tablet_wait_for_its_daughters(self) -> None:
+        """Those of a write and of a read; other failures do not wait."""
+        daughters: Deferred[None] = Deferred()
+        self.hosting.sealed["r1"] = daughters
+        written, read, failed = self.ask(write()), self.ask(TabletRead("r1", ["c"])), self.ask(write())
+        self.hosting.answer(Fate.DONE, WriteOutcome(SEALED, 3, 17))
+        self.hosting.asked.pop(0)[2].errback(RpcError(WRONG_REGION, "split"))
+        self.hosting.answer(Fate.BUSY)
+        assert self.failureResultOf(failed, RpcError).value.code == Code.BUSY
+        for waiting in (written, read):
+            self.assertNoResult(waiting)
+        daughters.callback(None)
+        for waiting in (written, read):
+            assert self.failureResultOf(waiting, RpcError).value.code == WRONG_REGION
+
     def test_limits_and_range_are_checked_before_the_group(self) -> None:
         assert self.refused(write(tablet="elsewhere")) == NO_REPLICA
         assert self.refused(write(tablet="")) == Code.BAD_REQUEST

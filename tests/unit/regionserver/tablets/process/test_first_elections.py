@@ -7,8 +7,15 @@ from typing import Final
 
 from twisted.internet.task import Clock
 
+from coord.raft.messages import FOLLOWER, PRE_CANDIDATE
 from regionserver.tablets.host.beats import TICK_MS
-from regionserver.tablets.process.first_elections import ASK_AGAIN_S, ASKS_MAX, FirstElections, stands_first
+from regionserver.tablets.process.first_elections import (
+    ASK_AGAIN_S,
+    ASK_DAUGHTER_AGAIN_S,
+    ASKS_MAX,
+    FirstElections,
+    stands_first,
+)
 from tests.support.tablet_hosts import Hosts
 
 TABLETS: Final = tuple(f"orders.{number:04x}" for number in range(40))
@@ -92,4 +99,22 @@ def test_a_replica_that_has_heard_of_a_term_does_not_stand_first() -> None:
     group = hosts.add(tablet, 1)
     group.core.term = 1
     hosts.elections["s1"].opened(group)
+    assert not hosts.clock.getDelayedCalls()
+
+
+def test_a_daughter_of_a_split_stands_at_once_and_asks_again_soon() -> None:
+    """The chosen member of a new tablet waits for the next tick, and for the others several ticks longer."""
+    hosts = NewTablets()
+    tablet = TABLETS[0]
+    first = hosts.add(tablet, 1)
+    hosts.elections["s1"].opened(first, True)
+    assert first.core.role == PRE_CANDIDATE
+    hosts.ticks(1)
+    second = hosts.add(tablet, 2)
+    hosts.elections["s2"].opened(second, False)
+    assert second.core.role == FOLLOWER
+    hosts.clock.advance(ASK_DAUGHTER_AGAIN_S)
+    hosts.ticks(1)
+    assert hosts.leader(tablet) == "s1"
+    hosts.clock.pump([ASK_DAUGHTER_AGAIN_S] * ASKS_MAX)
     assert not hosts.clock.getDelayedCalls()

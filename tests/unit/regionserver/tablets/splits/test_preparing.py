@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import ensureDeferred
+from twisted.internet.defer import ensureDeferred, gatherResults
 
 from coord.rpc.wire import RpcError
 from regions.messages import BAD_REQUEST, BUSY, PrepareRows
@@ -78,6 +78,29 @@ def test_daughters_are_made_of_the_prepared_files(tmp_path: Path, copies: list[s
         for machine in split.cluster.machines:
             assert prepared_files(machine) == []
             assert not split.work(machine)._preparations._works
+
+    run(tmp_path, main)
+
+
+def test_both_daughters_are_made_at_once(tmp_path: Path) -> None:
+    async def main(split: Splitting) -> None:
+        machine = split.cluster.machines[0]
+        await prepare(split, machine)
+        index = (await split.seal()).index
+        host = machine.running()
+        made: list[list[str]] = []
+        make = host.make
+
+        def noted(openings: Any) -> Any:
+            made.append([one.tablet for one in openings])
+            return make(openings)
+
+        host.make = noted  # type: ignore[method-assign]
+        assert await gatherResults([ensureDeferred(split.inherit(machine, one, index)) for one in DAUGHTERS]) == [
+            "",
+            "",
+        ]
+        assert made == [["A", "B"]]
 
     run(tmp_path, main)
 

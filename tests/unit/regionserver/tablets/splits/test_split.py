@@ -19,6 +19,7 @@ from regions.messages.server import ClosePurpose
 from regionserver.kv.messages import WRONG_REGION
 from regionserver.tablets.commands import SEALED, KvCommand, PutRow, WriteOutcome
 from regionserver.tablets.host.requests import Fate
+from regionserver.tablets.splits import work as split_work
 from regionserver.tablets.splits.work import SplitWork
 from tests.support.hosts_in_process import Cluster, Machine
 from tests.support.reactors import in_reactor
@@ -236,6 +237,12 @@ def test_a_replica_waits_for_the_seal(tmp_path: Path) -> None:
             assert snapshot.values([b"k1"]) == [b"last"]
 
     run(tmp_path, main)
+
+
+def test_a_follower_asks_its_leader_for_the_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait until the seal reaches its rows by itself."""
+    monkeypatch.setattr(split_work, "LOOK_S", 1e6)
+    run(tmp_path, Splitting.split)
 
 
 def test_daughters_survive_the_restart_of_all_servers(tmp_path: Path) -> None:
