@@ -334,6 +334,13 @@ def _order(
 )
 @click.option("--admin-address", metavar="HOST:PORT", help="Serve /metrics, /health, /ready and /status here.")
 @click.option(
+    "--admin-name",
+    "admin_names",
+    multiple=True,
+    metavar="HOST",
+    help="A host name under which the admin port is reached, beside addresses and --address. May be repeated.",
+)
+@click.option(
     "--peer-address",
     metavar="HOST:PORT",
     help="Address for the other members of this server's tablets, with the host of --address. Port 0: any free port,"
@@ -423,6 +430,7 @@ def run(
     shared_dir: Path | None,
     address: str,
     admin_address: str | None,
+    admin_names: tuple[str, ...],
     peer_address: str | None,
     no_tablets: bool,
     copy_rate: int,
@@ -471,6 +479,7 @@ def run(
             port=port,
             admin_host=admin[0],
             admin_port=admin[1],
+            admin_names=admin_names,
             rack=rack,
             weight=weight,
             group=group,

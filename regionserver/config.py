@@ -50,6 +50,8 @@ class ServerSettings:
     port: int
     admin_host: str | None = None
     admin_port: int = 0
+    #: Host names under which scrapers reach the admin port, beside addresses and `host`.
+    admin_names: tuple[str, ...] = ()
     rack: str = "default"
     weight: float = 1.0
     group: str = ""

@@ -119,18 +119,11 @@ class RegionServer:
         self._system = system or os_system()
         self._clock = self._system.clock
         self._boot_s = boot_s
-        self._paths = Layout(settings.root)
+        self._paths = paths = Layout(settings.root)
         self._lease = Lease()
         self._metrics = Metrics()
         self._host = Host(
-            reactor,
-            self._clock,
-            opener,
-            self._paths,
-            self._metrics,
-            threads=settings.threads,
-            stop=died,
-            workers=workers,
+            reactor, self._clock, opener, paths, self._metrics, threads=settings.threads, stop=died, workers=workers
         )
         self._opener = opener
         self._kind = kind_of(opener)
@@ -205,7 +198,11 @@ class RegionServer:
         admin_port = 0
         if settings.admin_host is not None:
             admin = AdminHttp(
-                registry=self._metrics.registry, health=self._health.report, ready=self._ready, status=self.status
+                registry=self._metrics.registry,
+                health=self._health.report,
+                ready=self._ready,
+                status=self.status,
+                names={settings.admin_host, settings.host, *settings.admin_names},
             )
             self._admin_port, admin_port = self._listen(
                 admin, "admin address", settings.admin_host, settings.admin_port

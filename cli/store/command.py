@@ -163,6 +163,13 @@ def coord() -> None:
 @_address_option("--peer-address", "Address for the other nodes; needed with --peers.")
 @click.option("--peers", metavar="ID=HOST:PORT,…", help="All nodes including this one; the same value on each node.")
 @_address_option("--admin-address", "Metrics, health, readiness and status over HTTP.")
+@click.option(
+    "--admin-name",
+    "admin_names",
+    multiple=True,
+    metavar="HOST",
+    help="A host name under which the admin port is reached, beside addresses and this node's hosts. May be repeated.",
+)
 @click.option("--cluster", metavar="NAME", help="Name of the cluster, if --peers is not spelled alike on all nodes.")
 @click.option("--observers", metavar="ID,…", help="Members of --peers that serve clients but do not vote.")
 @click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import itertools
 import socket
 import urllib.request
@@ -25,7 +26,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
     client, peer, *admin = free_ports(5)
     node = ["coord", "run", "--id", "1", "--data-dir", str(folder / "store"), "--peers", f"1=127.0.0.1:{peer}"]
     node += ["--client-address", f"127.0.0.1:{client}", "--peer-address", f"127.0.0.1:{peer}"]
-    addresses = [("--admin-address", f"127.0.0.1:{port}") for port in admin]
+    addresses = [("--admin-address", f"127.0.0.1:{port}", "--admin-name", "metrics.example") for port in admin]
     with contextlib.ExitStack() as running:
         running.enter_context(daemon(rk(*node, *addresses[0]), log=folder / "store.log"))
         cluster = running.enter_context(
@@ -42,6 +43,24 @@ def probe(port: int) -> int:
     """Return the status of /health, as a supervisor asks for it."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
         return int(answer.status)
+
+
+def status_for(port: int, host: str) -> int:
+    """Return the status of /metrics for a request with this Host header."""
+    caller = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    with contextlib.closing(caller):
+        caller.request("GET", "/metrics", headers={"Host": host})
+        return caller.getresponse().status
+
+
+def test_foreign_host_names_are_refused_everywhere(ports: list[int]) -> None:
+    """Against DNS rebinding: a page in an operator's browser must not read the pages of an open daemon.
+
+    Fails if the daemons give `AdminHttp` no names.
+    """
+    for port in ports:
+        hosts = ("evil.example", f"evil.example:{port}", "metrics.example", f"localhost:{port}", f"127.0.0.1:{port}")
+        assert [status_for(port, host) for host in hosts] == [403, 403, 200, 200, 200]
 
 
 def is_closed(caller: socket.socket) -> bool:

@@ -72,6 +72,13 @@ def expiring_files(watched: Sequence[WatchedFiles], now: datetime.datetime) -> l
     return expiring([end for one in watched for end in one.ends()], now)
 
 
+def _names_of(settings: StoreSettings) -> set[str]:
+    """Return the host names by which the admin port is known: those of this node's addresses, and the given ones."""
+    own = [settings.admin_address, settings.client_address, settings.secure_client_address, settings.peer_address]
+    own.append(settings.peers.get(settings.node_id))
+    return {address[0] for address in own if address is not None} | set(settings.admin_names)
+
+
 def admin_site(
     settings: StoreSettings,
     node: Node,
@@ -145,4 +152,5 @@ def admin_site(
         status=status,
         actions={BACKUP_PATH: backups.answer},
         pages=command_pages(settings, node, words),
+        names=_names_of(settings),
     )

@@ -67,6 +67,8 @@ class StoreSettings:
     #: Members of the running store that a new node asks to join.
     join: tuple[Address, ...] = ()
     admin_address: Address | None = None
+    #: Host names under which scrapers reach the admin port, beside addresses and the hosts of this node's addresses.
+    admin_names: tuple[str, ...] = ()
     #: Name that distinguishes clusters; "": the cluster id is derived from `peers`, which are equal on all nodes.
     cluster: str = ""
     tick_ms: int = 500
