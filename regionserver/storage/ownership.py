@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import re
 from typing import Final
@@ -36,6 +37,8 @@ from regionserver.errors import OwnerHeld, RegionError
 _LOCK_FILE: Final = re.compile(r"owner-([0-9]{1,20})")
 _READ_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOCK_BYTES_MAX: Final = 4096
+#: Numbers the lock files that this process has placed. `next` is atomic, so threads get different numbers.
+_placings: Final = itertools.count(1)
 
 
 class Owner(msgspec.Struct):
@@ -200,8 +203,11 @@ def _holder(name: str) -> Incarnation | None:
 
 
 def _place(folder: str, owner: Owner) -> DirectoryLock:
-    """Create the lock file, complete and locked, under a temporary name, then rename it."""
-    temporary = f"{folder}/.owner-{owner.token}.{owner.uuid}.{owner.start_code}"
+    """Create the lock file, complete and locked, under a temporary name, then rename it.
+
+    The name is this call's own: both daughters of a split have one token, and one server may open them at one time.
+    """
+    temporary = f"{folder}/.owner-{owner.token}.{owner.uuid}.{owner.start_code}.{next(_placings)}"
     fd = os.open(temporary, _READ_FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,5 +215,7 @@ def _place(folder: str, owner: Owner) -> DirectoryLock:
         os.rename(temporary, _name(folder, owner.token))
     except BaseException:
         os.close(fd)
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         raise
     return DirectoryLock(folder, owner, fd)

@@ -146,6 +146,28 @@ def test_the_later_of_two_concurrent_opens_wins(tmp_path: Path, folder: Path, mo
     assert sorted(os.listdir(folder)) == ["opened-8", "owner-8", "region.json"]
 
 
+@pytest.mark.parametrize("moment", ["flock", "pwrite"])
+def test_two_daughters_on_one_server_close_the_parent_to_others_at_one_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Both have the token of the split. One open failed with EAGAIN, and its region came seconds later."""
+    folder.mkdir(parents=True)
+    daughters = owner_module.Owner("me", 1, 4, 8)
+    module = owner_module.fcntl if moment == "flock" else owner_module.os
+    before = getattr(module, moment)
+
+    def amid(*arguments: Any) -> Any:
+        monkeypatch.setattr(module, moment, before)
+        done = before(*arguments)
+        owner_module.fence(str(folder), daughters, None, 7)
+        return done
+
+    monkeypatch.setattr(module, moment, amid)
+    owner_module.fence(str(folder), daughters, None, 7)
+    assert os.listdir(folder) == ["owner-8"]
+    assert owner(folder, 8)["uuid"] == "me"
+
+
 def test_an_unreadable_owner_mark_blocks_the_open(tmp_path: Path, folder: Path) -> None:
     """A holder that cannot be named cannot be proved dead."""
     take(DirectoryOpener(tmp_path), server=OTHER)
