@@ -363,7 +363,7 @@ _SORTS: Final[dict[str, Key[messages.TableSummary]]] = {
 @global_options
 @click.pass_obj
 def list_(given: Globals, deleted: bool, listing: Listing, bound: Bound) -> None:
-    """List all tables: regions, and how many of them are open, in transition, and of these parked."""
+    """List all tables with the number of their regions, and how many are open, in transition, and parked."""
     if deleted:
         list_deleted(given)
         return

@@ -491,7 +491,7 @@ class _Look:
     """A look at every node, all at once, for what prevents a session. It goes on while kazoo tries."""
 
     def __init__(self, store: _Store, timeout_s: float) -> None:
-        # Two connections one after the other for `misfit`, and two for `answer_of`.
+        # `misfit` and `answer_of` make two connections each, one after the other: each gets a part of the time.
         probe_s = max(_LOOK_S, min(PROBE_S, timeout_s / 2))
         self._names = store.names
         self._misfits = [begun(misfit, split_address(one), store.access, probe_s) for one in store.addresses]

@@ -226,10 +226,10 @@ class Ready:
         #: The configuration in force differs from the previous Ready. `core.configs.current` has the members to which
         #: the shell must have links.
         self.config_changed: bool = False
-        #: To be installed before everything else.
+        #: Snapshot to be installed before everything else, or None.
         self.snapshot: RaftSnapshot | None = None
         self.hard_state: HardState | None = None
-        #: To be appended; they replace the log on disk from entries[0].index on.
+        #: Entries to be appended to the log on disk. They replace what it has from `entries[0].index` on.
         self.entries: list[Entry] = []
         self.messages: list[Message] = []
         self.messages_after_persist: list[Message] = []

@@ -27,7 +27,7 @@ KIND_CONTAINER: Final = 2
 KIND_TTL: Final = 3
 
 I32_MAX: Final = 0x7FFFFFFF
-#: Up to this many children ever created, the Stat determines their number.
+#: As long as a znode has had at most this many creates of children, its Stat determines the number of creates.
 _CREATES_SHOWN: Final = I32_MAX // 2
 
 #: The largest prime below 2**32: reduces a longer number to 32 bits so that every bit has an effect.
@@ -39,8 +39,8 @@ SLASH: Final = ord("/")
 _plain_name: Final = re.compile(rb"[\x20-\x2e\x30-\x7e]+").fullmatch
 _DOT: Final = ord(".")
 
-# Control characters, private use, surrogates, specials; and everything beyond the basic plane, which ZooKeeper handles
-# as surrogates.
+# Control characters, private use, surrogates and specials. Also everything beyond the basic plane, because ZooKeeper
+# sees such a character as two surrogates.
 _rejected: Final = re.compile(r"[\x00-\x1f/\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]").search
 
 

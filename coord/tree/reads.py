@@ -1,8 +1,8 @@
 """Reads and operations on watches, answered by one server from its own tree, without the log.
 
-Each function returns `(error code, body of the reply)`. A malformed request raises RemoteProtocolError; only
-`begin_watches` returns and raises something else. Watches are set as in ZooKeeper: by exists always, by other reads if
-they succeed.
+Each function returns `(error code, body of the reply)` and raises RemoteProtocolError for a malformed request;
+`begin_watches` is an exception. As in ZooKeeper, exists always sets its watch, and other reads set theirs if they
+succeed.
 """
 
 from __future__ import annotations

@@ -213,8 +213,8 @@ class Selection:
             # Retry one of the doubtful servers rather than none: the number of attempts is limited.
             uuid = choose(servers.values(), group=group, kind=kind, peers=peers, peer_racks=racks)
         if uuid is None and not exclude_home:
-            # A replica on a draining server is better than a closed one; it moves when another server is eligible. A
-            # barred server gets nothing, even if regions stay closed, and neither does one that has ended.
+            # An open replica on a draining server is better than a closed one. The replica moves as soon as another
+            # server is eligible. Barred servers and servers that have ended get nothing, even if regions stay closed.
             out = {*self._world.bars, *(one.uuid for one in servers.values() if one.has_ended)}
             uuid = choose(
                 servers.values(),

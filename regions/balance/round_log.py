@@ -10,7 +10,7 @@ import msgspec
 
 from regions.messages import BalanceMove
 
-#: Rounds that are kept, the latest ones; equal ones in a row without moves count as one.
+#: Number of latest rounds that are kept. Consecutive equal rounds without moves count as one.
 ROUNDS_MAX: Final = 20
 #: Moves of one round that are kept.
 MOVES_MAX: Final = 50

@@ -130,9 +130,9 @@ class Roster:
         return member is not None and member.incarnation == server and now_ms - member.received_ms <= SILENT_MS
 
     def silent(self, servers: Iterable[tuple[Incarnation, int]], now_ms: int) -> list[tuple[Incarnation, int]]:
-        """Return the live servers without a recent heartbeat, each with the time since its last one in ms.
+        """Return the live servers without a recent heartbeat, each with the milliseconds since its last heartbeat.
 
-        `servers` are live servers, each with the time since when this master could have received heartbeats.
+        `servers`: live servers, each with the time from which on this master could have received its heartbeats.
         """
         found = []
         for server, since_ms in servers:

@@ -419,7 +419,7 @@ class ConfigChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class SealTablet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Seal a tablet that is split, or take the seal away. Reply: TabletSealed. Idempotent.
+    """Seal a tablet that is split, or remove its seal. Reply: TabletSealed. Idempotent.
 
     The seal is an entry of the tablet's log. After it the tablet answers no read and carries out no write, so its
     replicas have the same rows for ever, and its daughters can be made from any of them.

@@ -96,7 +96,10 @@ class Judged(NamedTuple):
     actions: list[ReportAction]
 
     def rests_on(self, report: TabletReport, region: RegionRecord, table: TableRecord, *, in_transition: bool) -> bool:
-        """Return True if nothing has changed since. Records and reports are replaced, never modified."""
+        """Return True if report, region, table and transition are those that were decided about.
+
+        Records and reports are replaced, never modified, so identity is enough.
+        """
         facts = self.facts
         return (
             facts.report is report

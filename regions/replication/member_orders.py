@@ -107,7 +107,7 @@ class MemberOrders:
         return MemberEndpoint(member.number, member.uuid, host, port)
 
     def take(self, batch: int) -> list[MemberWork]:
-        """Return the members whose orders were in a batch; it awaits no answer any more."""
+        """Return the members whose orders were in a batch, and forget the batch: its answer has arrived."""
         return self._batches.pop(batch, [])
 
     def send_again(self, works: Iterable[MemberWork], batch: int, now_ms: int) -> None:

@@ -80,8 +80,10 @@ class TableHistory(msgspec.Struct):
     deleted: LoggedOperation | None = None
 
     def shapes(self) -> list[Shape]:
-        """Return the table's shapes since its creation: one more than its alterations. Empty if its creation is
-        unknown."""
+        """Return the table's shape after its creation and after each alteration, oldest first.
+
+        Return an empty list if the creation is unknown.
+        """
         if self.created is None or not isinstance(self.created.request, CreateTable):
             return []
         request = self.created.request

@@ -130,9 +130,9 @@ class _Socket:
 
 
 def test_a_frozen_owner_serves_nothing_of_its_old_lease(cluster: Cluster, client: RegionClient) -> None:
-    """SIGSTOP amid writes, for longer than the lease, then SIGCONT: the requests in its socket buffer are rejected,
-    another server has its files, and no acknowledged write is lost. (Hold, lease and Place are all active; each alone
-    would suffice.)"""
+    """Freeze the server amid writes for longer than its lease, then continue it. It rejects the requests in its socket
+    buffer, another server has its files, and no acknowledged write is lost. (The hold of the region, the lease and the
+    Place of the files each prevent this; this test does not tell them apart.)"""
     load = Load(client, TABLE, rate_per_s=300)
     load.start()
     key = "k05x"

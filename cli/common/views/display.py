@@ -62,7 +62,7 @@ class Display:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Stop the live display; lines may still be printed. May be called twice."""
+        """Stop the live display. `say` still prints lines afterwards. A second call does nothing."""
         self._name = ""
 
     def _show_begin(self, title: str, total: int) -> None:

@@ -73,7 +73,7 @@ def _watch(drill: Drill, began_ms: int, for_s: float | None) -> None:
 
 
 def _since(drill: Drill, began_ms: int) -> list[MembershipChange]:
-    """Return the changes of sessions and of the active master since then, oldest first."""
+    """Return the changes of sessions and of the active master since `began_ms`, oldest first."""
     return [one for one in list(drill.follower.memberships) if one.at_ms >= began_ms]
 
 

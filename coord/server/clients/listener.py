@@ -1,7 +1,7 @@
 """The client port: sockets on one side, `Pipeline` on the other.
 
-This module limits what clients may use; each limit is a setting: connections per address and in total, the time until
-the first request, unsent bytes for a client that does not read, and how long a client may not read.
+This module limits what clients may use. Each limit is a setting: connections per address and in total, the time until
+the first request, the unsent bytes for one client, and the time for which a client may read nothing.
 """
 
 from __future__ import annotations

@@ -78,9 +78,12 @@ class SnapshotTransfers:
             self._hand_to_core(refused)
 
     def step(self, now_ms: int) -> bool:
-        """Do a part of the restoring and freeing of states. Return True if more is left. Raise UnsupportedLevel."""
+        """Restore a part of a received state, and free a part of former ones. Return True if more is left.
+
+        Raise UnsupportedLevel.
+        """
         has_more = bool(self._freeing.trees) and self._freeing.step()
-        # One state at a time: the core may not have installed the previous one yet.
+        # Restore one state at a time: the core may not have installed the previous one yet.
         if self._offered is None and self._inbox.restoring is not None:
             has_more = True
             arrival = self._inbox.step(now_ms)

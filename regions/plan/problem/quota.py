@@ -87,7 +87,10 @@ def _parts(weights: Floats) -> Floats:
 
 
 def _rack_shares(by_weight: Floats, sizes: Ints, demand: Demand) -> Floats:
-    """Return the fair division over racks, limiting the heaviest first; `by_weight` is the division by weight alone."""
+    """Return the fair share of each rack. The heaviest racks are limited first.
+
+    `by_weight` has the shares by weight alone.
+    """
     racks = len(sizes)
     base, most = np.zeros(racks), np.zeros(racks)
     spare = np.zeros(racks + 1)

@@ -94,7 +94,7 @@ def parse_prefix(table: TypedTable, text: str) -> str:
 
 
 def placed_text(record: TableRecord, text: str) -> str:
-    """Return the key that an operator's text names: itself in a table of keys and bytes. Raise RowError."""
+    """Return the key that an operator's text names. Without columns the text is the key. Raise RowError."""
     table = TypedTable.of(record)
     return text if table is None else parse_bound(table, text)
 

@@ -191,7 +191,7 @@ VOTE_RULES: Final = (
 
 
 def ballot_of(m: Message, standing: ReplicaStanding) -> Ballot:
-    """Return how the replica that does not run answers a vote request for it."""
+    """Return the answer to the vote request `m`, which is addressed to a replica that does not run."""
     return next(rule.ballot for rule in VOTE_RULES if rule.holds(m, standing))
 
 

@@ -31,8 +31,8 @@ class TurnOutput:
         self.failed: list[tuple[str, str]] = []
         #: (tablet, server, reason) of messages that no correct server sends.
         self.rejected: list[tuple[str, str, str]] = []
-        #: (tablet, member, index): a member needs entries from there on, which its leader has on the disk at best. Read
-        #: them back, then call `loaded`.
+        #: (tablet, member, index): a member needs the entries from `index` on, and its leader no longer has them in
+        #: memory. Read them back from the disk, then call `loaded`.
         self.needs_log: list[tuple[str, int, int]] = []
         #: Configurations that have been committed. Write them to the consensus metadata, then call `noted`.
         self.configs: list[tuple[str, CommittedConfig]] = []
@@ -43,7 +43,7 @@ class TurnOutput:
 
 
 class HeldWrite:
-    """What waits for one write: the Readies of the groups in it, and messages that promise what it makes durable."""
+    """The Readies of groups whose data is in one write, and the messages to be sent once the write is durable."""
 
     def __init__(self, number: int) -> None:
         self.number: int = number

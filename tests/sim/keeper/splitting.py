@@ -300,7 +300,7 @@ class SplittingWorld(ChangingWorld):
         book.seen(event.record, event.version, self.now)
 
     def _read_work(self, record: ReshardingRecord) -> None:
-        """Hand the present records over, as the master does after a refused write."""
+        """Hand the present records to the keeper and the book, as the master does after a refused write."""
         keeper, book = self.master, self.book
         assert keeper is not None, "a master is active"
         assert book is not None, "a master is active"

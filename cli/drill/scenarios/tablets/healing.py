@@ -186,7 +186,7 @@ def directory_of(drill: Drill, name: str) -> Path:
 
 
 def members_may_change(drill: Drill, gone: Collection[str] = ()) -> None:
-    """Let the drill check that members were replaced correctly, in place of that no tablet has moved."""
+    """Let the drill check that members were replaced correctly. Otherwise it checks that no tablet has moved."""
     drill.check_members = lambda before, after: check_replaced(before, after, gone)
 
 

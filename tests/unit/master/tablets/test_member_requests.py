@@ -325,7 +325,7 @@ def test_a_server_is_retired(world: ChangingBench) -> None:
 
 
 def test_a_server_that_is_gone_for_good_is_retired(world: ChangingBench) -> None:
-    """Two of five are more than a third, so nothing is replaced until an operator says that they stay away."""
+    """Two of five servers are dead, more than a third. So no member is replaced until an operator retires them."""
     world.servers.stop("s1")
     world.servers.stop("s4")
     world.turn(20, 1.0)

@@ -26,8 +26,8 @@ class SlowReads(ModelCluster):
 
 
 def unread() -> SlowReads:
-    """Return r1, OFFLINE towards b, which has the order and has begun. Its table is disabled: the delete is
-    rejected."""
+    """Return a cluster with r1, which is OFFLINE towards b. Server b has begun to open it. Its table is disabled, so
+    the master deletes the transition, and the store rejects the delete."""
     cluster = SlowReads()
     cluster.put(region("r1"))
     cluster.put_transition(transition(RegionState.OFFLINE, None, at("b")))

@@ -144,8 +144,8 @@ def test_a_table_that_is_disabled_has_no_replica_that_takes_part(view: ClusterVi
     assert check_all(view)[1].counts() == {"orders": {"CLOSED": 2}}
 
 
-def test_a_dead_server_is_told_truly() -> None:
-    """UNDER_REPLICATED after one of three, UNAVAILABLE after two; with and without a master."""
+def test_dead_servers_give_the_right_health() -> None:
+    """UNDER_REPLICATED without one of three servers, UNAVAILABLE without two; with and without a master."""
     cluster = TabletCluster()
     leader = cluster.leader("t.0")
     dead = [uuid for uuid in cluster.world.machines if uuid != leader]

@@ -32,8 +32,8 @@ def test_a_phase_is_entered_and_left_as_the_opener_holds_it() -> None:
         assert held is None or row.held in (held, None), row
 
 
-def test_each_phase_says_what_every_order_means() -> None:
-    """An order is begun only if the table has a row for it."""
+def test_each_phase_has_a_treatment_for_every_order() -> None:
+    """An order begins work only if MOVES has a row for the phase and the order."""
     assert set(ORDERS) == set(Phase)
     for phase, treatments in ORDERS.items():
         assert (treatments.other_open is Treatment.BEGIN) == ((phase, Event.OPEN_ORDERED, True) in MOVES)

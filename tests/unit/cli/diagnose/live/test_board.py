@@ -103,8 +103,8 @@ def test_masters_and_servers_come_and_go() -> None:
 
 
 def test_the_header_has_verdict_store_servers_and_the_heaviest_problems() -> None:
-    """B1: the screen of an incident shows what else is wrong. Tried: without the slice of reasons the table is pushed
-    out of a small screen."""
+    """B1: during an incident one screen shows everything that is wrong. Tried: if all reasons are shown, not only the
+    heaviest, a small screen has no room for the table."""
     screen = board()
     nodes = [StoreFinding("store-1", "h:1", True, "leader"), StoreFinding("store-2", "h:2", False, trouble="silent")]
     findings = Findings(nodes, [MasterFinding("master-1", "h:3", True, "active")], [], None)

@@ -47,7 +47,7 @@ class Store:
         return waiting
 
     def answer(self) -> None:
-        """Answer all requests, and those that follow."""
+        """Answer all waiting requests, and the requests that these answers cause."""
         while self.waiting:
             waiting, act = self.waiting.popleft()
             act().addCallbacks(waiting.callback, waiting.errback)

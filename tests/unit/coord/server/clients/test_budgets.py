@@ -104,7 +104,7 @@ def test_many_slow_clients_share_a_turn() -> None:
 
 
 def test_a_closed_connection_is_not_resumed() -> None:
-    """It may close before its turn comes."""
+    """A connection may close while its requests wait for their turn."""
     nodes, _ = slow()
     client = nodes.client(nodes.nodes[1])
     send(client, *[COUNT] * 20)

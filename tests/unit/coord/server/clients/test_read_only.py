@@ -112,9 +112,9 @@ def test_clients_are_cut_when_there_is_a_leader(nodes: StoreNodes) -> None:
     assert ask(nodes, again, op.OP_CREATE, create(b"/b")) == OK
 
 
-def test_session_that_comes_along_lives_on(nodes: StoreNodes) -> None:
-    """Its password is required. A session that is not known here is not reported as gone. Connections that it left are
-    closed."""
+def test_a_session_of_another_node_survives_a_read_only_connection(nodes: StoreNodes) -> None:
+    """The node requires the session's password and closes its former connections. It does not report a session that it
+    does not know as expired."""
     session = next(iter(nodes.nodes[1].machine.sessions.sessions.values()))
     known = ConnectRequest(0, 4000, session.session_id, session.passwd, True)
     client = connected(nodes, nodes.nodes[1], known)

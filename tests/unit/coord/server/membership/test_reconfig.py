@@ -58,7 +58,7 @@ def test_first_leader_writes_the_addresses_down() -> None:
 
 
 def test_a_request_may_come_before_the_addresses_are_written() -> None:
-    """In the very turn in which the first leader learns that it leads."""
+    """The request arrives in the turn in which the first leader is elected."""
     nodes = StoreNodes(3, members={i: member(i) for i in (1, 2, 3)}, super_digest=DIGEST)
     early = Client(nodes.nodes[1], nodes.clock)
     early.connect()

@@ -19,7 +19,7 @@ from tests.support.store_nodes import SeededRng
 
 
 def test_link_for_which_there_is_no_descriptor_is_dialled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many clients may have taken the last descriptor; when they have left, the peer must be reachable."""
+    """Clients may have taken all descriptors. The node must reach the peer again once some clients have left."""
 
     def refuse(*arguments: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")

@@ -276,9 +276,10 @@ def test_a_start_that_is_cut_short_again_and_again_comes_to_an_end() -> None:
         all_bytes(server, where)
 
 
-def test_what_a_start_goes_on_from_outlives_a_power_cut() -> None:
-    """The process is killed behind the rename of the superblock, before its folder is synced. The next start goes on
-    with the deletion, and then the power fails: the superblock was READY again, and its rows were in the quarantine."""
+def test_a_deletion_that_a_start_resumes_survives_a_power_cut() -> None:
+    """The process is killed after it has renamed the superblock and before it syncs the folder. The next start resumes
+    the deletion, and then the power fails. Before the fix the superblock was READY again, although the rows had been
+    moved into the quarantine."""
     for server, where, _ in cut_everywhere(lives, delete, is_kill=True):
         server.start()
         server.disk.power_cut()

@@ -99,7 +99,8 @@ def test_a_new_leader_promotes_nobody_before_the_voters_have_answered_it(hosts: 
 
 
 def test_a_voter_without_its_memory_goes_before_its_successor_is_promoted() -> None:
-    """Four of five voters could promote the newcomer beside it, and then six could lose two, of which one is lost.
+    """Otherwise the other four voters would promote the newcomer, which makes six voters. Six survive the loss of two,
+    and the voter without its memory counts as the first of them.
 
     Edit that makes this fail: `Group.refused` notes no lost members.
     """
