@@ -44,7 +44,7 @@ class Entropy(Protocol):
 
 @dataclass(frozen=True)
 class System:
-    """What masters and region servers use of the machine besides the reactor."""
+    """Parts of the machine that masters and region servers use in addition to the reactor."""
 
     clock: Clock
     rng: Rng

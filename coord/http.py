@@ -339,7 +339,7 @@ def _connection_of(request: Any) -> _AdminConnection:
 
 
 class _AdminPhase(enum.Enum):
-    """What a connection of the admin port is doing."""
+    """State of a connection of the admin port."""
 
     #: No whole request has arrived since the connect, or since the first byte of a further request.
     UNFINISHED = "unfinished"

@@ -1,4 +1,4 @@
-"""What callers may cost before they have proved anything: a small share of each port's time, and of the log.
+"""Limits of callers that have not proved an identity yet: a small share of each port's time, and of the log.
 
 A stranger without credentials can connect as fast as the machine allows. Each connection costs the daemon a few system
 calls, with TLS a signature, and on a machine with few processors a flood of them takes the time that leases, heartbeats

@@ -55,7 +55,7 @@ class FormatWork(Protocol):
 
 
 class VoterCounts(Protocol):
-    """How many tablets of a table have the number of voters that is wanted (`master/catalog/tablet_progress.py`)."""
+    """Number of a table's tablets that have the wanted number of voters (`master/catalog/tablet_progress.py`)."""
 
     def is_reached(self) -> bool:
         """Return True if all tablets have this number of voters, or the table wants another number by now."""

@@ -298,7 +298,7 @@ class MasterService:
 
     @property
     def grants_problem(self) -> str:
-        """What is wrong with the grants in the store, or ""."""
+        """Description of a fault in the grants in the store, or ""."""
         return "" if self.checks is None else self.checks.problem()
 
     def _health(self) -> tuple[bool, dict[str, object]]:

@@ -30,7 +30,7 @@ REPORT_DDL: Final = "counted BIGINT, problem STRING"
 
 
 class Form(Protocol):
-    """How rows of a frame become keys and bytes."""
+    """Encoder of a frame's rows into keys and bytes."""
 
     def check(self, names: Sequence[str]) -> None:
         """Raise SourceError if a frame with these columns cannot be written."""
@@ -156,7 +156,7 @@ def _checked(row: EncodedRow) -> EncodedRow:
 
 
 class RegionLayout(NamedTuple):
-    """Where the rows of a table lie: the regions' start keys in order, and the number of hash buckets."""
+    """Partitioning of a table: the regions' start keys in order, and the number of hash buckets."""
 
     starts: list[str]
     buckets: int

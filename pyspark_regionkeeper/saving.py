@@ -35,7 +35,7 @@ TASKS_PER_CORE: Final = 2
 
 
 class Saved(NamedTuple):
-    """What was written."""
+    """Result of a save."""
 
     rows: int
     regions: int

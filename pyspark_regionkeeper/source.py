@@ -194,7 +194,7 @@ class ViewReader(api.DataSourceReader):
 
 @dataclass
 class Written(api.WriterCommitMessage):
-    """What one task has written."""
+    """Result of one writing task."""
 
     rows: int
 

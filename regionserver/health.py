@@ -99,7 +99,7 @@ class ServerHealth:
 
 
 class HealthFacts(NamedTuple):
-    """What the health of a server depends on, now."""
+    """Present facts that decide the health of a server."""
 
     is_serving: bool  #: shared regions, that is: registered, and with a lease
     #: The server is stopping: that it serves no longer is not a fault.

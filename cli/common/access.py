@@ -1,4 +1,4 @@
-"""How commands and daemons reach the store: settings for TLS, digest credentials and SASL, probes, kazoo's session.
+"""Access of commands and daemons to the store: settings for TLS, digest credentials and SASL, probes, kazoo's session.
 
 Every setting (`cli.common.options.SETTINGS`) is an option `--store-NAME` and a variable RK_STORE_NAME, with the same
 meaning for every command and daemon that connects to a store. A credential is `USER:PASSWORD`, or `@FILE` with the

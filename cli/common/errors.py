@@ -11,7 +11,7 @@ from typing import Final
 
 
 class ExitStatus(enum.IntEnum):
-    """How a command ended."""
+    """Exit status of a command."""
 
     OK = 0
     REFUSED = 1

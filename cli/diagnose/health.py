@@ -125,7 +125,7 @@ def answering(found: Sequence[StoreFinding | MasterFinding | ServerFinding], wha
 
 
 class Gathered(NamedTuple):
-    """What the processes of a cluster answered. `statuses` and `loads` are by address."""
+    """Answers of the processes of a cluster. `statuses` and `loads` are by address."""
 
     findings: Findings
     names: Names

@@ -49,7 +49,7 @@ class RegionOutage(msgspec.Struct):
 
 
 class Unavailability(msgspec.Struct):
-    """How long regions were unavailable to their clients; each region counts with its longest outage.
+    """Outages of regions for their clients; each region counts with its longest outage.
 
     `p50_s`, `p99_s`, `longest_s` are over the affected regions, `all_…` over all regions. The beginning of an outage is
     known with the precision `resolution_s`, the time between two requests to one region.

@@ -150,7 +150,7 @@ def abort(given: Globals, plan_id: str) -> None:
 
 
 class _How(NamedTuple):
-    """How a plan is carried out. `again`: by `resume`; `is_confirmed`: nobody is asked."""
+    """Way to carry a plan out. `again`: by `resume`; `is_confirmed`: the operator is not asked."""
 
     rebase: bool
     dry_run: bool

@@ -53,7 +53,7 @@ _JOB: Final = ".job"
 
 
 class PlanRequest(NamedTuple):
-    """How to make the plan. `deadline_s`: time limit of the engine, then greedy takes over."""
+    """Parameters of the planning. `deadline_s`: time limit of the engine, then greedy takes over."""
 
     engine: str
     spark_master: str = "local[*]"

@@ -33,7 +33,7 @@ _LAST_LINES: Final = 3
 
 
 class SparkLoad(NamedTuple):
-    """What to load, by which Spark. `timeout_s` None: that of the data source."""
+    """A load, and the Spark that does it. `timeout_s` None: that of the data source."""
 
     table: str
     source: str

@@ -48,14 +48,14 @@ _DRY_WORDS: Final = "nothing was changed (--dry-run)"
 
 
 class Door(enum.Enum):
-    """Whether callers without a proof are served beside the others."""
+    """State of the cluster: whether callers without a proof are served beside the others."""
 
     OPEN = "open"
     CLOSED = "closed"
 
 
 class SecuredCluster(msgspec.Struct):
-    """What `rk secure` has done, or would do with --dry-run."""
+    """Steps that `rk secure` has taken, or would take with --dry-run."""
 
     #: Daemons that were restarted with credentials.
     restarted: list[str] = []

@@ -32,7 +32,7 @@ _ADMIN_BYTES_MAX: Final = 1 << 20
 
 
 class NodeStatus(msgspec.Struct):
-    """What one node said. None: unknown."""
+    """Answer of one node. None: unknown."""
 
     name: str
     address: str

@@ -28,7 +28,7 @@ _CELLS: Final = {MemberRole.VOTER: "V", MemberRole.PRE_VOTER: "P", MemberRole.LE
 
 
 class TabletsFound(msgspec.Struct):
-    """What `rk fsck --json` says of tablets: counts by table and health, and the matrices of unhealthy tablets."""
+    """The tablets in `rk fsck --json`: counts by table and health, and the matrices of unhealthy tablets."""
 
     counts: dict[str, dict[str, int]] = {}
     unhealthy: list[TabletMatrix] = []

@@ -35,7 +35,7 @@ class TabletsReport(msgspec.Struct):
 
 
 class TabletsPlan(NamedTuple):
-    """What to simulate. `servers` None: as each seed says."""
+    """Parameters of a simulation. `servers` None: each seed chooses."""
 
     seeds: Sequence[int]
     servers: int | None

@@ -15,7 +15,7 @@ LOOK_S: Final = 0.5
 
 
 class Look(NamedTuple):
-    """What a look has found: how far the work is, in one line, and whether it is over."""
+    """Result of one look: progress of the work in one line, and whether it is over."""
 
     text: str
     is_over: bool

@@ -1,4 +1,4 @@
-"""How far a cluster is, by the active master's figures."""
+"""Progress of a cluster's start, from the active master's figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many copies the table of the first start has.
+"""Number of copies of the table of the first start.
 
 There are three copies if there are enough servers, so a first cluster survives the death of a server. Otherwise there
 is one copy, in the directory that all servers share.

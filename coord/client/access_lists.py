@@ -1,4 +1,4 @@
-"""How the access list of a znode of the cluster differs from the wanted one. Pure.
+"""Differences between a znode's access list and the wanted one. Pure.
 
 The wanted list is that of the cluster's credential: all permissions for the daemons, reading for operators. A list that
 is read without the permission ADMIN has `x` in place of digests; then only what everybody may do can be judged.
@@ -27,7 +27,7 @@ class AccessLine(NamedTuple):
 
 
 class AccessVerdict(enum.Enum):
-    """How an access list differs from the wanted one, the worst difference first."""
+    """Differences between an access list and the wanted one, the worst first."""
 
     OPEN = "open"  #: somebody who proves nothing has a permission
     LACKING = "lacking"  #: the cluster's credential lacks permissions: daemons are locked out

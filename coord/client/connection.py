@@ -57,7 +57,7 @@ _request_header: Final = r.FRAMED_REQUEST_HEADER.pack
 
 
 class ConnectionOwner(Protocol):
-    """What a connection calls on its session."""
+    """The methods of a session that its connection calls."""
 
     def connection_opened(self, connection: StoreConnection, response: r.ConnectResponse) -> None:
         """Handle the server's connect response."""

@@ -79,7 +79,7 @@ class StatLike(Protocol):
 
 
 class _KnownZnode(msgspec.Struct, array_like=True):
-    """What is known of one path."""
+    """A client's knowledge of one path."""
 
     #: Zxid of the creation; 0: there is no znode; below 0: the path was in a list and has not been read yet.
     czxid: int
@@ -109,7 +109,7 @@ class BadToken(ValueError):  # noqa: N818 - a token, not a fault of the program
 
 
 class VersionBook:
-    """What one client has seen of its znodes."""
+    """The versions of znodes that one client has seen."""
 
     def __init__(self, token: bytes = b"", *, since: int = 0) -> None:
         """Go on from a token, or report what has changed after zxid `since`. Raise BadToken."""
@@ -274,7 +274,7 @@ class VersionBook:
 
 
 class VersionFollower:
-    """What every watch of versions keeps: the znode, the reaction, the book, and the token of what was handled."""
+    """State of a watch of versions: the znode, the reaction, the book, and the token of what was handled."""
 
     def __init__(
         self,

@@ -227,7 +227,7 @@ def objection(old: Configuration, new: Configuration) -> str:
 
 
 class CatchUp:
-    """How far a PRE_VOTER has caught up. Dissertation §4.2.1.
+    """Progress of a PRE_VOTER that catches up. Dissertation §4.2.1.
 
     Replication is divided into rounds. A round ends when the node has all entries that the leader's log had when the
     round began. A node that finishes a round within an election timeout would delay commits by at most that timeout, so

@@ -1,4 +1,4 @@
-"""What callers may use of an RPC server: connections, unfinished frames, and time of a turn.
+"""Budgets of the callers of an RPC server: connections, unfinished frames, and time of a turn.
 
 Nobody is known at this port before its first request, so each budget asks the same question: who gives way? A caller
 that has sent one whole request has shown that it follows the protocol; it keeps its connection. Otherwise the oldest

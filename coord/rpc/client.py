@@ -39,7 +39,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Reconnect(enum.Enum):
-    """What a call does if the peer cannot be reached."""
+    """Reaction of a call to a peer that cannot be reached."""
 
     #: Fail when one attempt to connect fails or the connection breaks.
     ONCE = "once"

@@ -1,4 +1,4 @@
-"""What a certificate says, for people and for the watch of its expiry. Pure."""
+"""The contents of a certificate, for people and for the watch of its expiry. Pure."""
 
 from __future__ import annotations
 

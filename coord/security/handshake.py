@@ -86,7 +86,7 @@ class HandshakeError(Exception):
 
 
 class _HandshakeEnd:
-    """What both ends do: frames of the handshake out of a stream of bytes."""
+    """The part that both ends share: it cuts a stream of bytes into frames of the handshake."""
 
     def __init__(self, nonce: bytes) -> None:
         assert len(nonce) == NONCE_BYTES

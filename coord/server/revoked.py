@@ -24,7 +24,7 @@ log: Final = Logger()
 
 
 class RevokedCredentials:
-    """What is revoked, by the tree of one node. `tick` is called often."""
+    """Revocations in the tree of one node. `tick` is called often."""
 
     def __init__(self, node: Node, clients: ClientListener, links: PeerLinks) -> None:
         self._node = node

@@ -51,7 +51,7 @@ MOVES_PENDING_MAX: Final = 20_000
 
 
 class Walked(NamedTuple):
-    """What a walk over all regions in transition finds: how many there are, problems, replicas that are not served."""
+    """Result of a walk over all regions in transition: their number, problems, replicas that are not served."""
 
     rit: int = 0
     problems: tuple[str, ...] = ()

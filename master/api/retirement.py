@@ -1,4 +1,4 @@
-"""How far the intents about members of tablets are: servers that are emptied, moves, learners, numbers of voters."""
+"""Progress of the intents about members of tablets: servers that are emptied, moves, learners, numbers of voters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a new active master reads before it acts, and what it deletes when the whole cluster starts."""
+"""The reads of a new active master before it acts, and the deletions at the startup of the whole cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOOKED_AT_ONCE: Final = 5_000
 
 
 class Content:
-    """What a new active master begins with."""
+    """State of the cluster with which a new active master begins."""
 
     def __init__(self, loaded: store.Loaded, named: NamedStarts, *, is_startup: bool, warm: Warm | None) -> None:
         self.loaded = loaded

@@ -1,4 +1,4 @@
-"""When a request about a table of tablets has been carried out, and how far it is. Pure."""
+"""Progress and end of requests about tables of tablets. Pure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _wanted(table: TabletTable) -> int:
 
 
 class VoterCount(NamedTuple):
-    """How many tablets of a table there are, how many of them are as wanted, and whether another number is wanted."""
+    """Number of a table's tablets, of those that are as wanted, and whether another number is wanted."""
 
     total: int
     done: int
@@ -73,7 +73,7 @@ class VoterCount(NamedTuple):
 
 
 class CountProgress:
-    """How many tablets of a table have the number of voters that its record wants, and no other members."""
+    """Number of a table's tablets that have exactly the number of voters in its record, and no other members."""
 
     def __init__(self, table: TableRecord, tablets: Callable[[], Iterable[Tablet]], now_ms: Callable[[], int]) -> None:
         """`tablets` returns the tablets of the table; `table` is the record with the wanted number."""

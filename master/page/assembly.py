@@ -17,7 +17,7 @@ from regions.records.znodes import Layout
 
 
 class PageMaster(ViewSource, FiguresSource, Protocol):
-    """What the whole page reads of the master."""
+    """The parts of the master that the whole page reads."""
 
 
 class LivePage:

@@ -71,7 +71,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class PageSource(MasterProcess, Protocol):
-    """What the feed reads of the master."""
+    """The parts of the master that the feed reads."""
 
     heartbeats: HeartbeatReceiver
     transition_times: TransitionTimes

@@ -41,7 +41,7 @@ class StatusApi(Protocol):
 
 
 class FiguresSource(MasterProcess, Protocol):
-    """What the figures are made from."""
+    """The source of the figures."""
 
     heartbeats: HeartbeatReceiver
 

@@ -37,7 +37,7 @@ ORDERS: Final = ("age", "in state", "attempt", "region", "table", "state")
 
 
 class TransitionSource(MasterProcess, Protocol):
-    """What the list reads of the master."""
+    """The parts of the master that the list reads."""
 
     transition_times: TransitionTimes
 

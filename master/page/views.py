@@ -58,11 +58,11 @@ class AuditSource(Protocol):
 
     @property
     def checks(self) -> CheckLog:
-        """When each check was made, and what it found."""
+        """Time and result of each check."""
 
 
 class ViewSource(PageSource, Protocol):
-    """What the views read of the master."""
+    """The parts of the master that the views read."""
 
     @property
     def auditor(self) -> AuditSource | None:

@@ -81,7 +81,7 @@ UnreadOf = Callable[[Collection[str]], "Collection[str]"]
 
 
 class Sources(NamedTuple):
-    """What the auditor compares: the master's picture of owners, the servers' reports, and the master's copy."""
+    """Data that the auditor compares: owners that the master knows, the servers' reports, and the master's copy."""
 
     at_rest: AtRest = lambda _: None
     served: Held = dict

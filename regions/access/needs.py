@@ -1,4 +1,4 @@
-"""What each request needs: the one table of masters' and region servers' requests.
+"""The permission that each request needs: the one table of masters' and region servers' requests.
 
 Rows are named by the request's type, because some types belong to layers above this one. A test fails for a request
 without a row. A request of a service of one's own (`regionserver.opener`) that has no row needs the role ADMIN of the
@@ -18,7 +18,7 @@ from regions.records.acts.grants import UserRole
 
 
 class Scope(enum.Enum):
-    """What a role must be held on, and where the request names it."""
+    """The object on which the caller needs the role, and the field of the request that names it."""
 
     ANYBODY = "nothing: a proved identity is enough"
     CLUSTER = "the cluster"

@@ -45,7 +45,7 @@ FindTable = Callable[[Scope, Any], "Subject | None"]
 
 
 class _Rights:
-    """What one identity may do."""
+    """Permissions of one identity."""
 
     __slots__ = ("allowed", "everywhere", "free", "tables")
 

@@ -63,7 +63,7 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """Whether a round may begin: `blocking` transitions must end first, `excluded` servers take no part."""
+    """Conditions of a round: `blocking` transitions must end first, `excluded` servers take no part."""
 
     blocking: list[str]
     excluded: frozenset[str]

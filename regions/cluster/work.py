@@ -37,7 +37,7 @@ class OrderState(enum.StrEnum):
 
 
 class Standing(enum.StrEnum):
-    """How a table counts a replica."""
+    """Class in which a table counts a replica."""
 
     CLOSED = "closed"  #: without a transition, and not on a live server
     OPEN = "open"  #: without a transition, on a live server

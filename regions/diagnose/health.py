@@ -60,7 +60,7 @@ _OPEN_DOORS: Final = (
 
 
 class StoreFinding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a store node answered to `srvr`. `role` is "" if the node did not answer or does not serve."""
+    """Answer of a store node to `srvr`. `role` is "" if the node did not answer or does not serve."""
 
     name: str
     address: str
@@ -74,7 +74,7 @@ class StoreFinding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MasterFinding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a master answered. `role`: active, activating or standby."""
+    """Answer of a master. `role`: active, activating or standby."""
 
     name: str
     address: str

@@ -44,7 +44,7 @@ _LEVELS = (ms.MoveTablet, ms.CancelTabletMove, ms.WantLearner, ms.RetireServer)
 
 
 class Next(enum.Enum):
-    """What to do after an error."""
+    """Next step after an error."""
 
     ASK = "try the next master"
     GIVE_UP = "the request itself is rejected"

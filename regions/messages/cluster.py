@@ -132,7 +132,7 @@ class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def drained(self) -> str:
-        """How far an operator's drain of the server is, in words; "" if the server is not drained."""
+        """Progress of an operator's drain of the server, in words; "" if the server is not drained."""
         return drained(self.shared_open + self.incoming + self.outgoing, self.tablets) if self.draining else ""
 
 
@@ -343,7 +343,7 @@ class GrantList(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class CallerIdentity(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Who the caller is: `identity` is "user:alice", or "nobody" on an open cluster."""
+    """Identity of the caller: `identity` is "user:alice", or "nobody" on an open cluster."""
 
     identity: str
     grants: list[ShownGrant] = []

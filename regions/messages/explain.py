@@ -34,7 +34,7 @@ class ExplainTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class NextActor(enum.StrEnum):
-    """Who must act next on a replica."""
+    """The process that must act next on a replica."""
 
     NOBODY = "nobody"  #: the replica is as it should be
     MASTER = "master"
@@ -132,7 +132,7 @@ class TableExplanation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True
 
 
 class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the operator was shown, as versions of znodes.
+    """Versions of the znodes that the operator was shown.
 
     They are read before the state that is shown, so a change in between is refused as well.
     """

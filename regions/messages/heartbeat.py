@@ -70,7 +70,7 @@ class TabletRole(enum.StrEnum):
 
 
 class MemberHealth(enum.StrEnum):
-    """How a member fares, by its leader's judgment, which lasts while masters change."""
+    """Health of a member as its leader judges it. The judgment survives a change of the active master."""
 
     HEALTHY = "HEALTHY"
     UNKNOWN = "UNKNOWN"  #: the leader is young, or the member has been silent for a short time

@@ -85,7 +85,7 @@ class BalanceMove(msgspec.Struct, frozen=True):
 
 
 class GroupBalance(msgspec.Struct, frozen=True):
-    """How even a group is. A skew is the difference in excess replicas between the fullest and the emptiest server."""
+    """Evenness of a group. A skew is the difference in excess replicas between the fullest and the emptiest server."""
 
     group: str
     servers: int

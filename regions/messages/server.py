@@ -35,7 +35,7 @@ from regions.records.model import (
 
 
 class MemberEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a member's server listens for other members."""
+    """Address at which a member's server listens for other members."""
 
     number: int
     uuid: str
@@ -56,7 +56,7 @@ class TabletOpening(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ClosePurpose(enum.StrEnum):
-    """What a CLOSE does with a replica's files."""
+    """Treatment of a replica's files by a CLOSE."""
 
     REST = "rest"  #: they stay: the table is disabled
     TOMBSTONE = "tombstone"  #: to quarantine: the configuration does not have the number any more

@@ -30,7 +30,7 @@ REPLICAS_PAGE_MAX: Final = 5_000
 
 
 class TabletHealth(enum.StrEnum):
-    """How a tablet fares, the best first."""
+    """Health of a tablet, the best first."""
 
     HEALTHY = "HEALTHY"
     RECOVERING = "RECOVERING"  #: a member is being added, or a copy is under way
@@ -249,7 +249,7 @@ class TabletLeft(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Retirement(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """How far a server is emptied."""
+    """Progress of emptying a server."""
 
     uuid: str
     is_registered: bool
@@ -353,7 +353,7 @@ class ReplicaList(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class ConfigChange(enum.StrEnum):
-    """What a ChangeConfig does with one member."""
+    """Change of one member by a ChangeConfig."""
 
     ADD = "add"  #: a new number, as PRE_VOTER or learner
     REMOVE = "remove"
@@ -389,7 +389,7 @@ class ChangeConfig(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class ChangeAnswer(enum.StrEnum):
-    """What a server has done about a ChangeConfig."""
+    """Outcome of a ChangeConfig at a server."""
 
     DONE = "DONE"  #: the committed configuration is as the change wants it
     STARTED = "STARTED"  #: the change is in the leader's log and was not committed in time; send it again
@@ -439,7 +439,7 @@ class SealTablet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class SealAnswer(enum.StrEnum):
-    """What a server has done about a SealTablet."""
+    """Outcome of a SealTablet at a server."""
 
     DONE = "DONE"  #: the tablet is sealed for this attempt; or, if that is wanted, is not and never will be
     STARTED = "STARTED"  #: it is in the leader's log and was not applied in time; send it again

@@ -1,4 +1,4 @@
-"""How often one kind of work for the page is done: at most a share of what the master does otherwise.
+"""The pace of one kind of work for the page: at most a share of what the master does otherwise.
 
 The work earns a share of the CPU time that the whole process uses, so a busy master spends the same share on its page
 whether it waits much or little between its steps. It earns a little of the time that passes, too, so that the page of a

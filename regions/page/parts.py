@@ -1,4 +1,4 @@
-"""What the stream of the page carries about rows: parts of a snapshot, and deltas."""
+"""Messages about rows in the page's stream: parts of a snapshot, and deltas."""
 
 from __future__ import annotations
 

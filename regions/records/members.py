@@ -23,7 +23,7 @@ REPLICAS_MAX: Final = 7
 
 
 class Storage(enum.StrEnum):
-    """Where the rows of a table's regions are stored."""
+    """Storage of the rows of a table's regions."""
 
     SHARED = "shared"  #: one copy, in a directory that all servers see; one server has the region open
     TABLET = "tablet"  #: a copy on the disk of each member; the members are a Raft group

@@ -32,7 +32,7 @@ class RegionState(enum.StrEnum):
 
 
 class Intent(enum.StrEnum):
-    """What happens to a region once its transition reaches CLOSED (S4 §3, FW-03)."""
+    """Next step of a region whose transition has reached CLOSED (S4 §3, FW-03)."""
 
     OPEN = "open"  #: open it again: on the destination if one is named and alive, else on any server
     CLOSE = "close"  #: do not reopen: its table is being disabled or deleted
@@ -97,7 +97,7 @@ class Incarnation(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class WorkOrigin(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """What began a chain of work (`regions/cluster/causes.py`): its cause id, and a description.
+    """Origin of a chain of work (`regions/cluster/causes.py`): its cause id, and a description.
 
     If the history already has the description, only the id is kept. No decision depends on either field: a build that
     does not know the field drops it, and the history then has steps without a cause id.
@@ -269,7 +269,7 @@ class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReplicaLocation(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Where one replica of a region is open.
+    """Location of one replica of a region that is open.
 
     `start_code` is None if the replica is not open; `uuid` then still names the last server that had it open, for
     retained placement. A location whose incarnation is dead also means "not open".

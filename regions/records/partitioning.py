@@ -1,4 +1,4 @@
-"""How a table's keys are spread over its regions: by range, or by hash and range. Pure.
+"""Partitioning of a table's keys into regions: by range, or by hash and range. Pure.
 
 A region has one half-open range of *placed* keys, whatever the table. In a table without hash buckets a key is its own
 placed key. In one with n buckets the placed key is the bucket, four hexadecimal digits and a colon, and then the key:
@@ -28,7 +28,7 @@ PREFIX_BYTES: Final = 5
 
 
 class KeyBounds(Protocol):
-    """What has a range of placed keys: from `start_key` to before `end_key`, "" for no bound."""
+    """An object with a range of placed keys: from `start_key` to before `end_key`, "" for no bound."""
 
     @property
     def start_key(self) -> str: ...

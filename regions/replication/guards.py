@@ -28,7 +28,7 @@ class ReplicaOnDisk(NamedTuple):
 
 
 class OrderAnswer(enum.Enum):
-    """What a server does about an order."""
+    """Reaction of a server to an order."""
 
     MAKE = "make the replica: OPENING, consensus metadata, superblock, OPENED"
     WAKE = "OPENING, OPENED: the replica is there"

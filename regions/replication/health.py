@@ -1,4 +1,4 @@
-"""How a tablet fares, in one word and a reason. Pure.
+"""Health of a tablet: one word and a reason. Pure.
 
 The words are ksck's: HEALTHY, RECOVERING, UNDER_REPLICATED, CONSENSUS_MISMATCH, UNAVAILABLE. The first row of `_ROWS`
 that has a reason decides. Members are judged by their leader, so the judgment lasts while masters change.

@@ -28,7 +28,7 @@ from regions.replication.config import objection_to_report
 
 
 class ReportAction(enum.Enum):
-    """What the master does about a report."""
+    """Reaction of the master to a report."""
 
     ORPHAN = "name it in status and audit, leave it alone"
     READ = "read the region's record: it is older than the report"
@@ -71,7 +71,7 @@ class Facts:
 
     @property
     def wants_open(self) -> bool:
-        """Whether the replica is to take part: the persisted intents of its table and its region."""
+        """True if the persisted intents of table and region want the replica to take part."""
         table, region = self.table, self.region
         assert table is not None, "rows are asked in order"
         assert region is not None, "rows are asked in order"

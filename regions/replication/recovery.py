@@ -1,4 +1,4 @@
-"""What the transition of a tablet's member needs next, given which servers are alive. Pure.
+"""The next step of the transition of a tablet's member, given the live servers. Pure.
 
 A shared region's transition is looked up in `regions/transitions/next_action.py`, where the death of a server moves a
 region elsewhere. Here **nothing is ever moved**: a member belongs to one server, and its number is in the configuration

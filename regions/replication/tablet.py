@@ -59,7 +59,7 @@ class TabletTable:
 
     @property
     def wants_open(self) -> bool:
-        """Whether its tablets are to take part, by the persisted intent."""
+        """True if the persisted intent wants the table's tablets to take part."""
         exists = self.record.state in (TableState.RUNNING, TableState.ALTERING)
         return exists and self.record.intent is TableIntent.ENABLED
 
@@ -122,7 +122,7 @@ class MemberWork:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a write of the transition is on its way."""
+        """True while a write of the transition is in flight."""
         return self.cause is not None
 
     @property
@@ -134,7 +134,7 @@ class MemberWork:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is to be remembered of the number."""
+        """True if nothing needs to be remembered of the number."""
         return self.transition is None and not self.is_writing and not self.is_unread and self.order is None
 
 
@@ -241,12 +241,12 @@ class Tablet:
 
     @property
     def wants_open(self) -> bool:
-        """Whether its members are to take part: the persisted intents of its table and of itself."""
+        """True if the persisted intents of table and tablet want its members to take part."""
         return self.table.wants_open and not self.record.unassigned
 
     @property
     def is_creating(self) -> bool:
-        """Whether its first members are being made, and no leader has been written down."""
+        """True while its first members are being made and its record names no leader."""
         return self.record.state is TabletState.CREATING
 
     def member(self, number: int) -> MemberWork:

@@ -13,7 +13,7 @@ from regionserver.replica.states import Phase
 
 
 class Treatment(enum.Enum):
-    """What to do with an order."""
+    """Treatment of an order."""
 
     BEGIN = "begin"
     JOIN = "join"  #: the same order is in progress: return its ticket

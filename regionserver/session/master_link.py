@@ -1,4 +1,4 @@
-"""What this server must send to one master, and what it knows about it (HB-03 to HB-07, HB-09, HB-10). Pure.
+"""State of the link to one master: reports to be sent, and the master's role (HB-03 to HB-07, HB-09, HB-10). Pure.
 
 Every master gets heartbeats and has a `MasterLink`. A master has one of three roles:
 

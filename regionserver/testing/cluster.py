@@ -54,7 +54,7 @@ class ClusterFailedError(AssertionError):
 
 
 class ServerPlace(msgspec.Struct, frozen=True):
-    """What a region server is started with."""
+    """Settings with which a region server is started."""
 
     #: host:port of the store.
     store: str

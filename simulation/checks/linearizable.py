@@ -23,7 +23,7 @@ CONFIGURATIONS_MAX: Final = 200_000
 
 
 class Access(enum.Enum):
-    """What an operation does to a key. The value None stands for no row."""
+    """Effect of an operation on a key. The value None stands for no row."""
 
     READ = enum.auto()  #: `value` is what the client was answered
     WRITE = enum.auto()  #: `value` is stored; None deletes the row

@@ -46,7 +46,7 @@ _NOWHERE: Final = Path("/simulated")
 
 
 class Setting:
-    """What all machines of a run share."""
+    """State that all machines of a run share."""
 
     def __init__(self, timeline: Timeline, network: Network, store: SimulatedStore, root: str) -> None:
         self.timeline = timeline

@@ -1,4 +1,4 @@
-"""What region servers call but do not contain: the opener of regions, and the threads that run the opener."""
+"""Work that region servers call but do not contain: the opener of regions, and the threads that run the opener."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RELEASED_US: Final = 2 * SECOND
 
 
 class Work(msgspec.Struct):
-    """How regions open and close, as probabilities; shared by all servers of a run. Faults end at `until`."""
+    """Probabilities of the ways to open and close regions; shared by all servers of a run. Faults end at `until`."""
 
     slow_open: float = 0.0
     hanging_open: float = 0.0

@@ -65,7 +65,7 @@ class CatalogCheck(msgspec.Struct):
 
 
 class _Model(NamedTuple):
-    """What is known about the tables of a run, by table id."""
+    """Known facts about the tables of a run, by table id."""
 
     #: Tables that an operation has acknowledged.
     histories: Mapping[str, TableHistory]

@@ -335,7 +335,7 @@ class SimulatedTransport:
 
 
 class Connector:
-    """What connectTCP returns, and the connection attempt."""
+    """The connection attempt, which connectTCP returns."""
 
     def __init__(
         self, network: Network, process: Process, address: tuple[str, int], factory: Any, timeout: float

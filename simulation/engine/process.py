@@ -148,7 +148,7 @@ class Process:
 
 @implementer(IDelayedCall)
 class Timer:
-    """What `callLater` returns."""
+    """The timer that `callLater` returns."""
 
     def __init__(
         self, reactor: Reactor, when: float, what: Callback, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -202,7 +202,7 @@ class Timer:
 
 
 class Reactor:
-    """What masters, region servers and their clients use of Twisted's reactor."""
+    """The parts of Twisted's reactor that masters, region servers and their clients use."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

@@ -49,7 +49,7 @@ class Crashed(Exception):  # noqa: N818 - it is not an error
 
 
 class Lives(Protocol):
-    """What starts processes and opens replicas; see lives.py."""
+    """The part that starts processes and opens replicas; see lives.py."""
 
     def start(self, server: SimServer) -> None:
         """Start the process from what its disk holds."""
@@ -61,7 +61,7 @@ class Lives(Protocol):
 
 
 class SimSplits(Protocol):
-    """What splits tablets; see splits/."""
+    """The part that splits tablets; see splits/."""
 
     def applied(self, rows: SimRows) -> None:
         """Handle a commit of rows."""
@@ -93,7 +93,7 @@ class SimSplits(Protocol):
 
 
 class SimChanges(Protocol):
-    """What carries out a turn's output about members; see changes.py."""
+    """The part that carries out a turn's output about members; see changes.py."""
 
     def carry_out(self, server: SimServer, out: TurnOutput) -> None:
         """Carry out a turn's output about members."""

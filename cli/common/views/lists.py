@@ -45,7 +45,7 @@ class Picked(NamedTuple, Generic[Row]):
 
 
 class Listing(NamedTuple):
-    """What the options want."""
+    """Selection by the options of a list."""
 
     states: tuple[str, ...] = ()
     sort: str = ""

@@ -1,7 +1,7 @@
-"""What a bundle must not contain: secrets, and on request the keys of regions and rows. Pure but for reading files.
+"""Removal of data that a bundle must not contain: secrets, and on request the keys of regions and rows.
 
-Two nets. The values that are secrets here are known, and are replaced wherever they stand. And what is named like a
-secret loses its value, also if nobody here knows it.
+Pure except for reading files. Two rules hide a secret. Known values of secrets are replaced wherever they occur. And a
+field with the name of a secret loses its value, whatever the value is.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Source(NamedTuple):
 
 
 class KnownProcesses(NamedTuple):
-    """What is known of the processes before a bundle asks them."""
+    """Knowledge of the processes before a bundle asks them."""
 
     local: LocalCluster | None
     #: What `rk health` has found, None if it could not ask.

@@ -23,7 +23,7 @@ class InTransition(NamedTuple):
 
 
 class Controls:
-    """How the operator has chosen to sort and filter the list, and whether it stands still."""
+    """The operator's choice of sorting and filter for the list, and whether the list is paused."""
 
     def __init__(self) -> None:
         self.sort = SORTS[0]

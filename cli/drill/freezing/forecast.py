@@ -58,7 +58,7 @@ class FreezeEvent(enum.StrEnum):
 
 
 class Likelihood(enum.StrEnum):
-    """Whether an event follows from the freeze."""
+    """Forecast of an event: whether the freeze causes it."""
 
     NEVER = "no"
     POSSIBLE = "maybe"
@@ -107,7 +107,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What happened of one event: how often, and the first and last time in seconds from the freeze."""
+    """Occurrences of one event: their number, and the first and last time in seconds from the freeze."""
 
     count: int
     first_s: float = 0.0

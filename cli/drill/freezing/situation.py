@@ -1,4 +1,4 @@
-"""What a freeze will meet, read from the cluster before it; and what it causes, observed while it lasts."""
+"""The cluster before a freeze, and the effects that are observed during it."""
 
 from __future__ import annotations
 

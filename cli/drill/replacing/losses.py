@@ -1,4 +1,4 @@
-"""What the loss of servers costs tablets, and whether their members were replaced as they must be. Pure."""
+"""Effects of the loss of servers on tablets, and checks that their members were replaced correctly. Pure."""
 
 from __future__ import annotations
 

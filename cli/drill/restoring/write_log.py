@@ -1,4 +1,4 @@
-"""What clients wrote during a backup, and when each write was acknowledged: the backup is held against it.
+"""Writes of clients during a backup, with the times of their acknowledgments. The backup is compared with them.
 
 One thread puts 1, 2, 3, … at one key of each region. A backup must have, for each region, a number that is not older
 than the last one acknowledged before the region's point, and not newer than the last one begun before the backup's end.

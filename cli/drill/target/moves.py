@@ -1,4 +1,4 @@
-"""When regions were not open, by the observed steps of their transitions. Pure."""
+"""Times at which regions were not open, from the observed steps of their transitions. Pure."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _NOTE_S: Final = 3.0
 
 
 class Rescue(NamedTuple):
-    """What would be forced."""
+    """The configuration that would be forced."""
 
     region_id: str
     #: The survivor whose log reaches furthest, with its view, and the voters that it knows.

@@ -28,7 +28,7 @@ from coord.tls.reloading import TlsContexts
 
 
 class WatchedFiles:
-    """When the certificates of one port expire. The files are read again only when they change."""
+    """Expiry times of one port's certificates. The files are read again only when they change."""
 
     def __init__(self, port: str, files: TlsFiles) -> None:
         self._port = port

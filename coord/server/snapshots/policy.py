@@ -1,4 +1,4 @@
-"""When a snapshot is due, and the removal of the covered log and of older snapshots once it is durable."""
+"""The decision when a snapshot is due, and the removal of the covered log and of older snapshots once it is durable."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class OpenSlot:
 
 @dataclass(frozen=True, slots=True)
 class SlotItems:
-    """What one group writes in one turn.
+    """The writes of one group in one turn.
 
     `hard_state` is None if term and vote are unchanged. `entries` are contiguous. The first of them may have an index
     at or below the last one of the slot: it replaces the entry there and all entries after it.

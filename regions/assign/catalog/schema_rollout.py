@@ -30,7 +30,7 @@ SCAN_MS: Final = 500
 
 
 class RolloutState(enum.Enum):
-    """How a replica relates to the latest schema of its table."""
+    """State of a replica with regard to the latest schema of its table."""
 
     CURRENT = "has the latest schema, or will have it when it is opened"
     BEHIND = "open, and has not reported the latest schema"

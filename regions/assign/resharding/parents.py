@@ -1,4 +1,4 @@
-"""What a split or merge asks of its parents, and the answers for shared regions. Pure.
+"""The questions of a split or merge to its parents, and the answers for shared regions. Pure.
 
 `Parents` is all in which shared regions and tablets differ. `regions/assign/resharding/tablets.py` answers for tablets,
 and `regions/assign/resharding/book.py` has the steps, which are the same for both.
@@ -57,7 +57,7 @@ class Resharding:
 
 
 class Handover(NamedTuple):
-    """What the write contains in which the daughters replace the parents, besides the parents' own records."""
+    """Contents of the write in which the daughters replace the parents, without the parents' own records."""
 
     daughters: tuple[RegionRecord, ...]
     #: The parents' transitions with their versions, which end, and the daughters' transitions, which begin.

@@ -1,4 +1,4 @@
-"""How a tablet becomes two (X11, docs/splits.md). Pure.
+"""Splits of tablets (X11, docs/splits.md). Pure.
 
 Each server with a member of the parent has a member of each daughter, and makes it from its own replica of the parent.
 First they all copy the rows, while the tablet is served. Then the leader seals the tablet: from that entry of its log

@@ -1,4 +1,4 @@
-"""What every master compares while it runs, besides the steps of transitions (`regions/diagnose/invariants.py`). Pure.
+"""Comparisons of a running master, in addition to the steps of transitions (`regions/diagnose/invariants.py`). Pure.
 
 doubts.py       replicas whose owner is in doubt after an event
 owner_round.py  all replicas that servers report, a few servers at a time

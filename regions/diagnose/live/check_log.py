@@ -1,4 +1,4 @@
-"""When each check of the auditor was made last, and what it found. Pure."""
+"""Time and result of the latest run of each check of the auditor. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AuditCheck(enum.StrEnum):
 
 
 class CheckFinding(msgspec.Struct, frozen=True):
-    """What a check has found, and when."""
+    """Result and time of a check."""
 
     at_ms: int
     text: str

@@ -29,7 +29,7 @@ class LateTable:
 
 
 class WorkInProgress:
-    """What `look` has found among the replicas that it was given."""
+    """Findings of `look` among the given replicas."""
 
     __slots__ = ("closing", "creating", "named", "parked", "trying", "waiting")
 

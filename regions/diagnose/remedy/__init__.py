@@ -1,1 +1,1 @@
-"""What helps a stuck region (N11): `unstick.py` chooses one legal step, `undo.py` the way back."""
+"""Remedies for a stuck region (N11): `unstick.py` chooses one legal step, `undo.py` the way back."""

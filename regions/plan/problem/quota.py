@@ -1,4 +1,4 @@
-"""How many replicas each server may and must hold.
+"""Lowest and highest number of replicas of each server.
 
 A group's replicas are divided by weight: q = D * w / W, and a server holds between floor(q) and ceil(q) of them. One
 rule has priority: replicas of a region stand on different racks, so a rack can use at most one replica of each region

@@ -1,4 +1,4 @@
-"""What operators have done to a cluster, or have asked for.
+"""Records of operators' acts and requests.
 
 drills.py      drills
 grants.py      roles of users

@@ -13,7 +13,7 @@ import msgspec
 
 
 class DrillVerdict(enum.StrEnum):
-    """How a drill ended."""
+    """Result of a drill."""
 
     #: No end was written: the drill runs, or its process was killed.
     UNFINISHED = "unfinished"

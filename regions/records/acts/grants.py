@@ -19,7 +19,7 @@ FIRST_ADMIN: Final = "admin"
 
 
 class UserRole(enum.Enum):
-    """What a user may do; each role includes the ones before it."""
+    """Rights of a user; each role includes the ones before it."""
 
     READ = "read"
     WRITE = "write"

@@ -26,7 +26,7 @@ from regions.replication.siting import tablet_sites
 
 
 class IntentProgress(enum.StrEnum):
-    """How far an intent is."""
+    """Progress of an intent."""
 
     OPEN = "open"
     DONE = "done"

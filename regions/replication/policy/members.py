@@ -106,7 +106,7 @@ class MemberPolicy:
 
     @property
     def is_on(self) -> bool:
-        """Whether this master changes members."""
+        """True if this master changes members."""
         return self._config.changes_members
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a request about members is accepted, by what the active master knows of the tablet now. Pure.
+"""Decisions whether requests about members are accepted, from the active master's present view of the tablet. Pure.
 
 `intents.py` checks a request against the records. This module adds what only reports show: that a leader is there, how
 large the rows are, and where the policy would move the member next. A request that the policy would undo at once is

@@ -1,4 +1,4 @@
-"""What the policy decides from, and what follows from it: who is gone, who should go, who counts. Pure.
+"""Facts for the policy's decisions, and conclusions from them: the members that are gone, should go, or count. Pure.
 
 Members are judged by their leader: HEALTHY, UNKNOWN (the leader is young, or the silence short) or FAILED. The leader
 itself is always healthy: it reports (KUDU-2230: Kudu's leader did not count itself, and replaced nothing).

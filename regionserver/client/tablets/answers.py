@@ -1,4 +1,4 @@
-"""What each answer to a request means: whether the request may have been carried out, and what the call does next.
+"""Meanings of the answers to a request: whether the request may have been carried out, and what the call does next.
 
 Codes that are not in the table are rejections of the request itself: the call ends with them.
 """
@@ -22,7 +22,7 @@ BROKEN: Final = (Code.UNREACHABLE, Code.CONNECTION_LOST)
 
 
 class CallStep(enum.Enum):
-    """What a call does after an answer."""
+    """Next step of a call after an answer."""
 
     FOLLOW = enum.auto()  #: ask the leader that the answer names, else the members who leads
     PAUSE = enum.auto()  #: ask the same server again after a pause
@@ -32,7 +32,7 @@ class CallStep(enum.Enum):
 
 
 class Meaning(NamedTuple):
-    """What an answer means. `is_unknown`: the request may have been carried out, or may still be."""
+    """Meaning of an answer. `is_unknown`: the request may have been carried out, or may still be."""
 
     is_unknown: bool
     step: CallStep

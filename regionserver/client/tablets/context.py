@@ -1,4 +1,4 @@
-"""What all calls of a client to tablets share: connections, hints, and readings of doubtful records.
+"""State that all calls of a client to tablets share: connections, hints, and readings of doubtful records.
 
 A call must not wait for the store, which may be away. So a thread of its own reads a doubtful record, one thread for
 each region, while the calls to the region go on with what they know.

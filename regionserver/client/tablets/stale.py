@@ -26,7 +26,7 @@ ALL_PART: Final = 0.5
 
 
 class Staleness:
-    """How old the data of reads may be, and how old they were. One object may serve many reads of one thread."""
+    """Largest permitted and actual age of the data of reads. One object may serve many reads of one thread."""
 
     def __init__(self, bound_ms: int) -> None:
         """The reads have every write that was acknowledged `bound_ms` before they began."""

@@ -97,7 +97,7 @@ class CopiedReplica(NamedTuple):
 
 
 class CopySteps(NamedTuple):
-    """What the thread of a copy uses of the host. All functions block, and may be called on the thread."""
+    """The parts of the host that the thread of a copy uses. All functions block, and may be called on the thread."""
 
     #: Opens the connection to the source.
     dial: Callable[[], Channel]

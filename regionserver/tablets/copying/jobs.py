@@ -81,7 +81,7 @@ class Job:
 
 
 class CopyRests:
-    """How long copies rest, so that requests find a processor. The caller passes the times of the reactor's thread.
+    """Pauses of copies, so that requests find a processor. The caller passes the times of the reactor's thread.
 
     A put needs threads of three servers, one after the other. Where copies keep all processors busy, each of these
     threads waits in the queue for one before it goes on, and the put takes several times as long.

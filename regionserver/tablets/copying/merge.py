@@ -21,7 +21,7 @@ from regionserver.tablets.disk.superblock import Memory
 
 
 class SourceMeta(NamedTuple):
-    """What the source of a copy knows of its group: its term, and the configuration in force where the rows end."""
+    """The source's knowledge of its group: its term, and the configuration in force where the rows end."""
 
     term: int
     config_term: int

@@ -59,7 +59,7 @@ class StartTabletCopy(msgspec.Struct, frozen=True, tag=True, omit_defaults=True)
 
 
 class CopyOutcome(enum.StrEnum):
-    """What a server does about a StartTabletCopy."""
+    """Reaction of a server to a StartTabletCopy."""
 
     STARTED = "STARTED"  #: the job runs, or is queued
     INVALID_NAME = "INVALID_NAME"  #: for another server, or the source is the server itself

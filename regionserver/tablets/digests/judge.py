@@ -1,4 +1,4 @@
-"""What follows from the digests of a tablet's members at one entry. Pure.
+"""Conclusions from the digests of a tablet's members at one entry. Pure.
 
 Replicas that have applied the same entries have the same rows, and so the same digest. A difference means that a disk,
 the memory or a program has changed rows of one of them. A majority of the voters decides which rows are right: only

@@ -26,7 +26,7 @@ class ShowDigests(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class ReplicaDigest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a replica that runs knows of its digests."""
+    """Digests that a running replica knows."""
 
     tablet: str
     number: int

@@ -21,7 +21,7 @@ FORMAT: Final = 1
 
 
 class ConsensusMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a member stores about its group. `configuration` is the body of a CONFIG entry; (0, 0) is the position of
+    """A member's stored data about its group. `configuration` is the body of a CONFIG entry; (0, 0) is the position of
     the initial configuration."""
 
     tablet: str

@@ -1,4 +1,4 @@
-"""Whether a data directory may be used: its own identity, its own tablets, its own log. Pure.
+"""Checks whether a data directory may be used: its own identity, its own tablets, its own log. Pure.
 
 A replica's files contain its vote, so they must never be used twice or by another server. A server therefore refuses to
 start, and changes nothing, if it finds
@@ -35,7 +35,7 @@ def _new_server(path: str) -> str:
 
 
 class DirectorySeen(NamedTuple):
-    """What exists in a data directory before any file is read."""
+    """Contents of a data directory before any file is read."""
 
     #: The directory, for messages.
     path: str

@@ -142,7 +142,7 @@ class SlotName(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """Where the log of a first replica begins: behind this entry, which its rows have.
+    """Position at which the log of a first replica begins: after this entry, which its rows have.
 
     The slot has no term, so a start recognizes that it has promised nothing (`startup.SlotFound.has_promised`).
     """

@@ -134,7 +134,7 @@ REFUSALS_MAX: Final = 10_000
 
 
 class RefusalLimit:
-    """When each refusal was last sent."""
+    """Time at which each refusal was last sent."""
 
     def __init__(self) -> None:
         #: (tablet, server, word, number) -> tick.

@@ -157,7 +157,7 @@ class Refusal:
 
 
 class QuietWord(enum.IntEnum):
-    """What a member sends to another one about the rest of their group (`quiet.py`). Numbers are on the wire."""
+    """Message of one member to another about the rest of their group (`quiet.py`). Numbers are on the wire."""
 
     QUIET = 1  #: the leader: you have everything, expect no message until there is work
     WAKE = 2  #: the group has work, or the sender lacks what the leader expects it to have

@@ -1,4 +1,4 @@
-"""What a turn of the host hands out, and what waits for its writes. Pure."""
+"""Output of a turn of the host, and messages that wait for its writes. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the links of a server report to the host of its tablets."""
+"""Reports of a server's links to the host of its tablets."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ class TabletLinks:
 
     @property
     def address(self) -> Address:
-        """Where other servers reach this one."""
+        """Address at which other servers reach this one."""
         return self._own.address
 
     def dial_copy(self, server: str, address: Address) -> Channel:

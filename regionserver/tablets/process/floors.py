@@ -1,4 +1,4 @@
-"""How far the log's floor of a replica may move, and when rows are made durable. Pure.
+"""Decisions how far the log's floor of a replica may move, and when rows are made durable. Pure.
 
 The floor never passes the rows' steady point: later entries are durable only in the log. It does not pass the last
 entry that every member has either: a member that lacks older entries needs a copy. A member that is away for long would

@@ -32,7 +32,7 @@ TABLET_BYTES_MAX: Final = 32 * 1024 * 1024 * 1024
 
 
 class RoundChanges:
-    """What a round stores: the new state and the changed rows, in the order of their keys."""
+    """Result of a round to be stored: the new state and the changed rows, in the order of their keys."""
 
     def __init__(self, state: RowsState, count: int, records: int) -> None:
         self.state: RowsState = state

@@ -1,4 +1,4 @@
-"""What a tablet stores of a writer (`regionserver.tablets.writers`)."""
+"""The data of a writer that a tablet stores (`regionserver.tablets.writers`)."""
 
 from __future__ import annotations
 

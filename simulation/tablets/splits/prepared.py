@@ -26,7 +26,7 @@ PREFIX: Final = "data/.heir-"
 
 
 class _HeldRows(NamedTuple):
-    """What `PreparedHeirs` itself asks of the parent's rows."""
+    """The parent's rows as `PreparedHeirs` uses them."""
 
     path: str
     notes: KeyNotes
