@@ -120,6 +120,8 @@ class TabletKeeping:
         self.watch = TabletWatch(self.keeper, self._has_reported, now_ms())
         #: Regions of new tables that have not been passed to the keeper yet.
         self._regions: deque[tuple[RegionRecord, int]] = deque()
+        #: Tables that are purged, and whose regions have all been read for that.
+        self._purging: set[str] = set()
         #: Tables, and regions with their tables, that are to be read.
         self._tables_to_read: dict[str, None] = {}
         self._regions_to_read: dict[str, str] = {}
@@ -501,16 +503,17 @@ class TabletKeeping:
         path = self._layout.table(table_id)
         for table, version in store.decoded(await store.read_all(client, [path]), decode_table):
             self.keeper.table_seen(table, version)
-        known = [one for one in self.keeper.tablets.values() if one.record.table_id == table_id]
-        if not known:
-            for region, version in await store.load_regions(client, self._layout, table_id):
-                self._regions.append((region, version))
+        is_read = table_id in self._purging
+        if not is_read:  # some may be known because a server has reported a replica
+            self._purging.add(table_id)
+            self._regions.extend(await store.load_regions(client, self._layout, table_id))
         self._active_master.schedule()
-        left = sum(len(one.view.replicas) for one in known)
-        return left if known and not self._regions and self._have_all_reported() else max(left, 1)
+        left = sum(len(one.view.replicas) for one in self.keeper.tablets.values() if one.record.table_id == table_id)
+        return left if is_read and not self._regions and self._have_all_reported() else max(left, 1)
 
     def purged(self, table_id: str) -> None:
         """Forget a table whose rows are removed."""
+        self._purging.discard(table_id)
         self.keeper.forget_table(table_id)
 
     def forgotten(self, region_id: str) -> None:

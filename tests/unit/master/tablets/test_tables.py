@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -106,6 +107,22 @@ def test_a_purge_deletes_the_replicas_on_every_server(world: TabletBench, failov
     world.turn(30, 1.0)
     assert not world.servers.servers["s3"].disk
     assert not world.transitions()
+
+
+def test_a_purge_deletes_tablets_that_the_new_master_has_not_heard_of(world: TabletBench) -> None:
+    """It knows one tablet, because a server has reported a replica; the other one's replicas are purged all the same.
+
+    Tried: without the other regions' records the purge ends, and rows stay."""
+    table_id, (first, _) = world.table_id(), world.regions()
+    assert isinstance(answer_to(world, DeleteTable("x", wait_ms=30_000)), ms.Tables)
+    world.fail_over()
+    keeping = world.bench.active_master.keeper
+    with mock.patch.object(keeping, "_look_up"):
+        keeping.keeper.table_seen(decode_table(world.store.nodes[LAYOUT.table(table_id)][0]), 1)
+        keeping.keeper.region_seen(first, 1)
+        world.turn(80, 60.0)
+    assert decode_table(world.store.nodes[LAYOUT.table(table_id)][0]).purged_ms > 0
+    assert [list(one.disk) for one in world.servers.servers.values()] == [[], [], []]
 
 
 def test_a_single_tablet_is_unassigned_and_assigned(world: TabletBench) -> None:
