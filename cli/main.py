@@ -395,4 +395,7 @@ def _print_error(message: str, hint: str) -> None:
 
 def main() -> NoReturn:
     """Entry point of the console script."""
+    # numpy's library would start a thread for each processor, and end the process where a limit allows none. The plans'
+    # arithmetic is on whole numbers, which this library does not compute.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(run())

@@ -1,4 +1,4 @@
-"""Daemons whose processes may use no more: files (`ulimit -f`), address space (`ulimit -v`).
+"""Daemons whose processes may use no more: files (`ulimit -f`), address space (`ulimit -v`), threads (`ulimit -u`).
 
 A daemon treats such a limit as a full disk: it refuses what it cannot keep, says why, loses nothing that it has
 acknowledged, and continues once the limit is raised.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,8 @@ _SHAPE = ("--store-nodes", "1", "--masters", "1", "--servers", "1", "--no-table"
 _EFBIG = "File too large"
 #: Less than the libraries of a region server need.
 _ADDRESS_SPACE = 400 << 20
+#: Runs a command in the name of `nobody`, whom the limit of processes binds, with root's rights on files.
+_AS_NOBODY = ("setpriv", "--ruid=65534", "--bounding-set=-sys_admin,-sys_resource")
 
 
 @contextlib.contextmanager
@@ -109,3 +113,50 @@ def test_a_daemon_that_gets_no_address_space_says_which_limit(tmp_path: Path) ->
     assert done.returncode == ExitStatus.REFUSED, done.stderr
     assert "the system refuses" in done.stderr
     assert "ulimit" in done.stderr
+
+
+def _of_one_process(words: tuple[str, ...], folder: Path) -> subprocess.Popen[str]:
+    """Start `rk` as a user who may have one process, and no further thread."""
+    if os.geteuid() != 0 or shutil.which(_AS_NOBODY[0]) is None:
+        pytest.skip("only root can start a process of another user")
+    return subprocess.Popen(
+        [*_AS_NOBODY, *rk(*words)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)),  # noqa: PLW1509 (takes no lock)
+    )
+
+
+@pytest.mark.parametrize("kind", ["coord", "server"])
+def test_a_daemon_that_gets_no_thread_says_which_limit(tmp_path: Path, kind: str) -> None:
+    """One sentence, not a fault of rk. Fails if `_refused_by_limit` does not know Python's text about threads."""
+    (port,) = free_ports(1)
+    words = {
+        "coord": ("coord", "run", "--id", "1", "--client-address", f"127.0.0.1:{port}", "--data-dir", "d"),
+        "server": ("server", "run", "--store", "127.0.0.1:1", "--address", f"127.0.0.1:{port}", "--data-dir", "d",
+                   "--shared-dir", "shared"),
+    }  # fmt: skip
+    with _of_one_process(words[kind], tmp_path) as process:
+        said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == ExitStatus.REFUSED, said
+    assert "the system refuses a thread" in said
+    assert "ulimit -u" in said
+
+
+def test_a_master_starts_without_a_further_thread(tmp_path: Path) -> None:
+    """It needs none before it plans. Fails if `main` lets the library below numpy start its threads: they end the
+    process, as Ctrl-C does."""
+    (port,) = free_ports(1)
+    words = ("master", "run", "--store", "127.0.0.1:1", "--address", f"127.0.0.1:{port}", "--data-dir", "d")
+    with _of_one_process(words, tmp_path) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if "start code" in line:
+                    break
+            else:
+                raise AssertionError(f"the master has ended: {process.wait()}")
+        finally:
+            process.kill()
