@@ -89,7 +89,7 @@ from regions.records.znodes import decode_region
 log = Logger()
 
 TICK_S: Final = 0.5
-#: Pause between two turns in which times of orders are checked.
+#: Pause between two turns in which times of orders are checked, or regions are counted for a round of the balancer.
 CHECK_PAUSE_S: Final = 0.01
 #: Returns the mirror that this master kept as a standby, up to date as of the call; None without a complete mirror.
 HandOver = Callable[[], Awaitable[Warm | None]]
@@ -442,7 +442,8 @@ class ActiveMaster:
         self.assigner.handle_all([event for _, event in outcomes], self._now_ms())
 
     def _tick(self) -> None:
-        self._ticking = self._reactor.callLater(TICK_S, self._tick)
+        pause_s = CHECK_PAUSE_S if self.balancing.is_counting else TICK_S
+        self._ticking = self._reactor.callLater(pause_s, self._tick)
         if self.may_act:
             self.guarded(self._act_in_time)
             self._pump()

@@ -8,7 +8,7 @@ decides again about the others. The switch is a znode, so it survives a failover
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 from twisted.logger import Logger
 
@@ -17,12 +17,12 @@ from coord.errors import MultiFailed
 from master.leadership.fence import Fence
 from regions import messages as ms
 from regions.assign.assigner import Assigner
-from regions.balance.balancer import Proposal, gate, propose
+from regions.balance.balancer import Gate, Proposal, completed, gate, proposing
 from regions.balance.round_log import RoundLog
 from regions.balance.sizes import NOT_MEASURED, RegionSizes
 from regions.cluster import events as ev
 from regions.cluster.limits import BalancerConfig
-from regions.records.model import BalancerRecord
+from regions.records.model import BalancerRecord, Incarnation
 from regions.records.znodes import CorruptZnode, decode_balancer, encode
 
 log = Logger()
@@ -59,6 +59,9 @@ class Balancing:
         self.last: ms.BalanceRound | None = None
         #: The last rounds, those about tablets included.
         self.rounds = RoundLog()
+        #: The round that is being decided, and the servers at its beginning.
+        self._steps: Generator[None, None, Proposal] | None = None
+        self._began_with: list[tuple[Incarnation, float, bool]] = []
         #: Regions or transitions that block a due round.
         self._blocking: list[str] = []
 
@@ -96,33 +99,59 @@ class Balancing:
         self._next_ms = self._now_ms()
 
     def tick(self) -> list[ev.MoveRequested]:
-        """Return the moves of a round that is due and not blocked; usually none."""
+        """Return the moves of a round that is due and not blocked; usually none.
+
+        A round of many regions is decided in several calls: `is_counting` is True until the last.
+        """
         now = self._now_ms()
         if now < self._next_ms or not self.is_automatic:
             return []
-        found = gate(self._assigner.world, now, self.config)
-        self._blocking = found.blocking
-        if found.blocking:
-            self.rounds.none("regions", now, "it waits for regions in transition")
-            return []
-        _, moves = self.round(dry_run=False)
-        return moves
+        if self._steps is None or self._servers() != self._began_with:
+            found = gate(self._assigner.world, now, self.config)
+            self._blocking = found.blocking
+            if found.blocking:
+                self._steps = None
+                self.rounds.none("regions", now, "it waits for regions in transition")
+                return []
+            self._steps, self._began_with = self._proposing(found), self._servers()
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            return self._decided(end.value)
+        return []
+
+    @property
+    def is_counting(self) -> bool:
+        """Return True if a due round is not decided yet: call `tick` again in one of the next turns."""
+        return self._steps is not None and self.is_automatic
+
+    def _servers(self) -> list[tuple[Incarnation, float, bool]]:
+        """Return what a round depends on. If it changes, the round begins anew."""
+        return [(one.incarnation, one.weight, one.draining) for one in self._assigner.world.servers.values()]
+
+    def _proposing(self, found: Gate) -> Generator[None, None, Proposal]:
+        """Begin to decide a round. Servers with stuck transitions are excluded (X9)."""
+        return proposing(
+            self._assigner.world, self.config, exclude=found.excluded, loads=self.loads(), sizes=self.sizes()
+        )
 
     def round(self, *, dry_run: bool) -> tuple[Proposal, list[ev.MoveRequested]]:
-        """Decide a round now. Servers with stuck transitions are excluded (X9)."""
+        """Decide a round now, for an operator who waits for it."""
+        steps = self._proposing(gate(self._assigner.world, self._now_ms(), self.config))
+        proposal = completed(steps)
+        return proposal, [] if dry_run else self._decided(proposal)
+
+    def _decided(self, proposal: Proposal) -> list[ev.MoveRequested]:
+        """Note a round, and return its moves."""
+        self._steps = None  # an operator's round ends a round that is being decided
         now = self._now_ms()
-        world = self._assigner.world
-        found = gate(world, now, self.config)
-        proposal = propose(world, self.config, exclude=found.excluded, loads=self.loads(), sizes=self.sizes())
-        if dry_run:
-            return proposal, []
         self._next_ms = now if proposal.more else now + self.period_ms
         self.rounds.moved("regions", now, proposal.moves, more=proposal.more)
         if proposal.moves or self.last is None:
             self.last = ms.BalanceRound(now, len(proposal.moves), proposal.more, proposal.before, proposal.after)
         if proposal.moves:
             log.info("balancing: {count} moves, {more}", count=len(proposal.moves), more=_more(proposal))
-        return proposal, [ev.MoveRequested(move.key, move.destination, reason="balance") for move in proposal.moves]
+        return [ev.MoveRequested(move.key, move.destination, reason="balance") for move in proposal.moves]
 
     def report(self, proposal: Proposal | None = None, *, dry_run: bool = False) -> ms.BalanceReport:
         """Return the report for an operator: switch, blockers, last round, and `proposal`, the round just decided."""

@@ -21,14 +21,15 @@ A swap must bring the worse of the two servers nearer to its share by at least `
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from regions.balance.sizes import NOT_MEASURED, RegionSizes
+from regions.balance.metric import Floats, Metric
+from regions.balance.sizes import NOT_MEASURED, CountedStep, RegionSizes
 from regions.cluster.entities import Replica, Server, Table
 from regions.cluster.limits import BalancerConfig
 from regions.cluster.state import ClusterState
@@ -36,7 +37,6 @@ from regions.messages import BalanceMove, GroupBalance
 from regions.plan.problem.quota import group_shares
 from regions.records.kinds import KV, can_open, pool, pool_words
 
-Floats = npt.NDArray[np.float64]
 #: Returns whether a replica may move to a server.
 Fits = Callable[[Replica, Server], bool]
 
@@ -50,6 +50,10 @@ _LEAST: Final = _TABLE + 1
 TABLES_MAX: Final = 100
 #: Receivers that are tried for the server furthest above its share, before the server is skipped.
 _TRIES: Final = 8
+
+
+#: Replicas counted in one step of a round, each some 3 us of processor.
+COUNTED_AT_ONCE: Final = 2_000
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -110,6 +114,34 @@ def propose(
         fits: Returns whether a replica may move to a server, besides the rules of the balancer.
         sizes: The regions' sizes, measured where servers have reported them.
     """
+    return completed(proposing(world, config, exclude=exclude, loads=loads, used=used, fits=fits, sizes=sizes))
+
+
+def completed(steps: Generator[None, None, Proposal]) -> Proposal:
+    """Run through all steps of `proposing`, and return the round."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            proposal: Proposal = end.value
+            return proposal
+
+
+def proposing(
+    world: ClusterState,
+    config: BalancerConfig | None = None,
+    *,
+    exclude: Collection[str] = (),
+    loads: Mapping[str, float] | None = None,
+    used: Mapping[str, int] | None = None,
+    fits: Fits | None = None,
+    sizes: RegionSizes = NOT_MEASURED,
+) -> Generator[None, None, Proposal]:
+    """Decide a round in steps that count at most COUNTED_AT_ONCE replicas each, and return it; see `propose`.
+
+    The cluster may change between two steps: replicas that have changed do not move. If servers have changed, the
+    caller must begin anew.
+    """
     config = config or BalancerConfig()
     budget = _Budget(config, used or {})
     moves: list[BalanceMove] = []
@@ -119,12 +151,12 @@ def propose(
         sheet = _Sheet(world, name, frozenset(exclude), loads or {}, budget, fits, sizes)
         if not sheet.servers:
             continue
+        yield from sheet.count()
         before.append(sheet.balance())
-        moves.extend(sheet.misplaced())
-        moves.extend(sheet.even_counts())
-        moves.extend(sheet.even_out(sheet.size, config.size_tolerance, "bytes"))
-        bounds = (sheet.size, config.size_tolerance)
-        moves.extend(sheet.even_out(sheet.load, config.load_tolerance, "load", keep=bounds))
+        for move in sheet.moves():
+            moves.append(move)
+            if not len(moves) % sheet.moves_at_once:
+                yield
         after.append(sheet.balance())
     return Proposal(moves, before, after, budget.short)
 
@@ -169,6 +201,13 @@ def _shares(servers: Sequence[Server], tables: Sequence[Table]) -> Floats:
     return shares
 
 
+def _is_at_rest(replica: Replica) -> bool:
+    """Return True for an open replica without any work on it."""
+    if replica.transition is not None or replica.is_writing or replica.move is not None:
+        return False
+    return replica.order is None and replica.open_on is not None
+
+
 class _Sheet:
     """The replicas of the servers of one pool (a group and a kind), after the moves of the round so far.
 
@@ -209,29 +248,38 @@ class _Sheet:
         self.parts: dict[str, Floats] = {}
         self.total: Floats = np.zeros(len(self.servers))
         self.load_of = loads
-        self.size = _Metric(self, lambda replica: float(sizes.of(replica.region).size_bytes))
-        self.load = _Metric(self, lambda replica: loads.get(replica.key, 0.0))
+        self._sizes = sizes
+        self.size = Metric(self.part, lambda replica: float(sizes.of(replica.region).size_bytes))
+        self.load = Metric(self.part, lambda replica: loads.get(replica.key, 0.0))
         #: Replicas of the pool's tables on servers of other pools.
         self.wrong_pool: list[Replica] = []
         #: Regions with a move, of this round or of an earlier one that has not begun. One move per region, so that two
         #: replicas do not move to one server.
         self.touched: set[str] = set()
-        for table in tables:
-            self._add(table)
+        self._tables = tables
 
-    def _add(self, table: Table) -> None:
+    def count(self) -> Iterator[None]:
+        """Count all replicas. A step ends after COUNTED_AT_ONCE of them."""
+        pace = CountedStep(COUNTED_AT_ONCE)
+        for table in self._tables:
+            yield from self._sizes.measuring(table, pace)
+            yield from self._add(table, pace)
+
+    def _add(self, table: Table, pace: CountedStep) -> Iterator[None]:
+        """Add a table to the sheet."""
         name = table.record.table_id
         counts: Floats = np.zeros(len(self.servers))
         movable: dict[int, dict[str, Replica]] = {}
-        for region in table.regions.values():
+        for region in list(table.regions.values()):
+            if pace.is_over(len(region.replicas)):
+                yield
             for replica in region.replicas:
                 on = replica.coming_to or replica.open_on
                 if replica.move is not None:
                     on = self.world.servers.get(replica.move, on)
                     self.touched.add(region.record.region_id)
                 number = None if on is None else self.number.get(on.uuid)
-                at_rest = replica.transition is None and not replica.is_writing and replica.move is None
-                at_rest = at_rest and replica.order is None and replica.open_on is not None
+                at_rest = _is_at_rest(replica)
                 if number is None:
                     if at_rest and on is not None and pool(on.group, on.kind) != self.pool:
                         self.wrong_pool.append(replica)
@@ -279,7 +327,7 @@ class _Sheet:
 
         It must not join another replica of its region, nor a rack with more replicas of the region than its own.
         """
-        if replica.region.record.region_id in self.touched:
+        if replica.region.record.region_id in self.touched or not _is_at_rest(replica):
             return False
         if not can_open(target.kind, replica.region.table.record.kind):
             return False
@@ -318,6 +366,20 @@ class _Sheet:
         if self.budget.left <= 0:
             self.full[:] = True
         return BalanceMove(replica.key, table.name, source.uuid, destination.uuid, reason)
+
+    @property
+    def moves_at_once(self) -> int:
+        """Return the number of moves in a step: each looks at the replicas of a server or two."""
+        return max(1, COUNTED_AT_ONCE * len(self.servers) // max(1, int(self.total.sum())))
+
+    def moves(self) -> Iterator[BalanceMove]:
+        """Yield all moves of the pool."""
+        config = self.config
+        yield from self.misplaced()
+        yield from self.even_counts()
+        yield from self.even_out(self.size, config.size_tolerance, "bytes")
+        bounds = (self.size, config.size_tolerance)
+        yield from self.even_out(self.load, config.load_tolerance, "load", keep=bounds)
 
     def misplaced(self) -> Iterator[BalanceMove]:
         """Yield moves of replicas on servers of another pool, and of replicas that share a rack without need."""
@@ -442,13 +504,15 @@ class _Sheet:
         best: Replica | None = None
         rank = (0.0, "")
         for key, replica in self.movable[name].get(source, {}).items():
+            if replica.open_on is not self.servers[source]:
+                continue  # it has changed since it was counted
             mine = (abs(self.size.of(replica) - wanted), key)
             if (best is None or mine < rank) and self.allows(replica, self.servers[target]):
                 best, rank = replica, mine
         return best
 
     def even_out(
-        self, metric: _Metric, tolerance: float, unit: str, keep: tuple[_Metric, float] | None = None
+        self, metric: Metric, tolerance: float, unit: str, keep: tuple[Metric, float] | None = None
     ) -> Iterator[BalanceMove]:
         """Yield swaps within tables until every server is within `tolerance` of its share, or no swap helps."""
         skipped: set[int] = set()
@@ -473,7 +537,7 @@ class _Sheet:
                 skipped.add(source)
 
     def _swap(
-        self, metric: _Metric, source: int, target: int, keep: tuple[_Metric, float] | None
+        self, metric: Metric, source: int, target: int, keep: tuple[Metric, float] | None
     ) -> tuple[Replica, Replica] | None:
         """Return the two replicas of one table whose exchange helps most, or None if no exchange helps enough."""
         over = metric.over()
@@ -506,8 +570,10 @@ class _Sheet:
         return best[2], best[3]
 
     def _may_swap(
-        self, large: Replica, small: Replica, source: int, target: int, keep: tuple[_Metric, float] | None
+        self, large: Replica, small: Replica, source: int, target: int, keep: tuple[Metric, float] | None
     ) -> bool:
+        if large.open_on is not self.servers[source] or small.open_on is not self.servers[target]:
+            return False  # it has changed since it was counted
         if not self.allows(large, self.servers[target]) or not self.allows(small, self.servers[source]):
             return False
         if keep is None:
@@ -519,51 +585,3 @@ class _Sheet:
             if abs(after) > max(tolerance * due[number], abs(over[number])) + _NEAR:
                 return False
         return True
-
-
-class _Metric:
-    """A sum over a server's replicas: bytes or load."""
-
-    def __init__(self, sheet: _Sheet, of: Callable[[Replica], float]) -> None:
-        self.held: Floats = np.zeros(len(sheet.servers))
-        self.part = sheet.part
-        self.of = of
-
-    def add(self, replica: Replica, number: int) -> None:
-        self.held[number] += self.of(replica)
-
-    def take(self, replica: Replica, number: int) -> None:
-        self.held[number] -= self.of(replica)
-
-    def due(self) -> Floats:
-        """Return each server's share."""
-        due: Floats = self.held.sum() * self.part
-        return due
-
-    def over(self) -> Floats:
-        """Return each server's amount beyond its share."""
-        return self.held - self.due()
-
-    def ratio(self) -> float:
-        """Return the highest amount of a server relative to its share; 0 without amounts."""
-        due = self.due()
-        return round(float((self.held / due).max()), 3) if len(due) and due.min() > 0 else 0.0
-
-    def extremes(self, tolerance: float, leave: Collection[int]) -> tuple[int, list[int]] | None:
-        """Return the server furthest above its share, and the servers below it in order of need.
-
-        Return None if all servers are within the tolerance. Servers in `leave` are not returned as the first.
-        """
-        due, over = self.due(), self.over()
-        if len(due) < 2 or due.min() <= 0:
-            return None
-        far = over / due
-        order = np.argsort(far, kind="stable").tolist()
-        givers = [number for number in reversed(order) if number not in leave]
-        if not givers:
-            return None
-        source = givers[0]
-        low = [number for number in order if number != source and over[number] < over[source]]
-        if far[source] <= tolerance and (not low or -far[low[0]] <= tolerance or far[source] <= 0):
-            return None
-        return int(source), [int(number) for number in low]

@@ -10,7 +10,7 @@ So sizes of a table are never a mixture of bytes on the disk with bytes of the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from regions.cluster.entities import Region, Table
@@ -37,6 +37,22 @@ class RegionSize(NamedTuple):
             rows += one.rows or 0
             is_measured &= one.is_measured
         return cls(size_bytes, rows if is_measured else None, is_measured)
+
+
+class CountedStep:
+    """Counts the work of a step."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._done = 0
+
+    def is_over(self, more: int) -> bool:
+        """Count `more` work. Return True if it belongs to the next step: the caller pauses before it."""
+        self._done += more
+        if self._done <= self._at_once:
+            return False
+        self._done = more
+        return True
 
 
 class RegionSizes:
@@ -67,10 +83,21 @@ class RegionSizes:
         found = (self._measured.get(one.key) for one in region.replicas)
         return max((one for one in found if one is not None), key=lambda one: one.size_bytes, default=None)
 
+    def measuring(self, table: Table, pace: CountedStep) -> Iterator[None]:
+        """Compute the table's mean in steps, so that `of` does not walk the whole table at once."""
+        sizes: list[int] = []
+        for region in list(table.regions.values()):
+            if pace.is_over(1):
+                yield
+            found = self._measure(region)
+            if found is not None:
+                sizes.append(found.size_bytes)
+        self._means[table.record.table_id] = sum(sizes) // len(sizes) if sizes else None
+
     def _mean(self, table: Table) -> int | None:
-        found = (self._measure(region) for region in table.regions.values())
-        sizes = [one.size_bytes for one in found if one is not None]
-        return sum(sizes) // len(sizes) if sizes else None
+        for _ in self.measuring(table, CountedStep(len(table.regions))):
+            pass
+        return self._means[table.record.table_id]
 
 
 #: No server has reported any size, as on a standby.
