@@ -106,6 +106,7 @@ class MasterService:
             settings.session_timeout_ms,
             name="master",
             access=settings.access,
+            server_rights=self._layout.server_rights,
             clock=clock,
             rng=system.rng,
         )
@@ -141,8 +142,7 @@ class MasterService:
         self._stopping = False
         #: True if the process must exit with a failure status.
         self.is_broken = False
-        #: "" until the first session has read the cluster record.
-        self.cluster_id = ""
+        self.cluster_id = ""  #: "" until the first session has read the cluster record.
         self.heartbeats = HeartbeatReceiver(self, self.now_ms)
         self.api = MasterApi(self)
         self._rpc = RpcServer(

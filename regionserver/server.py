@@ -295,6 +295,7 @@ class RegionServer:
                 clock=self._clock,
                 rng=self._system.rng,
                 access=self._settings.access,
+                server_rights=self._paths.server_rights,
             )
             logging = LoopingCall(self._log_unreachable, client)
             logging.clock = self._reactor
@@ -539,10 +540,8 @@ class RegionServer:
         return self._serving.rates() if self._tablets is None else {**self._serving.rates(), **self._tablets.rates()}
 
     def learn_epoch(self, epoch: int) -> int:
-        """Verify an epoch that a master of this cluster claims (FN-05), and return the epoch known now.
-
-        After the store has confirmed the epoch, orders with a lower epoch are rejected.
-        """
+        """Verify an epoch that a master of this cluster claims (FN-05), and return the epoch known now. After the store
+        has confirmed the epoch, orders with a lower epoch are rejected."""
         if epoch > self._epoch:
             self._epochs.verify(epoch)
         return self._epoch

@@ -31,7 +31,7 @@ import msgspec
 from twisted.logger import Logger
 
 from coord.client.session import ZkClient
-from coord.errors import ConfigError, ConnectionLoss, NodeExists, NoNode
+from coord.errors import ConfigError, ConnectionLoss, NoAuth, NodeExists, NoNode
 from regions.records import znodes
 from regions.records.model import DirectoryRecord
 from regions.records.znodes import CorruptZnode, Layout
@@ -207,7 +207,8 @@ class Admission:
         try:
             await client.create(self._path, value)
         except NoNode:
-            with contextlib.suppress(NodeExists):
+            # A server without the masters' credential waits until a master has created it.
+            with contextlib.suppress(NodeExists, NoAuth):
                 await client.create(self._parent)
             raise ConnectionLoss(self._path, "its parent was missing; retry") from None
         except NodeExists:

@@ -29,10 +29,18 @@ from kazoo.exceptions import AuthFailedError, KazooException
 from kazoo.security import ACL, Id
 
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
-from cli.common.local import CERTS_DIR, FIRST_USER, READERS, LocalCluster, read_cluster, read_super
+from cli.common.local import (
+    CERTS_DIR,
+    FIRST_USER,
+    READERS,
+    SERVERS_IDENTITY,
+    LocalCluster,
+    read_cluster,
+    read_super,
+)
 from cli.common.options import SETTINGS, Globals, variable_of
 from cli.common.waiting import limit_s, waiting
-from coord.client.access import OPEN_ACCESS, StoreAccess, parse_readers
+from coord.client.access import OPEN_ACCESS, StoreAccess, parse_identities
 from coord.errors import ConfigError, shown_s
 from coord.hosts import is_loopback
 from coord.security import process
@@ -80,7 +88,9 @@ def read_access(given: Mapping[str, str], environment: Mapping[str, str] | None 
             verify_host=_YES[check],
             auth=_credential(values, "store-auth"),
             sasl=_credential(values, "store-sasl"),
-            readers=parse_readers(values.get("store-readers", "")),
+            readers=parse_identities(_first_line(values, "store-readers"), "reader"),
+            servers=parse_identities(_first_line(values, "store-servers"), "server"),
+            masters=parse_identities(_first_line(values, "store-masters"), "master"),
         )
     except ConfigError as error:
         raise UsageFaultError(str(error), f"See {_named('store-tls-ca')} and the options that begin alike.") from error
@@ -103,8 +113,9 @@ def store_access(given: Globals) -> StoreAccess:
     auth = "" if local is None else read_super(given.data_path)
     if local is None or not auth:
         return access
-    readers = access.readers or parse_readers("" if local.outside else READERS)
-    return dataclasses.replace(access, auth=auth, readers=readers)
+    readers = access.readers or parse_identities("" if local.outside else READERS, "reader")
+    servers = access.servers or parse_identities("" if local.outside else SERVERS_IDENTITY, "server")
+    return dataclasses.replace(access, auth=auth, readers=readers, servers=servers)
 
 
 def certs_dir_named(given: Globals) -> Path | None:
@@ -301,16 +312,22 @@ def _path(values: Mapping[str, str], option: str) -> Path | None:
     return path
 
 
-def _credential(values: Mapping[str, str], option: str) -> str:
+def _first_line(values: Mapping[str, str], option: str) -> str:
+    """Return the value of an option; for `@FILE` the file's first line. Raise UsageFaultError."""
     text = values.get(option, "")
-    if text.startswith("@"):
-        try:
-            lines = Path(text[1:]).expanduser().read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageFaultError(
-                f"{_named(option)}: cannot read {text[1:]}: {getattr(error, 'strerror', None) or error}"
-            ) from error
-        text = lines[0].strip() if lines else ""
+    if not text.startswith("@"):
+        return text
+    try:
+        lines = Path(text[1:]).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageFaultError(
+            f"{_named(option)}: cannot read {text[1:]}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    return lines[0].strip() if lines else ""
+
+
+def _credential(values: Mapping[str, str], option: str) -> str:
+    text = _first_line(values, option)
     user, colon, password = text.partition(":")
     if option in values and not (user and colon and password):
         raise UsageFaultError(

@@ -52,6 +52,9 @@ FIRST_USER: Final = "admin"
 #: Who may read the znodes of a secured cluster: every user with a key of the cluster.
 READERS: Final = "rk:user"
 
+#: The identity of region servers in access lists: every server proves it by a token of its credentials.
+SERVERS_IDENTITY: Final = "rk:server"
+
 #: Limits of the port plan.
 STORE_NODES_MAX: Final = 9
 MASTERS_MAX: Final = 9
@@ -134,6 +137,9 @@ class LocalCluster(msgspec.Struct):
     #: Whether `rk secure` restarts the daemons of an open cluster with credentials. `secured` becomes True when all
     #: daemons have credentials.
     securing: bool = False
+    #: Whether region servers prove their own identity to the store and have not the masters' credential. A cluster that
+    #: an earlier build has secured begins without; `rk secure` changes the access lists and then this.
+    separate_servers: bool = False
     #: Whether every port speaks TLS; each daemon then has a directory of its own below that of the credentials.
     tls: bool = False
     #: Directory of the credentials; "": CERTS_DIR.
@@ -153,6 +159,11 @@ class LocalCluster(msgspec.Struct):
     def has_credentials(self) -> bool:
         """Return whether daemons are started with credentials."""
         return self.secured or self.securing
+
+    @property
+    def shares_credential(self) -> bool:
+        """Return whether region servers have the masters' credential but could have an identity of their own."""
+        return self.secured and not self.separate_servers and not self.outside
 
     def certs(self, data_dir: Path) -> Path:
         """Return the directory of the credentials of the cluster in `data_dir`."""
@@ -258,6 +269,7 @@ def design(shape: Shape, data_dir: Path, before: LocalCluster | None = None) -> 
         purge_after_ms=shape.purge_after_ms,
         replica_dead_s=shape.replica_dead_s,
         secured=shape.secured,
+        separate_servers=_has_separate_servers(shape, data_dir, before),
         tls=shape.tls,
         certs_dir=shape.certs_dir,
         host=shape.host,
@@ -266,6 +278,14 @@ def design(shape: Shape, data_dir: Path, before: LocalCluster | None = None) -> 
         masters=daemons(MASTER, shape.masters, kept.masters if kept else []),
         servers=daemons(SERVER, shape.servers, kept.servers if kept else []),
     )
+
+
+def _has_separate_servers(shape: Shape, data_dir: Path, before: LocalCluster | None) -> bool:
+    """Return whether region servers have an identity of their own in the store. Only a new cluster begins so: access
+    lists of an older one, open or secured, do not name this identity until `rk secure` has changed them."""
+    if before is not None:
+        return before.separate_servers
+    return shape.secured and not shape.outside_store and not (data_dir / SUPER_FILE).exists()
 
 
 def _check_shape(shape: Shape, before: LocalCluster | None) -> None:

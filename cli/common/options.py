@@ -57,6 +57,8 @@ SETTINGS: Final = (
     ("store-auth", _CREDENTIAL, "Digest credential for the store's access lists."),
     ("store-sasl", _CREDENTIAL, "SASL DIGEST-MD5 credential for the store."),
     ("store-readers", "SCHEME:ID,…", "Identities that may read the znodes that are created with the credential."),
+    ("store-servers", "SCHEME:ID,…", "Identities of region servers that have not the masters' credential."),
+    ("store-masters", "SCHEME:ID,…", "For such a region server: the masters' identities."),
 )
 
 #: Session timeouts of daemons: the store grants at most 20 ticks, of a minute at most.

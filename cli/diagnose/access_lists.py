@@ -1,7 +1,14 @@
-"""Read and write the access lists of all znodes of a cluster, parents first, some hundred requests at a time."""
+"""Read and write the access lists of all znodes of a cluster, parents first, some hundred requests at a time.
+
+The list of a znode follows from its path (`regions/records/znode_table.py`): masters may do everything, region
+servers write what they write by design, operators read. In a cluster that an earlier build has secured, servers have
+the masters' credential and the lists may lack the servers' identity until `rk secure` adds it. Adding it takes nothing
+from anybody, so old lists and new ones may stand side by side for as long as it takes.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -12,9 +19,11 @@ from cli.common.connect import Cluster
 from cli.common.errors import CliError
 from cli.common.output import count
 from coord import kill_points
-from coord.client.access_lists import AccessLine, AccessVerdict, compare, describe, has_credential
+from coord.client.access_lists import UNPROVED, AccessLine, AccessVerdict, compare, describe, has_credential, has_lines
 from coord.security import process
-from coord.wire.opcodes import PERM_READ
+from coord.security.revocation import path_of
+from coord.wire.opcodes import PERM_CREATE, PERM_READ
+from coord.wire.values import Acl
 from regions.diagnose.fsck import Finding, Fix, FixKind, Problem, make_finding
 
 #: Requests in flight at once, which limits the memory of the store and of this command.
@@ -33,24 +42,65 @@ class ZnodeAccess(NamedTuple):
     version: int
     is_ephemeral: bool
 
-    def judged(self, wanted: list[AccessLine]) -> AccessVerdict:
-        """Return how the list differs from the wanted one."""
-        return AccessVerdict.LACKING if self.lines is None else compare(self.lines, wanted)
-
     def described(self) -> str:
         """Return the list in words."""
         return "the credential may not even read its access list" if self.lines is None else describe(self.lines)
 
 
-def wanted_of(cluster: Cluster) -> list[AccessLine]:
-    """Return the access list of the cluster's credential; [] without a credential.
+class WantedLists:
+    """The access lists that the znodes of a cluster are to have. False if there is no credential to close them to.
 
     While the cluster is being secured, clients without a credential may still read.
     """
-    if not cluster.access.has_credential():
-        return []
-    lines = [AccessLine(line.perms, line.scheme.decode(), line.id.decode()) for line in cluster.access.closed_acl()]
-    return [*lines, EVERYONE_READS] if process.is_securing() else lines
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.access = cluster.access
+        self._layout = cluster.layout
+        self._is_securing = process.is_securing()
+        #: Whether lists without the servers' identity will do: servers have the masters' credential.
+        self._is_older_right = cluster.local is not None and not cluster.local.separate_servers
+
+    def __bool__(self) -> bool:
+        return self.access.has_credential()
+
+    def of(self, path: str) -> list[AccessLine]:
+        """Return the list of a znode."""
+        return self._lines(self.access.closed_acl(self._layout.server_rights(path)))
+
+    def usual(self) -> list[AccessLine]:
+        """Return the list of znodes that region servers only read."""
+        return self._lines(self.access.closed_acl())
+
+    def judged(self, one: ZnodeAccess, *, older_too: bool = False) -> AccessVerdict:
+        """Return how a list differs from the wanted one. `older_too`: lists of an earlier build are right as well, if
+        the cluster still needs no others."""
+        if one.lines is None:
+            return AccessVerdict.LACKING
+        found = compare(one.lines, self.of(one.path))
+        if found is AccessVerdict.RIGHT or not (older_too and self._is_older_right):
+            return found
+        older = self._lines(dataclasses.replace(self.access, servers=()).closed_acl())
+        return AccessVerdict.RIGHT if compare(one.lines, older) is AccessVerdict.RIGHT else found
+
+    def _lines(self, acl: list[Acl]) -> list[AccessLine]:
+        lines = [AccessLine(line.perms, line.scheme.decode(), line.id.decode()) for line in acl]
+        return [*lines, EVERYONE_READS] if self._is_securing else lines
+
+
+def unnamed_servers(cluster: Cluster) -> str:
+    """Return the identities of region servers in the access lists that this command does not know, "" for none.
+
+    Lists without these identities would lock the servers out.
+    """
+    if cluster.access.servers or not cluster.access.has_credential():
+        return ""
+    try:
+        acl, _ = cluster.client.get_acls(cluster.layout.servers)
+    except (NoNodeError, NoAuthError):
+        return ""
+    mine = {(line.scheme.decode(), line.id.decode()) for line in cluster.access.closed_acl()}
+    found = [one.id for one in acl if one.perms & PERM_CREATE and (one.id.scheme, one.id.id) not in mine]
+    return ",".join(f"{one.scheme}:{one.id}" for one in found if one.scheme not in UNPROVED)
 
 
 def walk(cluster: Cluster, show: Callable[[str], None]) -> Iterator[ZnodeAccess]:
@@ -59,7 +109,7 @@ def walk(cluster: Cluster, show: Callable[[str], None]) -> Iterator[ZnodeAccess]
     The caller may restrict each znode before it asks for the next one. Then nobody else can add children to a znode
     that the walk has passed.
     """
-    ahead = [cluster.layout.root or "/"]
+    ahead = [cluster.layout.root or "/", *_beside(cluster)]
     seen = 0
     while ahead:
         paths, ahead = ahead[:SLICE], ahead[SLICE:]
@@ -85,6 +135,12 @@ def walk(cluster: Cluster, show: Callable[[str], None]) -> Iterator[ZnodeAccess]
     show("")
 
 
+def _beside(cluster: Cluster) -> list[str]:
+    """Return the cluster's znodes that are not below its root: the list of revoked credentials."""
+    mine = process.own()
+    return [path_of(mine.cluster)] if mine is not None and mine.cluster and cluster.layout.root else []
+
+
 def _children(cluster: Cluster, parents: list[str]) -> list[str]:
     listings = [(path, cluster.client.get_children_async(path)) for path in parents]
     found = []
@@ -98,14 +154,18 @@ def _children(cluster: Cluster, parents: list[str]) -> list[str]:
 
 def check_access(cluster: Cluster, show: Callable[[str], None]) -> list[Finding]:
     """Return a finding for each znode of a cluster with a credential whose access list is not the credential's."""
-    wanted = wanted_of(cluster)
+    wanted = WantedLists(cluster)
     if not wanted:
         return []
+    unnamed = unnamed_servers(cluster)
+    if unnamed:
+        servers = cluster.layout.servers
+        text = f"{servers}: not judged, as servers have an identity of their own: give --store-servers {unnamed}"
+        return [make_finding(Problem.ACCESS, servers, text)]
     findings: list[Finding] = []
     more = 0
     for one in walk(cluster, show):
-        judged = one.judged(wanted)
-        if judged is AccessVerdict.RIGHT:
+        if wanted.judged(one, older_too=True) is AccessVerdict.RIGHT:
             continue
         if len(findings) == LISTED_MAX:
             more += 1
@@ -113,7 +173,8 @@ def check_access(cluster: Cluster, show: Callable[[str], None]) -> list[Finding]
         text = f"{one.path}: {one.described()}"
         fix = None
         if one.lines is not None and not one.is_ephemeral:
-            fix = Fix(FixKind.ACCESS, f"the access list of {one.path}: {describe(wanted)}", one.path, one.version)
+            preview = f"the access list of {one.path}: {describe(wanted.of(one.path))}"
+            fix = Fix(FixKind.ACCESS, preview, one.path, one.version)
         findings.append(make_finding(Problem.ACCESS, one.path, text, fix))
     if more:
         text = (
@@ -123,15 +184,15 @@ def check_access(cluster: Cluster, show: Callable[[str], None]) -> list[Finding]
     return findings
 
 
-def set_access(cluster: Cluster, wanted: list[AccessLine], path: str, version: int) -> Any:
+def set_access(cluster: Cluster, wanted: WantedLists, path: str, version: int) -> Any:
     """Begin to give a znode the wanted access list, unless its list has changed since; return kazoo's answer."""
-    acl = [ACL(line.perms, Id(line.scheme, line.id)) for line in wanted]
+    acl = [ACL(line.perms, Id(line.scheme, line.id)) for line in wanted.of(path)]
     return cluster.client.set_acls_async(path, acl, version)
 
 
 def close_all(
     cluster: Cluster,
-    wanted: list[AccessLine],
+    wanted: WantedLists,
     show: Callable[[str], None],
     *,
     dry_run: bool,
@@ -161,7 +222,7 @@ def close_all(
 
     for one in walk(cluster, show):
         seen += 1
-        if one.judged(wanted) is AccessVerdict.RIGHT or (one.is_ephemeral and not registrations):
+        if wanted.judged(one) is AccessVerdict.RIGHT or (one.is_ephemeral and not registrations):
             continue
         if one.lines is None:
             failed.append(one.path)
@@ -176,14 +237,16 @@ def close_all(
     return changed, seen, failed
 
 
-def check_daemons(cluster: Cluster, wanted: list[AccessLine]) -> tuple[int, int]:
-    """Return the numbers of live masters and servers. Raise CliError if one of them runs without the credential.
+def check_daemons(cluster: Cluster, wanted: WantedLists) -> tuple[int, int]:
+    """Return the numbers of live masters and servers. Raise CliError if one of them runs without the credential, or if
+    a master would go on to create znodes that lock the region servers out.
 
     Each daemon creates its own registration, so the registration's access list shows the daemon's credential.
     """
     layout = cluster.layout
     counts = []
     without = []
+    older = []
     for what, parent in (("master", layout.masters), ("server", layout.servers)):
         names = cluster.children(parent)
         counts.append(len(names))
@@ -197,14 +260,23 @@ def check_daemons(cluster: Cluster, wanted: list[AccessLine]) -> tuple[int, int]
                 without.append(f"{what} {name} (another credential)")
                 continue
             lines = [AccessLine(line.perms, line.id.scheme, line.id.id) for line in acl]
-            judged = compare(lines, wanted)
-            if judged in (AccessVerdict.OPEN, AccessVerdict.LACKING) and not has_credential(lines, wanted):
+            path = f"{parent}/{name}"
+            judged = compare(lines, wanted.of(path))
+            if judged in (AccessVerdict.OPEN, AccessVerdict.LACKING) and not has_credential(lines, wanted.of(path)):
                 kind = "no credential" if judged is AccessVerdict.OPEN else "another credential"
                 without.append(f"{what} {name} ({kind})")
+            elif what == "master" and not has_lines(lines, wanted.access.servers):
+                older.append(name)
     if without:
         raise CliError(
             f"nothing was changed, as {count(len(without), 'daemon')} would be locked out: {', '.join(without[:5])}",
             "Restart them one after the other with --certs-dir DIR and this credential (--store-auth or RK_STORE_AUTH),"
             " then try again. `rk secure --begin --certs-dir DIR` makes DIR; docs/security.md has all steps.",
+        )
+    if older:
+        raise CliError(
+            f"nothing was changed, as {count(len(older), 'master')} would create znodes that lock region servers out:"
+            f" {', '.join(older[:5])}",
+            "Restart `rk up` with this build; or masters of another kind, one after the other, with --store-servers.",
         )
     return counts[0], counts[1]

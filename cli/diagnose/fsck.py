@@ -28,7 +28,7 @@ from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, ExitStatus, UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, NumberRange, global_options
-from cli.diagnose.access_lists import check_access, set_access, wanted_of
+from cli.diagnose.access_lists import WantedLists, check_access, set_access
 from cli.diagnose.fsck_deep import Deep, progress, read_rows, summary
 from cli.diagnose.past import last_check
 from cli.tablets.former import name_former
@@ -418,7 +418,7 @@ def _take(cluster: Cluster, finding: Finding) -> FixResult:
         elif fix.kind is FixKind.NAME:
             _enter_name(cluster, fix)
         elif fix.kind is FixKind.ACCESS:
-            set_access(cluster, wanted_of(cluster), fix.path, fix.version).get()
+            set_access(cluster, WantedLists(cluster), fix.path, fix.version).get()
         else:
             _step(cluster, fix)
     except CliError as error:

@@ -19,6 +19,7 @@ from cli.common.errors import CliError, ExitStatus, UnreachableError, UsageFault
 from cli.common.local import (
     FIRST_USER,
     READERS,
+    SERVER,
     SUPER_DIGEST_FILE,
     SUPER_FILE,
     LocalCluster,
@@ -27,10 +28,11 @@ from cli.common.local import (
     named_local,
 )
 from cli.common.options import Globals, global_options
-from cli.diagnose.access_lists import check_daemons, close_all, wanted_of
+from cli.diagnose.access_lists import WantedLists, check_daemons, close_all, unnamed_servers
 from cli.diagnose.fsck_deep import progress
 from cli.securing.rolling import outdated, restart_all
 from cli.up.control import ControlRequest, ask
+from cli.up.growing.securing import can_separate
 from coord import kill_points
 from coord.client.access_lists import describe
 from coord.client.following.revocations import SECURING_S
@@ -122,6 +124,8 @@ def _secure(given: Globals, report: SecuredCluster, *, finish: bool, dry_run: bo
         _close_door(marker, dry_run=dry_run)
     report.door = Door.OPEN if marker.exists() else Door.CLOSED
     _close_znodes(given, report, is_finish=finish)
+    if local is not None and local.secured:
+        _separate_servers(given, local, report)
     return _shown(given, report)
 
 
@@ -162,6 +166,23 @@ def _say(given: Globals) -> Callable[[str], None]:
     return lambda text: click.echo(f"rk: {text}", err=True)
 
 
+def _separate_servers(given: Globals, local: LocalCluster, report: SecuredCluster) -> None:
+    """Restart the region servers of a cluster that an earlier build has secured without the masters' credential. All
+    znodes have the lists for this. Raise CliError."""
+    if not can_separate(local) or report.failed or {"store-auth", "store-sasl"} & given.settings().keys():
+        return
+    states = ask(given.data_path, ControlRequest("list"))
+    if local.separate_servers and not outdated(states):
+        return
+    if report.is_dry_run:
+        report.restarted = [one.name for one in states if one.role == SERVER]
+        return
+    if not local.separate_servers:
+        ask(given.data_path, ControlRequest("secure", "separate"))
+        kill_points.reached("servers separated")
+    report.restarted += restart_all(given.data_path, local, _say(given))
+
+
 # --- the door for callers without a proof ---
 
 
@@ -191,7 +212,13 @@ def _close_znodes(given: Globals, report: SecuredCluster, *, is_finish: bool) ->
     """Give every znode its access list, and fill in the report. Raise CliError."""
     with open_cluster(given) as cluster:
         cluster.require()
-        wanted = wanted_of(cluster)
+        wanted = WantedLists(cluster)
+        unnamed = unnamed_servers(cluster)
+        if unnamed:
+            raise UsageFaultError(
+                "the region servers of this cluster have an identity of their own, which this command would lock out",
+                f"Give --store-servers {unnamed} (RK_STORE_SERVERS), as to the masters.",
+            )
         if not wanted:
             raise UsageFaultError(
                 "there is no credential to which the znodes could be closed",
@@ -199,7 +226,7 @@ def _close_znodes(given: Globals, report: SecuredCluster, *, is_finish: bool) ->
                 " Daemons that run without one: `rk secure --begin --certs-dir DIR` first.",
             )
         report.masters, report.servers = check_daemons(cluster, wanted)
-        report.access = describe(wanted)
+        report.access = describe(wanted.usual())
         show = progress()
         for number in range(1 if report.is_dry_run else _PASSES_MAX):
             changed, znodes, report.failed = close_all(

@@ -29,12 +29,16 @@ from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import (
     CONTROL_FILE,
     HOST,
+    MASTER,
     READERS,
+    SERVER,
+    SERVERS_IDENTITY,
     SUPER_FILE,
     LocalCluster,
     Shape,
     command_line,
     design,
+    digest_of,
     environment_of,
     make_super,
     read_cluster,
@@ -71,7 +75,7 @@ from cli.up.shape import (
     with_dead_s,
     with_security,
 )
-from cli.up.supervisor import News, Supervisor
+from cli.up.supervisor import News, Rights, Supervisor
 from coord.env import SECONDS_MAX
 from coord.security import process
 from master.settings import ENGINES
@@ -314,8 +318,7 @@ def _run(
         raise CliError(
             f"cannot write in {data_dir}: {error.strerror}", "Free space on that disk, or give another --data-dir."
         ) from error
-    credential = _store_credential(given, local, data_dir)
-    surroundings = {**environment_of(data_dir), **as_variables(given.settings()), **credential}
+    surroundings = {**environment_of(data_dir), **as_variables(given.settings())}
     output.keep_going("the cluster keeps running; stop it with SIGINT (Ctrl-C) or SIGTERM")
     display = choose(as_json=given.json)
     file = ClusterFile(local, data_dir, display.say)
@@ -325,10 +328,13 @@ def _run(
         shape,
         data_dir,
         file,
-        lambda: _store_credential(given, local, data_dir),
+        lambda: _store_rights(given, local, data_dir),
         lambda: process.choose_by(lambda: credentials_of(given)),
     )
-    supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put, growth.add, securing.answer)
+    rights = _store_rights(given, local, data_dir)
+    supervisor = Supervisor(
+        local.daemons(), commands, surroundings, listener, news.put, growth.add, securing.answer, rights
+    )
     bringup = BringUp(local, supervisor, display, news)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
@@ -353,19 +359,24 @@ def _run(
         supervisor.close()
 
 
-def _store_credential(given: Globals, local: LocalCluster, data_dir: Path) -> dict[str, str]:
-    """Return the environment by which the daemons of a secured cluster close their znodes: the credential that `rk up`
-    makes, which its own store nodes take for super's.
+def _store_rights(given: Globals, local: LocalCluster, data_dir: Path) -> Rights:
+    """Return the environment by which masters and servers of a secured cluster close their znodes: for masters the
+    credential that `rk up` makes, which its own store nodes take for super's. Region servers prove by their own key who
+    they are, and name the masters' identity.
 
-    Users with a key may read the znodes, unless other readers are named. A store that `rk up` does not run knows no
-    such users.
+    Users with a key may read the znodes, unless other readers are named. A store that `rk up` does not run knows
+    neither such users nor servers, which then have the masters' credential.
     """
     if not local.has_credentials or {"store-auth", "store-sasl"} & given.settings().keys():
         return {}
-    make_super(data_dir)
-    found = {variable_of("store-auth"): f"@{data_dir / SUPER_FILE}"}
+    made = make_super(data_dir)
     readers = given.settings().get("store-readers", "" if local.outside else READERS)
-    return {**found, variable_of("store-readers"): readers} if readers else found
+    common = {variable_of("store-readers"): readers} if readers else {}
+    common |= {} if local.outside else {variable_of("store-servers"): SERVERS_IDENTITY}
+    masters = {**common, variable_of("store-auth"): f"@{data_dir / SUPER_FILE}"}
+    if local.outside or not local.separate_servers:
+        return {MASTER: masters, SERVER: masters}
+    return {MASTER: masters, SERVER: {**common, variable_of("store-masters"): f"digest:{digest_of(made)}"}}
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

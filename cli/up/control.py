@@ -11,6 +11,7 @@ socket's permission bits (owner only) are its access control.
     {"op": "add", "name": "server", "rack": ""}           -> {"ok": true, "daemons": [the new one]}
     {"op": "secure", "name": "begin"}                     -> {"ok": true, "daemons": [...]}
     {"op": "secure", "name": "done"}                      -> {"ok": true, "daemons": [...]}
+    {"op": "secure", "name": "separate"}                  -> {"ok": true, "daemons": [...]}
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class DaemonState(msgspec.Struct):
     log: str
     pid: int
     status: str
-    #: Whether the process runs by the command line that a start would use now.
+    #: Whether the process runs by the command line and the rights that a start would use now.
     is_current: bool = True
     #: True from a SIGSTOP that was requested here to the SIGCONT.
     is_frozen: bool = False

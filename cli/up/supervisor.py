@@ -56,9 +56,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class _Child:
     """One started process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], pidfd: int, command: list[str]) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], pidfd: int, command: list[str], rights: dict[str, str]
+    ) -> None:
         self.process = process
         self.command = command
+        self.rights = rights
         self.pidfd = pidfd
         #: True once the end was requested.
         self.end_expected = False
@@ -116,8 +119,10 @@ class Added:
 News = Ended | Restarted | NotStarted | Added
 #: Records a further daemon and returns it with its command line. Raises CliError.
 Grow = Callable[[ControlRequest], tuple[Daemon, list[str]]]
-#: Returns command lines and further environment of the daemons from their next start on. Raises CliError.
-Secure = Callable[[ControlRequest], tuple[dict[str, list[str]], dict[str, str]]]
+#: The environment of the daemons of each role besides what all have: by which they prove themselves to the store.
+Rights = dict[str, dict[str, str]]
+#: Returns command lines and rights of the daemons from their next start on. Raises CliError.
+Secure = Callable[[ControlRequest], tuple[dict[str, list[str]], Rights]]
 
 
 class Supervisor:
@@ -132,6 +137,7 @@ class Supervisor:
         report: Callable[[News], None],
         grow: Grow | None = None,
         secure: Secure | None = None,
+        rights: Rights | None = None,
     ) -> None:
         """`grow` handles requests for further daemons, `secure` those of `rk secure`; None refuses them."""
         self._grow = grow
@@ -139,6 +145,7 @@ class Supervisor:
         self._daemons = {daemon.name: daemon for daemon in daemons}
         self._commands = commands
         self._environment = environment
+        self._rights = rights or {}
         self._listener = listener
         self._report = report
         self._children: dict[str, _Child] = {}
@@ -270,6 +277,7 @@ class Supervisor:
         if running is not None:
             return running.process.pid
         daemon = self._daemons[name]
+        rights = self._rights.get(daemon.role, {})
         Path(daemon.data_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         with _open_log(daemon) as log:
             process = subprocess.Popen(
@@ -277,11 +285,11 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self._environment,
+                env={**self._environment, **rights},
                 process_group=0,
                 preexec_fn=die_with(os.getpid()),  # noqa: PLW1509 - only makes two system calls, no locks, no allocation of note
             )
-        child = _Child(process, os.pidfd_open(process.pid), self._commands[name])
+        child = _Child(process, os.pidfd_open(process.pid), self._commands[name], rights)
         self._due_s.pop(name, None)
         self._children[name] = child
         self._selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._reap(daemon, child))
@@ -363,6 +371,7 @@ class Supervisor:
         pid = child.process.pid if child is not None else 0
         status = "running" if child is not None else self._last_end.get(daemon.name, "not started")
         is_current = child is not None and not child.is_replaced and child.command == self._commands[daemon.name]
+        is_current = is_current and child is not None and child.rights == self._rights.get(daemon.role, {})
         is_frozen = child is not None and child.is_frozen
         return DaemonState(
             daemon.name, daemon.role, daemon.address, daemon.admin, daemon.log, pid, status, is_current, is_frozen
@@ -420,13 +429,13 @@ class Supervisor:
         return ControlAnswer(ok=True, daemons=[self._state(daemon)])
 
     def _change(self, request: ControlRequest, secure: Secure) -> ControlAnswer:
-        """Use other command lines from the next start of each daemon on."""
+        """Use other command lines and rights from the next start of each daemon on."""
         try:
-            commands, environment = secure(request)
+            commands, rights = secure(request)
         except CliError as error:
             return ControlAnswer(ok=False, error=error.message, hint=error.hint)
         self._commands.update(commands)
-        self._environment.update(environment)
+        self._rights = rights
         return ControlAnswer(ok=True, daemons=self._states())
 
     def _add(self, request: ControlRequest, grow: Grow) -> ControlAnswer:

@@ -17,11 +17,11 @@ from coord.tls.reloading import CallerContext
 from coord.wire.opcodes import PERM_ALL, PERM_READ
 from coord.wire.values import OPEN_ACL, Acl
 
-#: Schemes of identities that prove something, for readers.
-_READING_SCHEMES: Final = ("digest", "rk", "sasl", "x509")
+#: Schemes of identities that prove something.
+_PROVING_SCHEMES: Final = ("digest", "rk", "sasl", "x509")
 #: One for each set of files, so that a file is read once for many connections.
 _caller_context: Final = functools.cache(CallerContext)
-_BETWEEN_READERS: Final = re.compile(r",(?=\s*(?:digest|rk|sasl|x509):)")
+_BETWEEN_IDENTITIES: Final = re.compile(r",(?=\s*(?:digest|rk|sasl|x509):)")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class StoreAccess:
     """Connection settings for the store. The defaults give a plain TCP connection without authentication.
 
     With a credential, znodes created without an access list get one for that credential alone. Processes that
-    cooperate share the credential; their certificates may differ.
+    cooperate share the credential; their certificates may differ. Region servers may have an identity of their own
+    (`servers`) instead of the masters' credential: then they name the masters' identity (`masters`).
     """
 
     #: Authority that issued the store's certificates; None disables TLS.
@@ -45,6 +46,11 @@ class StoreAccess:
     sasl: str = field(default="", repr=False)
     #: Identities that may read the znodes that this client creates: (scheme, id).
     readers: tuple[tuple[str, str], ...] = ()
+    #: Identities of region servers that have not the masters' credential: (scheme, id). They may change what servers
+    #: write (`regions/records/znode_table.py`) and read everything.
+    servers: tuple[tuple[str, str], ...] = ()
+    #: For a region server without the masters' credential: the masters' identities, which may do everything.
+    masters: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ConfigError with one line that names the setting."""
@@ -56,8 +62,13 @@ class StoreAccess:
             user, colon, password = credential.partition(":")
             if credential and not (user and colon and password):
                 raise ConfigError(f"the store's {name} credential is not USER:PASSWORD")
-        if self.readers and not self.has_credential():
-            raise ConfigError("readers are named, but without a credential (auth or sasl) everybody may do everything")
+        for name, identities in (("readers", self.readers), ("servers", self.servers)):
+            if identities and not self.has_credential():
+                raise ConfigError(
+                    f"{name} are named, but without a credential (auth or sasl) everybody may do everything"
+                )
+        if self.masters and not self.servers:
+            raise ConfigError("masters are named, but not the identity of this region server (servers)")
 
     def digests(self) -> list[str]:
         """Return the digest credentials that a new connection proves: the configured one, and this process's token."""
@@ -65,28 +76,28 @@ class StoreAccess:
 
     def has_credential(self) -> bool:
         """Return True if the znodes that this client creates are closed to others."""
-        return bool(self.auth or self.sasl)
+        return bool(self.auth or self.sasl or self.masters)
 
-    def acl(self) -> list[Acl]:
-        """Return the access list of znodes that this client creates: its own credentials and the readers, or open to
-        everyone.
+    def acl(self, server_rights: int = PERM_READ) -> list[Acl]:
+        """Return the access list of znodes that this client creates: the masters' credentials, region servers with
+        `server_rights`, and the readers; or open to everyone.
 
         While the cluster is being secured, everyone has all permissions besides: daemons that still run without the
         credential must find and change these znodes, too. `rk secure --finish` closes them.
         """
-        found = self.closed_acl()
+        found = self.closed_acl(server_rights)
         return [*found, *OPEN_ACL] if found and process.is_securing() else found or OPEN_ACL
 
-    def closed_acl(self) -> list[Acl]:
-        """Return the access list of this client's own credentials and the readers, [] without a credential."""
-        found: list[Acl] = []
-        if self.auth:
+    def closed_acl(self, server_rights: int = PERM_READ) -> list[Acl]:
+        """Return the access list of the masters' credentials, region servers and the readers, [] without a
+        credential."""
+        found = _lines(PERM_ALL, self.masters)
+        if self.auth and not self.masters:
             user, _, password = self.auth.partition(":")
             found.append(digest_acl(user, password))
-        if self.sasl:
+        if self.sasl and not self.masters:
             found.append(Acl(PERM_ALL, b"sasl", self.sasl.partition(":")[0].encode()))
-        found += [Acl(PERM_READ, scheme.encode(), name.encode()) for scheme, name in self.readers]
-        return found
+        return [*found, *_lines(server_rights, self.servers), *_lines(PERM_READ, self.readers)]
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of a connection that is opened now, None without TLS. Changed files are read again.
@@ -117,18 +128,23 @@ class StoreAccess:
         return options
 
 
-def parse_readers(text: str) -> tuple[tuple[str, str], ...]:
-    """Parse identities that may read: `x509:CN=ops,O=Example,sasl:ann`. Raise ConfigError.
+def _lines(perms: int, identities: tuple[tuple[str, str], ...]) -> list[Acl]:
+    return [Acl(perms, scheme.encode(), name.encode()) for scheme, name in identities]
+
+
+def parse_identities(text: str, what: str) -> tuple[tuple[str, str], ...]:
+    """Parse identities: `x509:CN=ops,O=Example,sasl:ann`. `what` names one in errors, such as "reader". Raise
+    ConfigError.
 
     A comma separates two identities only before a scheme, because certificates' subjects contain commas.
     """
     found = []
-    for part in filter(None, (part.strip() for part in _BETWEEN_READERS.split(text))):
+    for part in filter(None, (part.strip() for part in _BETWEEN_IDENTITIES.split(text))):
         scheme, colon, name = part.partition(":")
-        if scheme not in _READING_SCHEMES or not colon or not name:
-            raise ConfigError(f"reader {part!r} is not SCHEME:ID with one of the schemes {', '.join(_READING_SCHEMES)}")
+        if scheme not in _PROVING_SCHEMES or not colon or not name:
+            raise ConfigError(f"{what} {part!r} is not SCHEME:ID with one of the schemes {', '.join(_PROVING_SCHEMES)}")
         if scheme == "digest" and not is_digest(name):
-            raise ConfigError("a reader of scheme digest is digest:USER:HASH with the base64 of SHA-1 of USER:PASSWORD")
+            raise ConfigError(f"a {what} of scheme digest is digest:USER:HASH with base64 of SHA-1 of USER:PASSWORD")
         found.append((scheme, name))
     return tuple(dict.fromkeys(found))
 

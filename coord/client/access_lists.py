@@ -1,7 +1,8 @@
 """Differences between a znode's access list and the wanted one. Pure.
 
-The wanted list is that of the cluster's credential: all permissions for the daemons, reading for operators. A list that
-is read without the permission ADMIN has `x` in place of digests; then only what everybody may do can be judged.
+The wanted list is that of the cluster's credential: all permissions for the masters, some for region servers, reading
+for operators. A list that is read without the permission ADMIN has `x` in place of digests; then only what everybody
+may do can be judged.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, NamedTuple
 _LETTERS: Final = "rwcda"
 _ALL: Final = 31
 #: Schemes that prove nothing: an address can be that of anybody.
-_UNPROVED: Final = ("world", "ip")
+UNPROVED: Final = ("world", "ip")
 _MASKED: Final = "x"
 
 
@@ -32,14 +33,14 @@ class AccessVerdict(enum.Enum):
     OPEN = "open"  #: somebody who proves nothing has a permission
     LACKING = "lacking"  #: the cluster's credential lacks permissions: daemons are locked out
     STRANGE = "strange"  #: another identity has permissions
-    UNREADABLE = "unreadable"  #: an identity that is to read may not
+    UNREADABLE = "unreadable"  #: an identity that is to read, or a region server, may do less than it has to
     RIGHT = "right"
 
 
 def compare(found: Sequence[AccessLine], wanted: Sequence[AccessLine]) -> AccessVerdict:
-    """Return how `found` differs from `wanted`, whose lines with all permissions are the daemons'."""
+    """Return how `found` differs from `wanted`, whose lines with all permissions are the masters'."""
     granted, sought = _by_identity(found), _by_identity(wanted)
-    if any(identity[0] in _UNPROVED and perms & ~sought.get(identity, 0) for identity, perms in granted.items()):
+    if any(identity[0] in UNPROVED and perms & ~sought.get(identity, 0) for identity, perms in granted.items()):
         return AccessVerdict.OPEN
     if _is_masked(found):
         return AccessVerdict.RIGHT
@@ -55,6 +56,11 @@ def has_credential(found: Sequence[AccessLine], wanted: Sequence[AccessLine]) ->
     granted = _by_identity(found)
     owners = _owners(wanted)
     return bool(owners) and all(granted.get(owner) == _ALL for owner in owners)
+
+
+def has_lines(found: Iterable[AccessLine], identities: Iterable[tuple[str, str]]) -> bool:
+    """Return True if `found` gives each of these identities something."""
+    return set(identities) <= _by_identity(found).keys()
 
 
 def describe(found: Iterable[AccessLine]) -> str:

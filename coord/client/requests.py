@@ -8,7 +8,7 @@ A `watch` is called at most once, as `(event type, path, zxid)`, on the next cha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -74,16 +74,26 @@ def _none_if_missing(reason: Failure) -> None:
     reason.trap(NoNode)  # type: ignore[no-untyped-call]
 
 
+def _listed(op: ops.Create, acl_of: Callable[[str], list[r.Acl]]) -> ops.Create:
+    """Return a create with the access list of its path, unless it has one."""
+    if op.acl is not None:
+        return op
+    return ops.Create(op.path, op.data, op.ephemeral, op.sequence, op.container, op.ttl_ms, acl_of(op.path))
+
+
 class Requests:
     """Base of ZkClient: every request of a connected session."""
 
     _connection: StoreConnection | None
     _watches: WatchBook
 
-    def __init__(self, chroot: str, *, acl: list[r.Acl] = r.OPEN_ACL) -> None:
+    def __init__(
+        self, chroot: str, *, acl: list[r.Acl] = r.OPEN_ACL, acl_of: Callable[[str], list[r.Acl]] | None = None
+    ) -> None:
         self.chroot = chroot
-        #: Access list of znodes that are created without one.
+        #: Access list of znodes that are created without one, unless `acl_of` returns the list of each path.
         self.default_acl = acl
+        self._acl_of = acl_of
         self._chroot = chroot.encode()
         self._chroot_length = len(self._chroot)
 
@@ -126,6 +136,7 @@ class Requests:
     def _create(self, op: ops.Create, *, with_stat: bool) -> Deferred[Any]:
         """Send a create or create2."""
         try:
+            op = op if self._acl_of is None else _listed(op, self._acl_of)
             request = ops.create_request(op, self._full(op.path), self.default_acl, with_stat=with_stat)
         except BadArguments as refusal:
             return fail(refusal)
@@ -179,6 +190,8 @@ class Requests:
 
         Fails with MultiFailed(index, error, errors) when the server rejects an operation.
         """
+        if (acl_of := self._acl_of) is not None:
+            operations = [_listed(op, acl_of) if isinstance(op, ops.Create) else op for op in operations]
         try:
             paths, body = ops.multi_body(operations, self._chroot, self.default_acl)
         except BadArguments as refusal:

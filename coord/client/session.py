@@ -117,7 +117,8 @@ class ZkClient(Requests):
 
     `hosts` is `host:port,host:port[/chroot]`, tried in a random order. `timeout_ms` is the requested session timeout;
     the attribute of that name is the granted one. `name` is used in log lines. `access` has TLS and credentials;
-    unusable files in it raise ConfigError.
+    unusable files in it raise ConfigError. `server_rights` returns the permissions of region servers on a path, if they
+    have an identity of their own; without it they may read what this client creates.
     """
 
     def __init__(
@@ -128,12 +129,17 @@ class ZkClient(Requests):
         *,
         name: str = "client",
         access: StoreAccess = OPEN_ACCESS,
+        server_rights: Callable[[str], int] | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
     ) -> None:
         addresses, chroot = parse_hosts(hosts)
-        super().__init__(chroot, acl=access.acl())
+        has_own = server_rights is not None and bool(access.servers)
+        super().__init__(chroot, acl=access.acl(), acl_of=self._acl_by_path if has_own else None)
         self._access = access
+        self._server_rights = server_rights
+        #: The access list for each set of permissions of region servers. Equal lists are one object.
+        self._acls: dict[int, list[r.Acl]] = {}
         self.name = name
         self.state: SessionState = _NEW
         self.session_id: int = 0
@@ -171,6 +177,16 @@ class ZkClient(Requests):
     def revocations_changed(self) -> None:
         """Close what is created from now on, if the cluster has been secured."""
         self.default_acl = self._access.acl()
+        self._acls.clear()
+
+    def _acl_by_path(self, path: str) -> list[r.Acl]:
+        """Return the access list of a znode that is created at `path`."""
+        assert self._server_rights is not None, "lists differ by path only if servers have rights by path"
+        rights = self._server_rights(path)
+        found = self._acls.get(rights)
+        if found is None:
+            found = self._acls[rights] = self._access.acl(rights)
+        return found
 
     # --- what a caller sees -------------------------------------------------------------------------------------------
 

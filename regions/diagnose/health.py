@@ -112,6 +112,8 @@ class Findings(msgspec.Struct, omit_defaults=True):
     masters: list[MasterFinding] = []
     servers: list[ServerFinding] = []
     figures: MasterStatus | None = None
+    #: Whether region servers have the masters' credential for the store, as those of earlier builds.
+    shares_credential: bool = False
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -138,6 +140,11 @@ def judge(found: Findings) -> Health:
     sentences = dict.fromkeys(text for one in shown for text in one)
     reasons += [Reason(HealthVerdict.DEGRADED, text) for text in sentences]
     reasons += _of_open_doors([*(found.store or []), *found.masters, *found.servers])
+    if found.shares_credential:
+        text = (
+            "region servers have the masters' credential for the store: `rk secure` gives them an identity of their own"
+        )
+        reasons.append(Reason(HealthVerdict.HEALTHY, text))
     return _verdict(reasons)
 
 

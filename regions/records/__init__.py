@@ -13,7 +13,7 @@ acts/            what operators have done or asked for: drills, grants, checks, 
 alarms.py        alarms of the auditors
 forgotten.py     ids of deleted tables, and which records are removed after a time
 formats.py       which fields and requests the processes of a cluster may rely on
-znode_table.py   every znode: path, kind, record, writer
+znode_table.py   every znode: path, kind, record, writer, and what region servers may do with it
 znodes.py        paths and encodings of every znode below the root
 
 The structs that exist once or more for each region have `gc=False`, here and in events, effects and messages. They are

@@ -1,5 +1,6 @@
-"""Every znode that a cluster writes below its root: path, kind, record, writer. Source of `docs/reference/znodes.md`.
+"""Every znode that a cluster writes below its root: path, kind, record, writer, and what region servers may do with it.
 
+Source of `docs/reference/znodes.md`.
 `regions.records.znodes.Layout` makes the paths; a test checks that each of its paths has a row here.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from coord.wire.opcodes import PERM_CREATE, PERM_DELETE, PERM_READ, PERM_WRITE
 from regions.records import model
 from regions.records.acts.checks import FsckRecord
 from regions.records.acts.drills import DrillRecord
@@ -100,3 +102,27 @@ ZNODES: Final[tuple[ZnodeRow, ...]] = (
           "which user has which role; empty: `user:admin` is the admin",
           "active master, by compare-and-set, at `rk grant` and `rk revoke`"),
 )  # fmt: skip
+
+#: What region servers may do in a secured cluster, where masters may do everything and operators read: (directory,
+#: depth below the root) -> permissions. Servers only read everything else. A znode is created and deleted by the rights
+#: on its parent, as in ZooKeeper. Masters and servers create znodes with these lists, `rk fsck` compares with them.
+_SERVER_RIGHTS: Final = {
+    # A restarted server replaces the registration of its former start.
+    ("servers", 1): PERM_READ | PERM_CREATE | PERM_DELETE,
+    ("servers", 2): PERM_READ | PERM_WRITE,
+    ("shared", 1): PERM_READ | PERM_CREATE,
+    # A server begins a transition when a region cannot stay open; only masters delete transitions.
+    ("unassigned", 2): PERM_READ | PERM_CREATE,
+    ("unassigned", 3): PERM_READ | PERM_WRITE,
+    # With OPENED a server writes the replica's location.
+    ("regions", 3): PERM_READ | PERM_WRITE,
+}
+
+
+def server_rights(root: str, path: str) -> int:
+    """Return the permissions of region servers on the znode `path` of the cluster at `root`, which is "" for the top of
+    the tree."""
+    if not path.startswith(f"{root}/"):
+        return PERM_READ
+    parts = path[len(root) + 1 :].split("/")
+    return _SERVER_RIGHTS.get((parts[0], len(parts)), PERM_READ)

@@ -46,6 +46,7 @@ from regions.records.model import (
     TransitionRecord,
 )
 from regions.records.replica_key import key_in, parse_replica_key, replica_key
+from regions.records.znode_table import server_rights
 
 T = TypeVar("T")
 
@@ -346,11 +347,24 @@ class Layout:
     def records(self) -> list[str]:
         """Return the directories added by later versions: the next master creates them in an older cluster."""
         first = [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests, self.barred]
-        return [*first, self.intents, self.drills, self.undo, self.forgotten, self.grants, self.reshardings]
+        return [
+            *first,
+            self.intents,
+            self.drills,
+            self.undo,
+            self.forgotten,
+            self.grants,
+            self.reshardings,
+            self.shared,
+        ]
 
     def shard_paths(self) -> list[str]:
         """Return the directories that hold the transitions."""
         return [f"{self.unassigned}/{name}" for name in SHARDS]
+
+    def server_rights(self, path: str) -> int:
+        """Return the permissions of region servers on a znode (`regions/records/znode_table.py`)."""
+        return server_rights(self.root, path)
 
     def master(self, uuid: str) -> str:
         """Ephemeral of a live master."""

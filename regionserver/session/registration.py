@@ -38,6 +38,7 @@ from coord.errors import (
     ConfigError,
     ConnectionLoss,
     MultiFailed,
+    NoAuth,
     NodeExists,
     NoNode,
     OperationError,
@@ -165,10 +166,7 @@ class Registration:
         client, path = self.client, self._paths.server(record.uuid)
         is_known = await self._find_cluster()
         for parent in _ancestors(self._paths.servers):
-            try:
-                await client.create(parent)
-            except NodeExists:
-                continue
+            await self._create_parent(parent)
         if self._admission is not None and not self._is_over:
             await self._admission.check(client, self._cluster_id)
         self.epoch = max(self.epoch, await self.read_epoch())
@@ -193,6 +191,17 @@ class Registration:
         self._check_owner(await client.exists(path, self._registration_event))
         if not is_known:
             await self._await_cluster()
+
+    async def _create_parent(self, path: str) -> None:
+        """Create a directory of registrations if it is missing. A server that has not the masters' credential may not:
+        it waits for the first master, which creates all directories. Raise OperationError."""
+        try:
+            await self.client.create(path)
+        except NodeExists:
+            return
+        except NoAuth:
+            if await self.client.exists(path) is None:
+                raise ConnectionLoss(path, "the first master creates it; retry") from None
 
     # --- which cluster ---
 

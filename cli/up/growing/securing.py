@@ -4,6 +4,9 @@
 `rk secure` then restarts one daemon after the other. `done` records that all daemons have credentials: from then on
 commands prove theirs, and the next `rk up` starts a secured cluster. After an interruption in between, `begin` may be
 repeated, and the next `rk up` starts all daemons with credentials.
+
+`separate` records that the access lists let region servers write what they have to: from their next start on they prove
+their own identity to the store, and have not the masters' credential any more.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from cli.topology.load import parsed, read
 from cli.topology.model import INSECURE
 from cli.up.cluster_file import ClusterFile
 from cli.up.control import ControlRequest
+from cli.up.supervisor import Rights
 from coord.errors import ConfigError
 from coord.hosts import is_loopback
 from coord.security import making
@@ -34,10 +38,10 @@ class Securing:
         shape: Shape,
         data_dir: Path,
         file: ClusterFile,
-        environment: Callable[[], dict[str, str]],
+        rights: Callable[[], Rights],
         prove: Callable[[], None],
     ) -> None:
-        """`environment` returns the variables by which daemons with credentials close their znodes.
+        """`rights` returns the variables by which daemons of each role prove themselves to the store.
 
         `prove` is called when all daemons have credentials: this process then proves its own.
         """
@@ -45,31 +49,35 @@ class Securing:
         self._shape = shape
         self._data_dir = data_dir
         self._file = file
-        self._environment = environment
+        self._rights = rights
         self._prove = prove
         #: Whether the cluster is up.
         self.is_open = False
 
-    def answer(self, request: ControlRequest) -> tuple[dict[str, list[str]], dict[str, str]]:
-        """Return command lines and further environment of the daemons. Raise CliError, and then nothing has changed."""
+    def answer(self, request: ControlRequest) -> tuple[dict[str, list[str]], Rights]:
+        """Return command lines and rights of the daemons. Raise CliError, and then nothing has changed."""
         if not self.is_open:
             raise CliError("the cluster is starting or stopping", "Try again when `rk up` has printed its summary.")
-        before = self._local.secured, self._local.securing
+        local = self._local
+        before = local.secured, local.securing, local.separate_servers
         if request.name == "done":
-            self._local.secured, self._local.securing = True, False
-        elif not self._local.secured:
-            check_securable(self._local)
+            local.secured, local.securing = True, False
+        elif request.name == "separate":
+            local.separate_servers = can_separate(local)
+        elif not local.secured:
+            check_securable(local)
             self._make()
-            self._local.securing = True
+            # Everybody may still write the znodes, so servers need no other credential until the lists are right.
+            local.securing, local.separate_servers = True, can_separate(local)
         try:
             self._file.save()
         except OSError as error:
-            self._local.secured, self._local.securing = before
+            local.secured, local.securing, local.separate_servers = before
             raise CliError(f"cannot write {self._data_dir}: {error.strerror}", "Free space on that disk.") from error
-        if self._local.secured:
+        if local.secured:
             self._prove()
-        commands = {one.name: command_line(one, self._local, self._shape) for one in self._local.daemons()}
-        return commands, self._environment()
+        commands = {one.name: command_line(one, local, self._shape) for one in local.daemons()}
+        return commands, self._rights()
 
     def _make(self) -> None:
         """Make the credentials, and the file that lets open callers in meanwhile. Raise CliError."""
@@ -79,6 +87,12 @@ class Securing:
             making.write_private(path, b"")
         except ConfigError as error:
             raise CliError(str(error), "Free space on that disk.") from error
+
+
+def can_separate(local: LocalCluster) -> bool:
+    """Return whether region servers can prove their own identity: a store that `rk up` does not run knows no such
+    identities."""
+    return not local.outside
 
 
 def check_securable(local: LocalCluster) -> None:

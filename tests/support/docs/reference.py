@@ -13,11 +13,13 @@ import click
 from cli.common.configuration import CLUSTER_KEYS
 from cli.common.options import SETTINGS, variable_of
 from cli.main import ENTRIES, rk
+from coord.client.access_lists import letters
 from coord.server.config import zoo_cfg
 from coord.server.config.settings import StoreSettings
 from master.settings import MasterSettings
 from regions.cluster.limits import AssignerConfig, BalancerConfig
 from regions.records.znode_table import ZNODES
+from regions.records.znodes import Layout
 from regionserver.config import ServerSettings
 from tests.support.docs.source import GENERATED, Field, constants_of, fields_of, paragraph, table
 from tests.support.sources import ROOT
@@ -53,6 +55,7 @@ def znodes_page() -> str:
             "ephemeral" if one.is_ephemeral else "persistent",
             f"{one.holds}" + (f" ([fields](#{one.record.__name__.lower()}))" if one.record else ""),
             one.written_by,
+            letters(Layout("").server_rights(one.path)),
         ]
         for one in ZNODES
     ]
@@ -67,7 +70,13 @@ def znodes_page() -> str:
             children gets long."""
         ),
         "",
-        *table(["path", "kind", "holds", "written by"], rows),
+        *table(["path", "kind", "holds", "written by", "servers may"], rows),
+        "",
+        *paragraph(
+            """The last column is the line of region servers in the access lists of a secured cluster, `rwcda` as in
+            zkCli. Masters may do everything, readers read. Below `/servers` servers also create and delete, below
+            `/shared` and `/unassigned/<xx>` they create (`regions/records/znode_table.py`)."""
+        ),
     ]
     for record in dict.fromkeys(one.record for one in ZNODES if one.record is not None):
         fields = [

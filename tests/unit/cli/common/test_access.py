@@ -23,6 +23,7 @@ from cli.common.access import (
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.options import SETTINGS, variable_of
 from cli.main import rk, run
+from coord.digests import digest_of
 from coord.wire.values import OPEN_ACL, Acl
 from tests.support.helpers import free_ports
 
@@ -118,6 +119,25 @@ def test_readers_may_read_what_the_credential_creates() -> None:
             read_access({"store-auth": "rk:secret", "store-readers": text}, {})
     with pytest.raises(UsageFaultError, match="without a credential"):
         read_access({"store-readers": "sasl:ann"}, {})
+
+
+def test_servers_have_their_own_line_in_every_list() -> None:
+    """Masters and servers make the same list for the same znode; a server without its own identity is a fault."""
+    masters = "digest:rk:" + digest_of("rk", "secret").partition(":")[2]
+    of_master = read_access({"store-auth": "rk:secret", "store-servers": "rk:server", "store-readers": "rk:user"}, {})
+    of_server = read_access({"store-masters": masters, "store-servers": "rk:server", "store-readers": "rk:user"}, {})
+    for rights in (1, 3, 13):
+        lines = of_master.closed_acl(rights)
+        assert [(one.perms, one.scheme, one.id) for one in lines[1:]] == [
+            (rights, b"rk", b"server"),
+            (1, b"rk", b"user"),
+        ]
+        assert of_server.closed_acl(rights) == lines
+    assert of_server.has_credential()
+    with pytest.raises(UsageFaultError, match="not the identity of this region server"):
+        read_access({"store-masters": masters}, {})
+    with pytest.raises(UsageFaultError, match="without a credential"):
+        read_access({"store-servers": "rk:server"}, {})
 
 
 class _Page(http.server.BaseHTTPRequestHandler):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli.common.errors import CliError
@@ -29,3 +30,19 @@ def test_credentials_that_cannot_be_made_leave_the_cluster_open(tmp_path: Path) 
     commands, _ = securing.answer(ControlRequest("secure", "begin"))
     assert local.securing
     assert all("--certs-dir" in command for command in commands.values())
+
+
+def test_only_a_new_cluster_begins_with_separate_servers(tmp_path: Path) -> None:
+    """The lists of an older one, open or secured, do not name the servers yet; those of a foreign store never do."""
+    shape = msgspec.structs.replace(shape_of(Globals(), None, None, None, None, None, None, None), secured=True)
+    assert design(shape, tmp_path).separate_servers
+    assert not design(msgspec.structs.replace(shape, secured=False), tmp_path).separate_servers
+    assert not design(msgspec.structs.replace(shape, outside_store="zk:2181"), tmp_path).separate_servers
+    for secured in (False, True):
+        before = msgspec.structs.replace(design(shape, tmp_path), secured=secured, separate_servers=False)
+        assert not design(shape, tmp_path, before).separate_servers
+        assert before.shares_credential is secured
+        made = Securing(before, shape, tmp_path, ClusterFile(before, tmp_path, print), dict, list)
+        made.is_open = True
+        made.answer(ControlRequest("secure", "separate" if secured else "begin"))
+        assert before.separate_servers

@@ -42,7 +42,7 @@ def test_other_paths_are_no_transitions() -> None:
 def test_parents_come_before_children() -> None:
     parents = Layout("/a/b").parents()
     assert parents[:3] == ["/a", "/a/b", "/a/b/masters"]
-    assert len(parents) == 2 + 21 + 256
+    assert len(parents) == 2 + 22 + 256
     assert shard("anything") in SHARDS
     assert Layout("").parents()[0] == "/masters"
 
