@@ -284,7 +284,9 @@ class MemberPolicy:
         to this one.
         """
         seal, region_id = self._canceled_seal(tablet), tablet.region_id
-        why = "" if not seal else self._why_older(region_id, seal)
+        # A parent that its daughters have replaced stays sealed. They may be unknown while a new master loads them.
+        is_parent = tablet.record.state is TabletState.REPLACED
+        why = "" if not seal or is_parent else self._why_older(region_id, seal)
         if why != self.sealed_off.get(region_id, ""):
             tablet.view.revision += 1  # its health is another one
         self.sealed_off.pop(region_id, None)

@@ -14,7 +14,7 @@ from regions.messages.tablets import TabletHealth
 from regions.records.members import NO_CONFIG, Storage
 from regions.records.model import Incarnation, RegionRecord, ServerRecord, TableRecord, TabletState
 from regions.replication.config import first_members
-from regions.replication.effects import Unseal
+from regions.replication.effects import Unseal, marked_replaced
 from regions.replication.keeper import Keeper
 from regions.replication.policy.next_change import words_of
 
@@ -130,3 +130,13 @@ def test_a_sealed_tablet_is_not_split_again(bench: Bench) -> None:
     assert bench.keeper.policy.is_at_rest(tablet)
     bench.sealed(f"{EPOCH}.2")
     assert not bench.keeper.policy.is_at_rest(tablet), "also before the seal was looked at"
+
+
+def test_a_replaced_parent_is_no_fault(bench: Bench) -> None:
+    """A new master may hear of the daughters before it has loaded their records."""
+    bench.report("b", TabletReport("t.1A", "t", 2, ReplicaState.RUNNING, 1, TabletRole.FOLLOWER))
+    record = bench.keeper.tablets["t.1"].record
+    bench.keeper.region_seen(marked_replaced(record), 2)
+    bench.sealed(f"{EPOCH}.2")
+    assert bench.unsealed() == []
+    assert bench.keeper.policy.sealed_off == {}
