@@ -43,6 +43,9 @@ RK: Final = b"rk"
 _NONCE_BYTES: Final = 18
 #: Characters of a path that an audit line shows; a path may have a million.
 PATH_SHOWN_MAX: Final = 1024
+#: Longest user name of a digest credential. Every node keeps it with the session, in memory and in snapshots, and a
+#: stranger may give 255 of them.
+USER_BYTES_MAX: Final = 1024
 #: The identity with all permissions.
 _SUPERUSER: Final[Identity] = (SUPER, b"")
 
@@ -98,6 +101,9 @@ class Authenticator:
         rejected."""
         if scheme == DIGEST:
             user = credential.partition(b":")[0]
+            if len(user) > USER_BYTES_MAX:
+                self._note(connection, "digest", user, f"refused: the user name has more than {USER_BYTES_MAX} bytes")
+                return None
             name = user + b":" + base64.b64encode(hashlib.sha1(credential, usedforsecurity=False).digest())
             proved = [(DIGEST, name)]
             scheme_of_line = "digest"

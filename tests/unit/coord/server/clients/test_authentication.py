@@ -12,7 +12,7 @@ from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 from coord.errors import AUTH_FAILED, NO_AUTH, OK, SESSION_CLOSED_REQUIRE_SASL_AUTH
 from coord.security.principal import Principal
 from coord.security.revocation import ShownCredential
-from coord.server.clients.authentication import Authenticator
+from coord.server.clients.authentication import USER_BYTES_MAX, Authenticator
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.sasl import SaslClient
@@ -155,6 +155,25 @@ def test_without_users_the_answer_is_null(nodes: StoreNodes) -> None:
     asker = Asker(nodes)
     assert asker.sasl(b"") == (OK, None)
     assert asker.identities() == []
+
+
+def test_a_huge_user_name_is_no_identity(nodes: StoreNodes, audit: Audit) -> None:
+    """Every node would keep it, and a stranger may give hundreds of a megabyte each. Passwords are only hashed."""
+    asker = Asker(nodes)
+    assert asker.auth(b"digest", b"u" * USER_BYTES_MAX + b":" + b"p" * 100_000) == OK
+    assert len(asker.identities()) == 1
+    assert asker.auth(b"digest", b"v" * (USER_BYTES_MAX + 1) + b":p") == AUTH_FAILED
+    assert not asker.client.is_open
+    assert "refused: the user name has more than 1024 bytes" in audit.lines[-1]
+
+
+def test_a_huge_name_of_sasl_ends_the_exchange(nodes: StoreNodes, audit: Audit) -> None:
+    """No line of the log has it. Fails if `parse_directives` reads a response of any length."""
+    asker = Asker(nodes)
+    client = SaslClient("u" * 1_000_000, "builder", b"cnonce")
+    _, challenge = asker.sasl(client.evaluate(None))
+    assert asker.sasl(client.evaluate(challenge)) == (AUTH_FAILED, None)
+    assert len(audit.lines[-1]) < 1000
 
 
 @pytest.mark.parametrize("scheme", [b"sasl", b"x509", b"super", b"world", b"nonsense"])
