@@ -21,7 +21,7 @@ def rows() -> list[list[str]]:
 def test_each_attack_has_a_row_and_each_row_a_test() -> None:
     numbered = [row for row in rows() if row[0].isdecimal()]
     assert [int(row[0]) for row in numbered] == list(range(1, ATTACKS + 1))
-    later = [row for row in rows() if row[0] == "–"]
+    later = [row for row in rows() if row[0] == "\N{EN DASH}"]
     assert not [row[1] for row in numbered + later if "`tests/" not in row[2]]
     assert all("`tests/" in row[1] for row in rows() if not row[0].isdecimal() and row not in later)
 
