@@ -112,9 +112,8 @@ class HostedTablets:
             await deferLater(self._reactor, LOOK_S)
 
     def inherit(self, order: OpenOrder) -> Deferred[str]:
-        """Make a replica of a daughter from the parent's replica. Fires with "" or the reason of the failure."""
-        parent = order.region.parents[0]
-        return self._care.splits.inherit(_opening(order), parent.region_id, parent.token)
+        """Make a replica of a daughter from those of its parents. Fires with "" or the reason of the failure."""
+        return self._care.splits.inherit(_opening(order), order.region.parents)
 
     def close(self, tablet: str, stage: Stage) -> Deferred[str]:
         """Carry out the stage REST, REMOVE or DELETE. A copy ends first; then the order is carried out when it is

@@ -1,12 +1,13 @@
-"""The rows of a daughter's replica, made from the parent's replica on the same server.
+"""The rows of a daughter's replica, made from the replicas of its parents on the same server.
 
-The parent is sealed, so its rows are the same for ever, and equal in all its replicas. The daughter's replicas are made
-from them without a message between servers: each begins at the position of the seal, with the parent's rows within its
-bounds. A replica that does not hold the seal yet makes no daughter.
+The parents are sealed, so their rows are the same for ever, and equal in all their replicas. The daughter's replicas
+are made from them without a message between servers: each begins at the position of the seal, with the parent's rows
+within its bounds. A replica that does not hold the seal yet makes no daughter. The daughter of a merge has the rows of
+both parents; its position, term and index each, is the higher one of the two seals.
 
-The results of the parent's writes stay with the parent, which answers late copies as long as it is there. A daughter
-begins without results; its horizon is the parent's clock at the seal. So a write that began before the split is too old
-for a daughter, and no copy of it can be carried out twice.
+The results of the parents' writes stay with the parents, which answer late copies as long as they are there. A daughter
+begins without results; its horizon is the latest of the parents' clocks at their seals. So a write that began before
+the split or merge is too old for a daughter, and no copy of it can be carried out twice.
 
 The file becomes durable before the superblock names it. A crash before that leaves a file without a superblock, which
 the next start moves to the quarantine, and the daughter is made again.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -46,15 +47,38 @@ class Daughter(NamedTuple):
     end_key: str
 
 
-def make_heir(parent: TabletRows, seal: Seal, daughter: Daughter, boot: str) -> None:
-    """Make the durable rows file of a daughter from the sealed rows of its parent, in place of an unfinished one.
+class SealedRows(NamedTuple):
+    """The rows of a parent, and the seal that they have."""
+
+    rows: TabletRows
+    seal: Seal
+
+
+class SealedState(NamedTuple):
+    """What a daughter takes over from its parents besides the rows: the position of the seals, and the clock."""
+
+    entry_term: int
+    entry_index: int
+    clock_ms: int
+
+
+def position_of(seals: Iterable[Seal]) -> tuple[int, int]:
+    """Return term and index behind which the log of a daughter begins. All its replicas find the same ones."""
+    found = list(seals)
+    return max(one.term for one in found), max(one.index for one in found)
+
+
+def make_heir(parents: Sequence[SealedRows], daughter: Daughter, boot: str) -> None:
+    """Make the durable rows file of a daughter from the sealed rows of its parents, in place of an unfinished one.
+
+    The parents are in the order of their keys.
 
     Raise RowsError, OSError; then no file is left.
     """
     remove_rows(daughter.path)
     try:
         with translated(daughter.path):
-            _make(parent, seal, daughter, boot)
+            _make(parents, daughter, boot)
     except BaseException:
         remove_rows(daughter.path)
         raise
@@ -68,22 +92,24 @@ def remove_rows(path: str) -> None:
     environment.remove_database(path)
 
 
-def _make(parent: TabletRows, seal: Seal, daughter: Daughter, boot: str) -> None:
+def _make(parents: Sequence[SealedRows], daughter: Daughter, boot: str) -> None:
     file, _ = environment.create(daughter.path, daughter.identity)
     try:
-        with parent.using_file() as source, source.env.begin(db=source.rows) as transaction:
-            assert sealing.seal_in(transaction, source) == seal, f"{parent.path} has another seal than {seal}"
-            clock_ms = environment.stored_state(transaction, source.meta).clock_ms
-            count = size = total = 0
-            for batch in _batches(transaction, daughter):
-                with file.env.begin(write=True, db=file.rows) as writing, writing.cursor() as cursor:
-                    cursor.putmulti(batch, append=True)
-                for key, stored in batch:
-                    value = unseal(key, stored)
-                    count += 1
-                    size += len(key) + len(value)
-                    total += row_hash(key, value)
-        state = heir_state(seal, clock_ms, count, size, total)
+        clock_ms = count = size = total = 0
+        for parent, seal in parents:
+            with parent.using_file() as source, source.env.begin(db=source.rows) as transaction:
+                assert sealing.seal_in(transaction, source) == seal, f"{parent.path} has another seal than {seal}"
+                clock_ms = max(clock_ms, environment.stored_state(transaction, source.meta).clock_ms)
+                for batch in _batches(transaction, daughter):
+                    with file.env.begin(write=True, db=file.rows) as writing, writing.cursor() as cursor:
+                        cursor.putmulti(batch, append=True)
+                    for key, stored in batch:
+                        value = unseal(key, stored)
+                        count += 1
+                        size += len(key) + len(value)
+                        total += row_hash(key, value)
+        sealed = SealedState(*position_of(one.seal for one in parents), clock_ms)
+        state = heir_state(sealed, count, size, total)
         with file.env.begin(write=True, db=file.meta) as writing:
             sealing.put_state(writing, file, state)
     except BaseException:
@@ -92,12 +118,9 @@ def _make(parent: TabletRows, seal: Seal, daughter: Daughter, boot: str) -> None
     make_steady(daughter, boot, file, state)
 
 
-def heir_state(seal: Seal, clock_ms: int, count: int, size: int, total: int) -> RowsState:
-    """Return the state of a daughter's rows: so many rows, their bytes, and the sum of their hashes.
-
-    `clock_ms` is the parent's clock at the seal.
-    """
-    state = RowsState(seal.index, seal.term, count, size, clock_ms + 1, clock_ms)
+def heir_state(sealed: SealedState, count: int, size: int, total: int) -> RowsState:
+    """Return the state of a daughter's rows: so many rows, their bytes, and the sum of their hashes."""
+    state = RowsState(sealed.entry_index, sealed.entry_term, count, size, sealed.clock_ms + 1, sealed.clock_ms)
     return msgspec.structs.replace(state, digest=add_to_digest(state.digest, total))
 
 

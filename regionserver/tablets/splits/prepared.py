@@ -1,15 +1,15 @@
-"""The rows of a tablet's daughters, copied while the tablet is served: so few rows are left for the seal.
+"""The rows of tablets' daughters, copied while the tablets are served: so few rows are left for the seal.
 
     data/.heir-<daughter>.mdb    rows of a daughter that is being prepared
 
 All rows are copied in batches, each from a snapshot of its own. Keys that are written meanwhile are noted
 (`regionserver/tablets/rows/sealed/notes.py`), and their rows are copied again, until few are left. At the seal the last
-of them are copied, and the file becomes that of the daughter.
+of them are copied, and the file becomes that of the daughter. The parents of a merge are copied one after the other.
 
 Nothing depends on a prepared file. Its count of rows, their bytes and their digest are kept in memory while the file is
-written. At the seal those of all daughters together must be the sealed parent's; otherwise the files are given up, and
-the daughters are made from the sealed rows (`heirs.py`). So a process that dies leaves files of no use, which its next
-start removes.
+written. At the seal those of all daughters together must be those of all sealed parents; otherwise the files are given
+up, and the daughters are made from the sealed rows (`heirs.py`). So a process that dies leaves files of no use, which
+its next start removes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ from regionserver.tablets.rows.errors import RowsError, RowsFull
 from regionserver.tablets.rows.sealed import sealing
 from regionserver.tablets.rows.state import Identity, RowsState
 from regionserver.tablets.rows.tablet_rows import TabletRows
-from regionserver.tablets.splits.heirs import Daughter, heir_state, make_steady, remove_rows
+from regionserver.tablets.splits.heirs import (
+    Daughter,
+    SealedState,
+    heir_state,
+    make_steady,
+    position_of,
+    remove_rows,
+)
 from regionserver.tablets.upkeep.space import DiskSpace
 from regionserver.tablets.values.seals import Seal
 
@@ -74,7 +81,7 @@ class HeirFile(Protocol):
         """Make the rows durable."""
         ...
 
-    def finish(self, daughter: Daughter, boot: str, seal: Seal, clock_ms: int) -> None:
+    def finish(self, daughter: Daughter, boot: str, sealed: SealedState) -> None:
         """Make the file the daughter's."""
         ...
 
@@ -84,16 +91,24 @@ class HeirFile(Protocol):
 
 
 class PreparedHeirs:
-    """The files of all daughters of one tablet. `copy` is called first and once; then each method on any thread.
+    """The files of all daughters of one split or merge. `copy` is called first and once; then each method on any
+    thread.
 
     The simulation of tablets replaces the access to files and threads: `_make_files`, `_remove`, `_batch`, `_rows_at`,
     `_sealed_state`, `_at_once`.
     """
 
     def __init__(
-        self, rows: TabletRows, directory: Path, daughters: Sequence[RegionRecord], space: DiskSpace | None = None
+        self,
+        parents: Sequence[TabletRows],
+        directory: Path,
+        daughters: Sequence[RegionRecord],
+        space: DiskSpace | None = None,
     ) -> None:
-        self._rows = rows
+        """`parents` are in the order of their keys."""
+        self._parents = parents
+        #: The parents whose keys are noted; the rows of the last one may be copied in part.
+        self._begun: list[TabletRows] = []
         self._space = space
         self._writing = threading.Lock()
         self._is_over = False
@@ -104,12 +119,12 @@ class PreparedHeirs:
 
     def behind(self) -> int:
         """Return how many keys were written since their rows were copied."""
-        return self._rows.notes.count()
+        return sum(one.notes.count() for one in self._begun)
 
     def copy(self, rest: Callable[[], None]) -> None:
         """Copy all rows, and call `rest` after each batch. Raise RowsError, OSError; then no file is left."""
         try:
-            with translated(self._rows.path):
+            with translated(self._path):
                 for _ in self._batches():
                     rest()
         except BaseException:
@@ -117,15 +132,32 @@ class PreparedHeirs:
             raise
         kill_points.reached("heirs prepared")
 
+    @property
+    def _path(self) -> str:
+        """The files of the parents, for messages."""
+        return " and ".join(one.path for one in self._parents)
+
     def _batches(self) -> Iterator[None]:
         """Copy all rows, and yield after each batch."""
-        self._check_room(self._rows.state.size)
+        self._check_room(sum(one.state.size for one in self._parents))
         with self._writing:
             self._check()
             self._files = self._make_files()
-            self._rows.notes.begin()
+        for parent in self._parents:
+            yield from self._batches_of(parent)
+        kill_points.reached("heirs copied")
+        for _ in range(ROUNDS_MAX):
+            if self.catch_up() <= LEFT_MAX:
+                break
+
+    def _batches_of(self, parent: TabletRows) -> Iterator[None]:
+        """Copy the rows of one parent, and those of earlier ones that are written meanwhile."""
+        with self._writing:
+            self._check()
+            parent.notes.begin()
+            self._begun.append(parent)
         last: bytes | None = None
-        while batch := self._batch(last):
+        while batch := self._batch(parent, last):
             last = batch[-1][0]
             with self._writing:
                 self._check()
@@ -134,37 +166,33 @@ class PreparedHeirs:
                 self._catch_up(last)
                 self._sync_some(sum(len(key) + len(stored) for key, stored in batch))
             yield
-        kill_points.reached("heirs copied")
-        for _ in range(ROUNDS_MAX):
-            if self.catch_up() <= LEFT_MAX:
-                break
 
     def catch_up(self) -> int:
         """Copy the rows of noted keys again, and make the files durable. Return the number of keys.
 
         Raise RowsError, OSError.
         """
-        with translated(self._rows.path), self._writing:
+        with translated(self._path), self._writing:
             self._check()
             count = self._catch_up(None)
             self._sync()
         return count
 
-    def finish(self, seal: Seal, daughters: Sequence[Daughter], boot: str) -> None:
-        """Make the files those of the daughters, in their order. The parent's rows have the seal.
+    def finish(self, seals: Sequence[Seal], daughters: Sequence[Daughter], boot: str) -> None:
+        """Make the files those of the daughters, in their order. The parents' rows have the seals, in their order.
 
         Raise RowsError, OSError; then none of the files is left.
         """
         try:
-            with translated(self._rows.path), self._writing:
+            with translated(self._path), self._writing:
                 self._check()
                 self._catch_up(None)
-                clock_ms = self._checked_clock(seal)
-                self._rows.notes.lose()
+                sealed = self._checked(seals)
+                self._end_notes()
                 self._is_over = True
                 self._at_once(
                     [
-                        partial(file.finish, daughter, boot, seal, clock_ms)
+                        partial(file.finish, daughter, boot, sealed)
                         for file, daughter in zip(self._files, daughters, strict=True)
                     ]
                 )
@@ -178,7 +206,7 @@ class PreparedHeirs:
         """Give the files up. Raise OSError."""
         with self._writing:
             if not self._is_over:
-                self._rows.notes.lose()
+                self._end_notes()
             self._is_over = True
             for file in self._files:
                 file.discard()
@@ -187,17 +215,21 @@ class PreparedHeirs:
 
     def _check(self) -> None:
         if self._is_over:
-            raise NotPrepared(f"the daughters of {self._rows.path} are not prepared any more")
+            raise NotPrepared(f"the daughters of {self._path} are not prepared any more")
+
+    def _end_notes(self) -> None:
+        for one in self._begun:
+            one.notes.lose()
 
     def _make_files(self) -> Sequence[HeirFile]:
         """Return an empty file for each daughter."""
         return [_PreparedFile(os.fspath(self._folder / _PREFIX) + one.region_id, one) for one in self._daughters]
 
-    def _batch(self, last: bytes | None) -> Rows:
-        """Return the rows behind a key in their stored form."""
+    def _batch(self, parent: TabletRows, last: bytes | None) -> Rows:
+        """Return the rows of a parent behind a key in their stored form."""
         batch: Rows = []
         size = 0
-        with self._rows.using_file() as file, file.env.begin(db=file.rows) as reading, reading.cursor() as cursor:
+        with parent.using_file() as file, file.env.begin(db=file.rows) as reading, reading.cursor() as cursor:
             found = cursor.first() if last is None else cursor.set_range(last + b"\0")
             while found and len(batch) < BATCH_ROWS and size < BATCH_BYTES:
                 key, stored = cursor.item()
@@ -207,13 +239,19 @@ class PreparedHeirs:
         return batch
 
     def _catch_up(self, last: bytes | None) -> int:
-        """Copy the rows of noted keys up to `last`; later batches have those behind it. None: of all noted keys."""
-        noted = self._rows.notes.take()
+        """Copy the rows of noted keys again. Return the number of keys.
+
+        `last`: the last key that was copied of the last parent; later batches have those behind it. None: all were.
+        """
+        return sum(self._catch_up_with(one, last if one is self._begun[-1] else None) for one in self._begun)
+
+    def _catch_up_with(self, parent: TabletRows, last: bytes | None) -> int:
+        noted = parent.notes.take()
         if noted is None:
-            raise NotPrepared(f"the keys that are written in {self._rows.path} are not noted any more")
+            raise NotPrepared(f"the keys that are written in {parent.path} are not noted any more")
         keys = noted if last is None else [key for key in noted if key <= last]
         for at in range(0, len(keys), BATCH_ROWS):
-            rows = self._rows_at(keys[at : at + BATCH_ROWS])
+            rows = self._rows_at(parent, keys[at : at + BATCH_ROWS])
             for heir in self._files:
                 heir.change(rows)
         return len(keys)
@@ -230,27 +268,29 @@ class PreparedHeirs:
         """Remove the finished file of a daughter."""
         remove_rows(daughter.path)
 
-    def _rows_at(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
-        """Return rows in their stored form; None for one that does not exist."""
-        with self._rows.using_file() as file, file.env.begin(db=file.rows) as reading:
+    def _rows_at(self, parent: TabletRows, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
+        """Return rows of a parent in their stored form; None for one that does not exist."""
+        with parent.using_file() as file, file.env.begin(db=file.rows) as reading:
             return [(key, reading.get(key)) for key in keys]
 
-    def _sealed_state(self) -> tuple[Seal, RowsState]:
-        """Return the parent's seal, and the state of its rows."""
-        with self._rows.using_file() as file, file.env.begin(db=file.rows) as reading:
+    def _sealed_state(self, parent: TabletRows) -> tuple[Seal, RowsState]:
+        """Return a parent's seal, and the state of its rows."""
+        with parent.using_file() as file, file.env.begin(db=file.rows) as reading:
             return sealing.seal_in(reading, file), environment.stored_state(reading, file.meta)
 
-    def _checked_clock(self, seal: Seal) -> int:
-        """Return the sealed parent's clock. Raise NotPrepared if the files together do not have its rows."""
-        found, state = self._sealed_state()
+    def _checked(self, seals: Sequence[Seal]) -> SealedState:
+        """Return position and clock of the sealed parents. Raise NotPrepared if the files together do not have their
+        rows."""
+        found, states = zip(*map(self._sealed_state, self._parents), strict=True)
+        wanted = sum(one.rows for one in states), sum(one.size for one in states), digest_of_all(states)
         count, size = sum(one.count for one in self._files), sum(one.size for one in self._files)
         digest = add_to_digest(RowsState().digest, sum(one.total for one in self._files))
-        if found != seal or (count, size, digest) != (state.rows, state.size, state.digest):
+        if found != tuple(seals) or (count, size, digest) != wanted:
             raise NotPrepared(
-                f"the daughters of {self._rows.path} have {count} rows of {size} bytes with digest {digest.hex()}, it"
-                f" has {state.rows} rows of {state.size} bytes with digest {state.digest.hex()} and seal {found}"
+                f"the daughters of {self._path} have {count} rows of {size} bytes with digest {digest.hex()}, and the"
+                f" parents have {wanted[0]} rows of {wanted[1]} bytes with digest {wanted[2].hex()} and seals {found}"
             )
-        return state.clock_ms
+        return SealedState(*position_of(seals), max(one.clock_ms for one in states))
 
     def _sync_some(self, written: int) -> None:
         self._unsynced += written
@@ -267,6 +307,11 @@ class PreparedHeirs:
         why = "" if self._space is None else self._space.objection(size)
         if why:
             raise RowsFull(why)
+
+
+def digest_of_all(states: Sequence[RowsState]) -> bytes:
+    """Return the digest of the rows of several tablets together."""
+    return add_to_digest(RowsState().digest, sum(int.from_bytes(one.digest, "little") for one in states))
 
 
 class _PreparedFile:
@@ -325,10 +370,10 @@ class _PreparedFile:
         if self._file.is_made:
             self._file.env.sync(True)
 
-    def finish(self, daughter: Daughter, boot: str, seal: Seal, clock_ms: int) -> None:
+    def finish(self, daughter: Daughter, boot: str, sealed: SealedState) -> None:
         """Make the file the daughter's."""
         file: RowsFile = self._file
-        state = heir_state(seal, clock_ms, self.count, self.size, self.total)
+        state = heir_state(sealed, self.count, self.size, self.total)
         remove_rows(daughter.path)
         with file.env.begin(write=True, db=file.meta) as writing:
             writing.put(environment.IDENTITY_KEY, environment.sealed_identity(daughter.identity))

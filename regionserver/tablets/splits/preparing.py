@@ -4,8 +4,9 @@
                any        -> given up
 
 Files are current while keys that are written meanwhile are copied again, so that few are left at the seal. They are
-finished as soon as the replica here holds the seal, often before the daughters are ordered to be opened. They are given
-up if the split is canceled, if the parent's rows are closed, or if no seal has come KEPT_S after the last order.
+finished as soon as the replicas of all parents here hold the seal, often before the daughters are ordered to be opened.
+They are given up if the split or merge is canceled, if a parent's rows are closed, or if a seal has not come KEPT_S
+after the last order.
 
 Every method is called on the reactor's thread. The copies of all tablets have one thread, and what remains to be done
 at a seal has another.
@@ -53,9 +54,11 @@ KEPT_S: Final = 90.0
 
 
 class _Preparation:
-    """The daughters of one tablet."""
+    """The daughters of one split or merge."""
 
-    def __init__(self, rows: TabletRows, heirs: PreparedHeirs, request: PrepareRows, until_s: float) -> None:
+    def __init__(self, rows: Sequence[TabletRows], heirs: PreparedHeirs, request: PrepareRows, until_s: float) -> None:
+        #: The parents by key, and their rows.
+        self.parents: Sequence[str] = request.parents
         self.rows = rows
         self.heirs = heirs
         self.name = request.seal
@@ -126,18 +129,18 @@ class Preparations:
     # --- orders -------------------------------------------------------------------------------------------------------
 
     async def prepare(self, request: PrepareRows) -> RowsPrepared:
-        """Copy the rows of a tablet for its daughters; without daughters: give up what is prepared. Raise RpcError."""
+        """Copy the rows of tablets for their daughters; without daughters: give up what is prepared. Raise RpcError."""
         tablet = request.parents[0]
         work = self._works.get(tablet)
         if not request.daughters:
             if work is not None and work.name == request.seal:
-                self._give_up(tablet, "the split is canceled")
+                self._give_up(tablet, "it is canceled")
             return RowsPrepared()
         if work is None or work.name != request.seal:
-            if work is not None:
-                self._give_up(tablet, "another split has begun")
-            if tablet in self._works:
-                raise RpcError(BUSY, f"an earlier split of tablet {tablet} is being given up")
+            for first in self._works_of(request.parents):
+                self._give_up(first, "another split or merge has begun")
+            if busy := self._works_of(request.parents):
+                raise RpcError(BUSY, f"an earlier split or merge of {', '.join(busy)} is being given up")
             work = self._begin(request)
         work.until_s = self._reactor.seconds() + KEPT_S
         while not work.is_copied and not work.is_over:
@@ -145,15 +148,23 @@ class Preparations:
         if not work.is_over or work.is_finished:
             return RowsPrepared()
         code = BAD_REQUEST if isinstance(work.failure, RowsFull) else BUSY
-        raise RpcError(code, f"the rows of tablet {tablet} cannot be prepared: {work.failure}")
+        raise RpcError(code, f"the rows of {' and '.join(request.parents)} cannot be prepared: {work.failure}")
+
+    def _works_of(self, parents: Sequence[str]) -> list[str]:
+        """Return the first parents of the work that uses the rows of one of these tablets."""
+        return [first for first, work in self._works.items() if not set(work.parents).isdisjoint(parents)]
 
     def _begin(self, request: PrepareRows) -> _Preparation:
         tablet = request.parents[0]
-        rows = self._host.rows_of(tablet)
-        if rows is None or rows.seal.is_set:
-            raise RpcError(BUSY, f"tablet {tablet} {'does not run here' if rows is None else 'is sealed'}")
+        rows: list[TabletRows] = []
+        for parent in request.parents:
+            found = self._host.rows_of(parent)
+            if found is None or found.seal.is_set:
+                raise RpcError(BUSY, f"tablet {parent} {'does not run here' if found is None else 'is sealed'}")
+            rows.append(found)
         heirs = PreparedHeirs(rows, self._directory, request.daughters, self._space)
-        self._refusals.expect(tablet, [one.region_id for one in request.daughters])
+        for parent in request.parents:
+            self._refusals.expect(parent, [one.region_id for one in request.daughters])
         work = self._works[tablet] = _Preparation(rows, heirs, request, 0.0)
         rests = ThreadRests(lambda: self._rests.factor)
 
@@ -200,16 +211,17 @@ class Preparations:
             self._look_soon()
 
     def _look(self, tablet: str, work: _Preparation) -> None:
-        rows, seal = work.rows, work.rows.seal
-        if self._host.rows_of(tablet) is not rows or rows.is_closed:
-            self._give_up(tablet, "the tablet was closed")
-        elif seal.canceled == work.name or (seal.is_set and seal.resharding != work.name):
-            self._give_up(tablet, "the split is canceled")
-        elif work.is_copied and seal.is_set:
+        rows, seals = work.rows, [one.seal for one in work.rows]
+        is_there = all(self._host.rows_of(one) is own for one, own in zip(work.parents, rows, strict=True))
+        if not is_there or any(one.is_closed for one in rows):
+            self._give_up(tablet, "a tablet was closed")
+        elif any(one.canceled == work.name or (one.is_set and one.resharding != work.name) for one in seals):
+            self._give_up(tablet, "it is canceled")
+        elif work.is_copied and all(one.is_set for one in seals):
             if not work.is_finishing and not work.is_finished:
-                self._finish(tablet, work, seal)
+                self._finish(tablet, work, seals)
         elif work.is_copied and self._reactor.seconds() > work.until_s:
-            self._give_up(tablet, "the tablet was not sealed")
+            self._give_up(tablet, "it was not sealed")
         elif work.is_copied and not work.is_busy and work.heirs.behind() > LEFT_MAX:
             self._catch_up(tablet, work)
 
@@ -225,8 +237,8 @@ class Preparations:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def _finish(self, tablet: str, work: _Preparation, seal: Seal) -> None:
-        """Make the files those of the daughters: the replica here holds the seal."""
+    def _finish(self, tablet: str, work: _Preparation, seals: Sequence[Seal]) -> None:
+        """Make the files those of the daughters: the replicas here hold the seals."""
         work.is_finishing = True
         parts = self._host.life.parts()
 
@@ -236,7 +248,7 @@ class Preparations:
                 identity = Identity(one.region_id, parts.files.next_generation(one.region_id))
                 path = os.fspath(self._directory / rows_path(identity.tablet, identity.generation))
                 daughters.append(Daughter(path, identity, one.start_key, one.end_key))
-            work.heirs.finish(seal, daughters, parts.boot)
+            work.heirs.finish(seals, daughters, parts.boot)
             return daughters
 
         def finished(result: list[Daughter] | Exception) -> None:
@@ -253,10 +265,13 @@ class Preparations:
 
         self._finishing.submit(finish, finished)
 
-    async def take(self, parent: str, opening: ReplicaOpening, seal: Seal) -> Daughter | None:
-        """Return the finished file of a daughter, which is the caller's from now on; None if there is none."""
+    async def take(self, parent: str, opening: ReplicaOpening, name: str) -> Daughter | None:
+        """Return the finished file of a daughter, which is the caller's from now on; None if there is none.
+
+        `parent` is the first one, and `name` that of the seal.
+        """
         work = self._works.get(parent)
-        if work is None or work.name != seal.resharding:
+        if work is None or work.name != name:
             return None
         if not work.is_over:
             self._look(parent, work)

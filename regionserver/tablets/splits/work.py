@@ -1,4 +1,4 @@
-"""Orders about splits of tablets on one server: split keys, seals, and replicas of daughters.
+"""Orders about splits and merges of tablets on one server: split keys, seals, and replicas of daughters.
 
 Every method is called on the reactor's thread. Rows of daughters are made on a thread of their own, one daughter at a
 time: the threads that open files and make steady points must not wait for them.
@@ -7,6 +7,7 @@ time: the threads that open files and make steady points must not wait for them.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,7 @@ from regions.messages import BAD_REQUEST, BUSY, ChangeAnswer, ConfigChanged, Sea
 from regions.messages.codes import NOT_LEADER
 from regions.messages.heartbeat import HAS_NO_FILES, MemberHealth, ReplicaState, TabletReport
 from regions.records.members import MemberRole
+from regions.records.resharding.parents import Parent
 from regions.replication.policy.situation import CAUGHT_UP_ENTRIES
 from regionserver.errors import RegionError
 from regionserver.tablets.commands import SEALED, SUPERSEDED, SealCommand, WriteOutcome
@@ -39,7 +41,7 @@ from regionserver.tablets.rows.state import Identity
 from regionserver.tablets.rows.tablet_rows import TabletRows
 from regionserver.tablets.service import answer_within, refusal
 from regionserver.tablets.splits import heirs
-from regionserver.tablets.splits.heirs import Daughter
+from regionserver.tablets.splits.heirs import Daughter, SealedRows, position_of
 from regionserver.tablets.splits.preparing import Preparations
 from regionserver.tablets.splits.refusals import HeldRefusals
 from regionserver.tablets.upkeep.space import DiskSpace
@@ -123,14 +125,16 @@ class SplitWork:
         group, rows = self._host.turn.groups.get(tablet), self._host.rows_of(tablet)
         if group is None or group.failure or rows is None or not rows.seal.is_set:
             return None
-        return answer_of(group.core, group.servers, ChangeAnswer.PENDING, "the tablet is sealed, because it is split")
+        return answer_of(
+            group.core, group.servers, ChangeAnswer.PENDING, "the tablet is sealed, because it is split or merged"
+        )
 
     def _answered(self, answer: TabletAnswer) -> TabletSealed | Fate:
         tablet = answer.tablet
         if answer.fate is Fate.DONE:
             outcome: WriteOutcome = answer.value
             kill_points.reached("seal applied")
-            log.info("tablet {tablet}: seal of a split: {what}", tablet=tablet,
+            log.info("tablet {tablet}: seal of a split or merge: {what}", tablet=tablet,
                      what=_ANSWERS.get(outcome.code, SealAnswer.DONE).value)  # fmt: skip
             self._host.report_changed(tablet)
             return self._answer(tablet, _ANSWERS.get(outcome.code, SealAnswer.DONE), outcome.index)
@@ -156,27 +160,33 @@ class SplitWork:
 
     # --- daughters ----------------------------------------------------------------------------------------------------
 
-    def inherit(self, opening: ReplicaOpening, parent: str, index: int) -> Deferred[str]:
-        """Make a daughter's replica from the parent's, once that holds the seal at `index`. Return "" or why not."""
-        return ensureDeferred(self._inherit(opening, parent, index))
+    def inherit(self, opening: ReplicaOpening, parents: Sequence[Parent]) -> Deferred[str]:
+        """Make a daughter's replica from those of its parents, once they hold the seals. Return "" or why not.
 
-    async def _inherit(self, opening: ReplicaOpening, parent: str, index: int) -> str:
+        `parents` are in the order of their keys; the token of each is the index of its seal.
+        """
+        return ensureDeferred(self._inherit(opening, parents))
+
+    async def _inherit(self, opening: ReplicaOpening, parents: Sequence[Parent]) -> str:
         while True:
             if self._is_stopping:
                 return "the server stops"
-            rows = self._host.rows_of(parent)
-            # Read before the seal: a thread may apply the seal and the entry behind it meanwhile.
-            applied = 0 if rows is None else rows.applied[0]
-            if rows is not None and may_inherit(rows.seal, index):
-                break
-            report = self._host.report(parent)
-            why = objection_to_inherit(parent, opening.tablet, None if report is None else report.state, applied, index)
-            if why:
-                return why
-            await self._ask_leader(parent)
-            if rows is None or not rows.seal.is_set:
+            sealed: list[SealedRows] = []
+            waiting: list[Parent] = []
+            for parent in parents:
+                found = self._sealed(opening, parent)
+                if isinstance(found, str):
+                    return found
+                if found is None:
+                    waiting.append(parent)
+                else:
+                    sealed.append(found)
+            if len(sealed) == len(parents):
+                return await self._make(opening, [one.region_id for one in parents], sealed)
+            for one in waiting:
+                await self._ask_leader(one.region_id)
+            if any(self._sealed(opening, one) is None for one in waiting):
                 await deferLater(self._reactor, LOOK_S)
-        return await self._make(opening, parent, rows, rows.seal)
 
     def _ask_leader(self, parent: str) -> Deferred[Any]:
         """Apply what the leader has committed. A follower learns of it with the next BEAT, and applies it later still,
@@ -184,23 +194,36 @@ class SplitWork:
         asked: Deferred[Any] = self._host.read(parent, lambda _: None, max_stale_ms=_NOW_MS)
         return asked.addErrback(lambda _: None)
 
-    async def _make(self, opening: ReplicaOpening, parent: str, rows: TabletRows, seal: Seal) -> str:
+    def _sealed(self, opening: ReplicaOpening, parent: Parent) -> SealedRows | str | None:
+        """Return the rows of a parent with their seal, None until they hold it, or why they never will."""
+        rows, tablet, index = self._host.rows_of(parent.region_id), parent.region_id, parent.token
+        # Read before the seal: a thread may apply the seal and the entry behind it meanwhile.
+        applied = 0 if rows is None else rows.applied[0]
+        if rows is not None and may_inherit(rows.seal, index):
+            return SealedRows(rows, rows.seal)
+        report = self._host.report(tablet)
+        state = None if report is None else report.state
+        return objection_to_inherit(tablet, opening.tablet, state, applied, index) or None
+
+    async def _make(self, opening: ReplicaOpening, parents: Sequence[str], sealed: Sequence[SealedRows]) -> str:
         life, tablet = self._host.life, opening.tablet
         if tablet in life.parts().replicas or tablet in life.making:
             return f"tablet {tablet} is on this server already, or is being made"
         life.making.add(tablet)
         try:
-            made = await self._preparations.take(parent, opening, seal) or await self._make_rows(opening, rows, seal)
+            name = sealed[0].seal.resharding
+            made = await self._preparations.take(parents[0], opening, name) or await self._make_rows(opening, sealed)
         finally:
             life.making.discard(tablet)
         if isinstance(made, str):
             return made
-        group = self._host.turn.groups.get(parent)
+        # The record of a merge's daughter names the server that led the first parent as the leader.
+        group = self._host.turn.groups.get(parents[0])
         leads = group is not None and not group.failure and group.core.leadership is not None
         begun = replace(
             opening,
             generation=made.identity.generation,
-            beginning=Beginning(seal.term, seal.index),
+            beginning=Beginning(*position_of(one.seal for one in sealed)),
             stands_first=leads,
         )
         why = await self._make_replica(begun)
@@ -225,7 +248,7 @@ class SplitWork:
 
         self._host.make([opening for opening, _ in jobs]).addCallback(made)
 
-    async def _make_rows(self, opening: ReplicaOpening, rows: TabletRows, seal: Seal) -> Daughter | str:
+    async def _make_rows(self, opening: ReplicaOpening, sealed: Sequence[SealedRows]) -> Daughter | str:
         """Make the file of a daughter's rows. Return what was made, or why not."""
         parts, tablet = self._host.life.parts(), opening.tablet
         generation = await outcome_of(parts.files_pool.submit, lambda: parts.files.next_generation(tablet))
@@ -233,7 +256,7 @@ class SplitWork:
             return why_of(generation)
         path = os.fspath(self._directory / rows_path(tablet, generation))
         daughter = Daughter(path, Identity(tablet, generation), opening.start_key, opening.end_key)
-        failed = await outcome_of(self._pool.submit, lambda: heirs.make_heir(rows, seal, daughter, parts.boot))
+        failed = await outcome_of(self._pool.submit, lambda: heirs.make_heir(sealed, daughter, parts.boot))
         if isinstance(failed, (RowsError, CoordError, OSError)):
             return f"the rows of tablet {tablet} cannot be made: {failed}"
         if isinstance(failed, Exception):

@@ -15,7 +15,7 @@ from regionserver.kv.heirs import Rows
 from regionserver.tablets.rows.digest import add_to_digest, row_hash
 from regionserver.tablets.rows.sealed.notes import KeyNotes
 from regionserver.tablets.rows.state import RowsState
-from regionserver.tablets.splits.heirs import Daughter, heir_state
+from regionserver.tablets.splits.heirs import Daughter, SealedState, heir_state
 from regionserver.tablets.splits.prepared import HeirFile, PreparedHeirs
 from regionserver.tablets.values.seals import Seal
 from simulation.tablets.server import SimServer
@@ -38,7 +38,7 @@ class SimHeirs(PreparedHeirs):
 
     def __init__(self, server: SimServer, rows: SimRows, daughters: Sequence[RegionRecord]) -> None:
         held: Any = _HeldRows("the parent", rows.notes, RowsState())
-        super().__init__(held, Path(), daughters)
+        super().__init__([held], Path(), daughters)
         self._server = server
         self._parent = rows
 
@@ -58,14 +58,17 @@ class SimHeirs(PreparedHeirs):
         if self._server.turn is not None:  # a process that has just died removes nothing
             self._server.remove_rows(daughter.identity.tablet, daughter.identity.generation)
 
-    def _batch(self, last: bytes | None) -> Rows:
+    def _batch(self, parent: object, last: bytes | None) -> Rows:
+        del parent
         rows = self._parent.now.rows
         return [(key, rows[key]) for key in sorted(rows) if last is None or key > last][:1]
 
-    def _rows_at(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
+    def _rows_at(self, parent: object, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
+        del parent
         return [(key, self._parent.now.rows.get(key)) for key in keys]
 
-    def _sealed_state(self) -> tuple[Seal, RowsState]:
+    def _sealed_state(self, parent: object) -> tuple[Seal, RowsState]:
+        del parent
         image = self._parent.now
         size = sum(len(key) + len(value) for key, value in image.rows.items())
         digest = add_to_digest(RowsState().digest, sum(row_hash(*row) for row in image.rows.items()))
@@ -110,10 +113,10 @@ class _SimHeirFile:
         """See `HeirFile`."""
         self._server.disk.files[self._path].sync()
 
-    def finish(self, daughter: Daughter, boot: str, seal: Seal, clock_ms: int) -> None:
+    def finish(self, daughter: Daughter, boot: str, sealed: SealedState) -> None:
         """See `HeirFile`."""
         del boot
-        _begin(self._rows.now, seal, clock_ms)
+        _begin(self._rows.now, sealed)
         self._server.rename_heir(self._path, daughter.identity.tablet, daughter.identity.generation)
 
     def discard(self) -> None:
@@ -126,13 +129,13 @@ def made_of(parent: SimRows, seal: Seal, daughter: RegionRecord) -> SimRows:
     """Return the rows of a daughter, made of the rows of its parent as they are now."""
     image = RowsImage()
     image.rows = {key: value for key, value in parent.now.rows.items() if daughter.contains(key.decode())}
-    _begin(image, seal, parent.now.totals.clock_ms)
+    _begin(image, SealedState(seal.term, seal.index, parent.now.totals.clock_ms))
     return SimRows(image)
 
 
-def _begin(image: RowsImage, seal: Seal, clock_ms: int) -> None:
+def _begin(image: RowsImage, sealed: SealedState) -> None:
     """Give a daughter's rows their state: no results, and the horizon of their parent's clock."""
-    state = heir_state(seal, clock_ms, 0, 0, 0)
+    state = heir_state(sealed, 0, 0, 0)
     image.index, image.term = state.applied_index, state.applied_term
     image.totals.clock_ms, image.totals.horizon_ms = state.clock_ms, state.horizon_ms
     image.digest = image.digest_of(image.rows)

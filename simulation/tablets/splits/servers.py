@@ -213,7 +213,7 @@ class SplitServers:
             for one in preparation.split.daughters
         ]
         daughters = [Daughter("", name, one.start_key, one.end_key) for one, name in names]
-        if self._attempt(server, preparation, lambda: preparation.heirs.finish(seal, daughters, "")):
+        if self._attempt(server, preparation, lambda: preparation.heirs.finish([seal], daughters, "")):
             self.world.counts["split_finished"] += 1
             preparation.made = {one.identity.tablet: one for one in daughters}
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from regionserver.kv.heirs import Rows
 from regionserver.tablets.commands import SealCommand
 from regionserver.tablets.splits import heirs, prepared, work
+from regionserver.tablets.splits.heirs import SealedState
 from regionserver.tablets.values import seals
 from regionserver.tablets.values.operations import DONE
 from regionserver.tablets.values.seals import Seal
@@ -22,13 +23,13 @@ from tests.sim.tablets.bug import Bug
 from tests.support.planted import Patch, instead
 
 
-def _figures_not_compared(found: Any, _seal: Seal) -> int:
-    """Stand for `PreparedHeirs._checked_clock`."""
-    _, state = found._sealed_state()
-    return int(state.clock_ms)
+def _figures_not_compared(found: Any, seals: list[Seal]) -> SealedState:
+    """Stand for `PreparedHeirs._checked`."""
+    _, state = found._sealed_state(None)
+    return SealedState(seals[0].term, seals[0].index, state.clock_ms)
 
 
-_UNCHECKED = (prepared.PreparedHeirs, "_checked_clock", _figures_not_compared)
+_UNCHECKED = (prepared.PreparedHeirs, "_checked", _figures_not_compared)
 
 
 class SplitBug(Bug):
@@ -81,7 +82,7 @@ class LastNotesNotCopied(SplitBug):
         original = prepared.PreparedHeirs._catch_up
 
         def some(found: Any, last: bytes | None) -> int:
-            return 0 if last is None and found._sealed_state()[0].is_set else original(found, last)
+            return 0 if last is None and found._sealed_state(None)[0].is_set else original(found, last)
 
         return [instead(*_UNCHECKED), instead(prepared.PreparedHeirs, "_catch_up", some)]
 
@@ -99,9 +100,9 @@ class PreparedByADeadProcess(SplitBug):
             found = server.disk.files.get(path)
             return make(server, path) if found is None else server._images[found]
 
-        def rest(found: Any, last: bytes | None) -> Rows:
+        def rest(found: Any, parent: object, last: bytes | None) -> Rows:
             has_rows = any(one._rows.now.rows for one in found._files)
-            return [] if last is None and has_rows else batch(found, last)
+            return [] if last is None and has_rows else batch(found, parent, last)
 
         def others(story: Story, server: SimServer) -> list[str]:
             return [one for one in leftovers(story, server) if not one.startswith(".heir-")]

@@ -17,7 +17,7 @@ from regionserver.tablets.commands import DeleteRow, PutRow
 from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFull
 from regionserver.tablets.rows.sealed import notes
 from regionserver.tablets.splits import prepared
-from regionserver.tablets.splits.heirs import Daughter, make_heir
+from regionserver.tablets.splits.heirs import Daughter, SealedRows, make_heir
 from regionserver.tablets.splits.prepared import NotPrepared, PreparedHeirs, remove_prepared
 from regionserver.tablets.upkeep.space import DiskSpace
 from tests.unit.regionserver.tablets.rows.rows_file import content, entry, opened
@@ -49,7 +49,7 @@ class Parent:
         return [daughter(self.path, one.region_id, one.start_key, one.end_key) for one in RECORDS]
 
     def heirs(self, **options: Any) -> PreparedHeirs:
-        return PreparedHeirs(self.rows, self.folder, RECORDS, **options)
+        return PreparedHeirs([self.rows], self.folder, RECORDS, **options)
 
     def files(self) -> list[str]:
         """Return the files of daughters."""
@@ -73,7 +73,7 @@ def check_daughters(parent: Parent) -> None:
         found.append((one.state, content(one), one.seal.is_set))
         one.close()
     for one, (state, rows, is_sealed) in zip(parent.daughters(), found, strict=True):
-        make_heir(parent.rows, parent.rows.seal, one, "b")
+        make_heir([SealedRows(parent.rows, parent.rows.seal)], one, "b")
         made = heir(parent.path, one.identity.tablet)
         assert (made.state, content(made), made.seal.is_set) == (state, rows, is_sealed)
         made.close()
@@ -98,7 +98,7 @@ def test_rows_that_are_written_meanwhile_are_in_the_daughters(parent: Parent) ->
     assert heirs.behind() == 0
     parent.write(PutRow("a", b"first"), PutRow("k07", b"7 again"))
     parent.seal()
-    heirs.finish(parent.rows.seal, parent.daughters(), "b")
+    heirs.finish([parent.rows.seal], parent.daughters(), "b")
     assert not [name for name in parent.files() if name.startswith(".heir")]
     check_daughters(parent)
     parent.rows.close()
@@ -109,14 +109,14 @@ def test_a_daughter_without_rows_is_prepared(parent: Parent) -> None:
     heirs = parent.heirs()
     heirs.copy(lambda: None)
     parent.seal()
-    heirs.finish(parent.rows.seal, parent.daughters(), "b")
+    heirs.finish([parent.rows.seal], parent.daughters(), "b")
     check_daughters(parent)
     parent.rows.close()
 
 
 def finish(parent: Parent, heirs: PreparedHeirs) -> None:
     parent.seal()
-    heirs.finish(parent.rows.seal, parent.daughters(), "b")
+    heirs.finish([parent.rows.seal], parent.daughters(), "b")
 
 
 @pytest.mark.parametrize("spoil", ["a note is lost", "too many keys", "a commit fails", "another seal"])
@@ -144,7 +144,7 @@ def test_files_that_may_lack_a_row_are_not_used(parent: Parent, spoil: str, monk
         parent.index += 1
         parent.rows.apply([sealing(parent.index, is_wanted=False)])
     with pytest.raises(NotPrepared):
-        heirs.finish(seal, parent.daughters(), "b")
+        heirs.finish([seal], parent.daughters(), "b")
     assert parent.files() == []
     parent.rows.close()
 

@@ -48,9 +48,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     original = heirs.make_heir
 
-    def make(parent: Any, seal: Any, daughter: Any, boot: str) -> None:
+    def make(parents: Any, daughter: Any, boot: str) -> None:
         made.append(daughter.identity.tablet)
-        original(parent, seal, daughter, boot)
+        original(parents, daughter, boot)
 
     monkeypatch.setattr(heirs, "make_heir", make)
     return made

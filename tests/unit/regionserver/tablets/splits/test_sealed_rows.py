@@ -33,7 +33,7 @@ from regionserver.tablets.rows.environment import steady_path
 from regionserver.tablets.rows.errors import RowsFailed, RowsFull
 from regionserver.tablets.rows.state import Identity, RowsState
 from regionserver.tablets.rows.tablet_rows import TabletRows
-from regionserver.tablets.splits.heirs import Daughter, make_heir, split_key
+from regionserver.tablets.splits.heirs import Daughter, SealedRows, make_heir, split_key
 from regionserver.tablets.values.seals import Seal
 from tests.support.power_cut import UnsyncedDisk
 from tests.unit.regionserver.tablets.rows.rows_file import content, entry, opened
@@ -196,7 +196,7 @@ def test_daughters_have_the_rows_of_their_parent(path: Path) -> None:
     )
     rows.apply([sealing(3)])
     for name, (start, end) in zip(("A", "B"), ALL, strict=True):
-        make_heir(rows, rows.seal, daughter(path, name, start, end), "b")
+        make_heir([SealedRows(rows, rows.seal)], daughter(path, name, start, end), "b")
     first, second = heir(path, "A"), heir(path, "B")
     assert {**content(first), **content(second)} == {f"{letter}{n}": b"%d" % n for letter in "alz" for n in range(9)}
     assert set(content(second)) == {f"z{n}" for n in range(9)}
@@ -221,7 +221,7 @@ def test_a_daughter_is_made_again(path: Path) -> None:
     Path(made.path).write_bytes(b"unfinished")
     Path(steady_path(made.path)).write_bytes(b"unfinished")
     for _ in range(2):
-        make_heir(rows, rows.seal, made, "b")
+        make_heir([SealedRows(rows, rows.seal)], made, "b")
     one = heir(path, "A")
     assert content(one) == {"a": b"1", "b": b"1"}
     one.close()
@@ -231,7 +231,7 @@ def test_a_daughter_is_made_again(path: Path) -> None:
 def test_a_daughter_without_rows(path: Path) -> None:
     rows = opened(path)
     rows.apply([entry(1, PutRow("a", b"1")), entry(2, PutRow("a", b"1")), sealing(3)])
-    make_heir(rows, rows.seal, daughter(path, "B", "m", ""), "b")
+    make_heir([SealedRows(rows, rows.seal)], daughter(path, "B", "m", ""), "b")
     one = heir(path, "B")
     assert (content(one), one.applied) == ({}, (3, 1))
     one.close()
@@ -245,7 +245,7 @@ def test_a_damaged_row_makes_no_daughter(path: Path) -> None:
         transaction.put(b"a", b"\0\0\0\0wrong")
     made = daughter(path, "A", "", "")
     with pytest.raises(RowsFailed, match="damaged"):
-        make_heir(rows, rows.seal, made, "b")
+        make_heir([SealedRows(rows, rows.seal)], made, "b")
     assert not list(path.parent.glob("A.*"))
     rows.close()
 

@@ -16,6 +16,7 @@ from coord.rpc.wire import RpcError
 from regions.messages import ChangeAnswer, SealAnswer, SealTablet, TabletSealed
 from regions.messages.codes import NOT_LEADER
 from regions.messages.server import ClosePurpose
+from regions.records.resharding.parents import Parent
 from regionserver.kv.messages import WRONG_REGION
 from regionserver.tablets.commands import SEALED, KvCommand, PutRow, WriteOutcome
 from regionserver.tablets.host.requests import Fate
@@ -66,7 +67,7 @@ class Splitting:
         opening = self.cluster.opening(tablet, number)
         start, end = DAUGHTERS[tablet]
         opening = type(opening)(tablet, "table", number, opening.initial, start, end)
-        why = await self.work(machine).inherit(opening, "p", index)
+        why = await self.work(machine).inherit(opening, (Parent("p", index),))
         return why or await machine.running().begin(tablet)
 
     async def split(self) -> int:
