@@ -6,7 +6,7 @@ a small object with the attributes that the part uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -23,7 +23,7 @@ from regions.cluster.limits import BalancerConfig
 from regions.cluster.state import ClusterState
 from regions.liveness.reports import Reports
 from regions.messages import PlannedMove, Purged, RowsPrepared, TabletSealed
-from regions.records.intents import TabletMove
+from regions.records.intents import TabletIntents, TabletMove
 from regions.records.model import BarRecord, ServerRecord, TableRecord, TransitionRecord, WorkOrigin
 from regions.replication.tablet import TabletTable
 from regions.transitions.states import Cause
@@ -80,8 +80,21 @@ class PlannedMembers(Protocol):
         """Cancel the moves of a plan that have not begun."""
 
 
+class KeptIntents(Protocol):
+    """The intents about members of tablets (`master/tablets/intents.py`)."""
+
+    async def change(
+        self, changes: Mapping[str, Callable[[TabletIntents], TabletIntents]], table_ids: Mapping[str, str]
+    ) -> None:
+        """Change the intents of tablets, by region id."""
+
+
 class Tablets(Protocol):
     """The part of the keeper of tablets (`master/tablets/keeping.py`) that operations on tables use."""
+
+    @property
+    def intents(self) -> KeptIntents:
+        """Moves and learners that are wanted."""
 
     @property
     def plan_moves(self) -> PlannedMembers:

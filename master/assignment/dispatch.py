@@ -114,8 +114,7 @@ class Dispatcher:
 
     def seal_tablet(self, effect: fx.SealParent) -> Deferred[TabletSealed]:
         """Order a tablet's leader to seal it; the result fails with RpcError."""
-        record = effect.record
-        return self._seal(effect.server, record.region_id, record.seal, effect.cause_id, wanted=True)
+        return self._seal(effect.server, effect.parent, effect.record.seal, effect.cause_id, wanted=True)
 
     def _seal(
         self, server: ServerRecord, region_id: str, seal: str, cause_id: str, *, wanted: bool

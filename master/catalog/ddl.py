@@ -561,8 +561,6 @@ def _with_limits(former: TableRecord, request: ddl.AlterTable) -> TableRecord:
 def _objection_to_limits(split_above: int, merge_below: int, replication: int, storage: str) -> str:
     if storage == Storage.SHARED and replication > 1 and (split_above or merge_below):
         return "--split-above and --merge-below are for tablets, and for shared storage with one replica"
-    if merge_below and (replication > 1 or storage == Storage.TABLET):
-        return "--merge-below is for tables with shared storage: tablets can be split, and not merged"
     return objection_to_settings(split_above, merge_below)
 
 

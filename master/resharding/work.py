@@ -28,6 +28,7 @@ from regions.records.acts.resharding import ReshardingRecord
 from regions.records.model import RegionRecord, TabletState
 from regions.records.znodes import decode_region, decode_resharding, decode_transition, encode
 from regions.replication.effects import marked_replaced
+from regions.replication.policy.intents import with_move
 from regions.transitions.states import Actor, Cause, check
 
 log = Logger()
@@ -53,6 +54,8 @@ class ReshardingWork:
                 ensureDeferred(self._give_up(effect)).addErrback(self._failed)
             case fx.SealParent():
                 ensureDeferred(self._seal(effect)).addErrback(self._failed)
+            case fx.AlignParents():
+                self._active_master.persist(partial(self._align, effect))
             case fx.RemoveParents():
                 ensureDeferred(self._remove(effect)).addErrback(self._failed)
             case fx.WriteResharding():
@@ -83,8 +86,8 @@ class ReshardingWork:
                      what=effect.record.words, error=error)  # fmt: skip
 
     async def _seal(self, effect: fx.SealParent) -> None:
-        region_id, server = effect.record.region_id, effect.server
-        answer = ev.ParentSealed(region_id, server.incarnation)
+        tablet, server = effect.parent, effect.server
+        answer = ev.ParentSealed(effect.record.region_id, tablet, server.incarnation)
         try:
             reply = await self._active_master.dispatcher.seal_tablet(effect)
         except RpcError as error:
@@ -92,8 +95,19 @@ class ReshardingWork:
         else:
             answer = _answer_of(reply, answer)
         if answer.error:
-            log.info("tablet {tablet} is not sealed: {error}", tablet=region_id, error=answer.error)
+            log.info("tablet {tablet} is not sealed: {error}", tablet=tablet, error=answer.error)
         self._active_master.handle_soon(answer)
+
+    async def _align(self, effect: fx.AlignParents) -> None:
+        """Have a member of a parent moved, as an operator would. If that fails, the assigner asks again."""
+        parent, move = effect.parent, effect.move
+        log.info("{what}: the member of {tablet} on {source} moves to {target}", what=effect.record.words,
+                 tablet=parent, source=move.source, target=move.target)  # fmt: skip
+        changes = {parent: partial(with_move, move=move)}
+        try:
+            await self._active_master.keeper.intents.change(changes, {parent: effect.record.table_id})
+        except MultiFailed as error:
+            log.info("{what}: the move is not written yet: {error}", what=effect.record.words, error=error)
 
     async def _remove(self, effect: fx.RemoveParents) -> None:
         region_id = effect.record.region_id

@@ -12,6 +12,7 @@ import msgspec
 
 from regions.messages import AlterOrder, CloseOrder, OpenOrder
 from regions.records.acts.resharding import ReshardingRecord
+from regions.records.intents import TabletMove
 from regions.records.model import (
     BarRecord,
     RegionRecord,
@@ -222,7 +223,18 @@ class SealParent(Caused):
     """Order the leader of a tablet to seal it. `ParentSealed` follows."""
 
     record: ReshardingRecord
+    #: Id of the tablet, one of the work's parents.
+    parent: str
     server: ServerRecord
+
+
+class AlignParents(Caused):
+    """Move a member of a tablet, because the tablet is merged. Nothing follows but the change of its members."""
+
+    record: ReshardingRecord
+    #: Id of the tablet, one of the work's parents.
+    parent: str
+    move: TabletMove
 
 
 class WriteResharding(Caused):
@@ -292,6 +304,7 @@ Effect = (
     | PrepareDaughters
     | GiveUpDaughters
     | SealParent
+    | AlignParents
     | WriteResharding
     | EndResharding
     | ReplaceParents

@@ -231,11 +231,12 @@ class DaughtersPrepared(msgspec.Struct):
 class ParentSealed(msgspec.Struct):
     """A leader's answer to SealParent. `error` "": no entry of the tablet's log after `index` changes its rows.
 
-    `is_final` False: the order is repeated. `members` are those of the configuration that can change no more, `leader`
-    is the number of the one that leads.
+    `region_id` names the work, `parent` the tablet. `is_final` False: the order is repeated. `members` are those of the
+    configuration that can change no more, `leader` is the number of the one that leads.
     """
 
     region_id: str
+    parent: str
     server: Incarnation
     index: int = 0
     members: tuple[Member, ...] = ()

@@ -55,15 +55,21 @@ def explain_tablets(record: TableRecord, standings: Mapping[str, HealthSince], k
 
 
 def explain_split(work: ReshardingRecord) -> str:
-    """Return what a split under way waits for, and what becomes of the tablet and its daughters until then."""
+    """Return what a split or merge under way waits for, and what becomes of the tablets and their daughters until
+    then."""
     if work.state is ReshardingState.PREPARING:
-        return f"the {work.words} is PREPARING: it waits until all members are healthy and none changes"
+        where = "on the same servers, " if work.is_merge else ""
+        return f"the {work.words} is PREPARING: it waits until all members are {where}healthy, and none changes"
+    if work.state is ReshardingState.CLOSING and work.is_merge:
+        return f"the {work.words} is CLOSING: the leaders are asked to seal the tablets; until then each is served"
     if work.state is ReshardingState.CLOSING:
         return f"the {work.words} is CLOSING: the leader is asked to seal the tablet; until then it is served"
-    daughters = " and ".join(one.region_id for one in work.daughters)
+    daughters, parents = (" and ".join(ids) for ids in ([one.region_id for one in work.daughters], work.parents))
+    are_led = "is led and all its" if work.is_merge else "are led and all their"
+    can_be = "it cannot be split or merged" if work.is_merge else "neither can be split or merged"
     return (
-        f"the {work.words} is CLEANING: the replicas of {work.region_id} stay until {daughters} are led and all their"
-        " members are made, for 30 s at least; until then neither can be split again"
+        f"the {work.words} is CLEANING: the replicas of {parents} stay until {daughters} {are_led} members are made,"
+        f" for 30 s at least; until then {can_be} again"
     )
 
 

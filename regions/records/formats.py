@@ -31,6 +31,8 @@ FORMATS: Final = {
     " builds of format 4 would open it without rows",
     6: "tablets that are split: their logs have an entry that seals the rows, and a daughter's replica is made from its"
     " parent's; builds of format 5 cannot apply the entry",
+    7: "tablets that are merged: a replica is made from those of two parents; builds of format 6 would make it from the"
+    " first one alone",
 }
 #: The highest format that this build knows.
 KNOWN: Final = max(FORMATS)
@@ -40,6 +42,8 @@ TABLETS: Final = 4
 RESHARDING: Final = 5
 #: No tablet is split below this format.
 TABLET_RESHARDING: Final = 6
+#: No tablets are merged below this format.
+TABLET_MERGES: Final = 7
 #: The format of builds that announce none.
 UNANNOUNCED: Final = 2
 

@@ -57,7 +57,6 @@ async def merge(
         if joined is not None:
             return joined
     pair = [find_region(world, request.region_id), find_region(world, request.other)]
-    _refuse(objections.objection_to_merge(pair[0].table))
     left, right = sorted(pair, key=lambda one: one.record.start_key)
     _refuse(objections.objection_to_pair(left, right))
     await _check(active_master, [left, right])
@@ -72,8 +71,18 @@ async def _check(active_master: ActiveMaster, regions: list[Region]) -> None:
         in_force = await store.format_in_force(active_master.fence)
     for region in regions:
         _refuse(objections.objection_to_table(region.table, in_force))
+        _refuse(objections.objection_to_merge(region.table, in_force) if len(regions) > 1 else "")
         _refuse(objections.objection_to_region(region))
+    _refuse_now(active_master, regions)
+
+
+def _refuse_now(active_master: ActiveMaster, regions: list[Region]) -> None:
+    """Raise RpcError(BUSY) if the regions cannot be split or merged at the moment."""
+    for region in regions:
         _refuse(_parents_of(active_master, region).objection_now(region), ms.BUSY)
+    if len(regions) > 1:
+        left, right = regions
+        _refuse(_parents_of(active_master, left).objection_to_pair(left, right), ms.BUSY)
 
 
 def _parents_of(active_master: ActiveMaster, region: Region) -> Parents:
@@ -140,8 +149,7 @@ async def _accept(
         *(Lock(Rank.REGION, one) for one in sorted(ids)),
     )
     async with active_master.operations.locks.hold(*locks):
-        for region in parents:
-            _refuse(_parents_of(active_master, region).objection_now(region), ms.BUSY)
+        _refuse_now(active_master, parents)
         await _write(active_master, record, table.version)
     return await _answer(active_master, record, request)
 

@@ -12,6 +12,7 @@ The next step depends only on the znode and on the state of the parents, so any 
 Before the daughters have replaced the parents the work can be canceled: then nothing has changed.
 
 What each state asks of the regions' servers differs for tablets: `Parents` in `regions/assign/resharding/parents.py`.
+All parents have the same seal, so each step is that of one work: all of them are replaced by one write, or none is.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Reshardings:
             self.canceled.pop(record.region_id, None)
         if work.record.state is not record.state:
             work.began_ms = now_ms
-            work.asked, work.is_ready, work.sealed, work.next_ms = None, False, None, 0
+            work.asked, work.is_ready, work.next_ms = None, False, 0
         work.record, work.version, work.is_writing = record, version, False
         self._mark(work)
         if record.state is ReshardingState.CLEANING and any(self._parents(record)):
@@ -187,14 +188,23 @@ class Reshardings:
 
     def sealed(self, event: ev.ParentSealed, now_ms: int) -> None:
         """Note a leader's answer; cancel the work if its tablet cannot be sealed."""
-        work = self._answered(event, ReshardingState.CLOSING, now_ms + SEAL_AGAIN_MS)
-        if work is not None:
-            work.sealed = event
+        work = self._works.get(event.region_id)
+        if work is None or work.is_writing or work.record.state is not ReshardingState.CLOSING:
+            return
+        if work.sealing.get(event.parent) != event.server:
+            return
+        if not event.error:
+            work.first_sealed_ms = work.first_sealed_ms or now_ms
+            work.sealed[event.parent] = event
             self._advance(work, now_ms)
+        elif event.is_final:
+            self._cancel(work, event.error)
+        else:
+            del work.sealing[event.parent]
+            work.not_sealed = f"tablet {event.parent}: {event.error}"
+            work.next_ms = now_ms + SEAL_AGAIN_MS
 
-    def _answered(
-        self, event: ev.DaughtersPrepared | ev.ParentSealed, state: ReshardingState, again_ms: int
-    ) -> Resharding | None:
+    def _answered(self, event: ev.DaughtersPrepared, state: ReshardingState, again_ms: int) -> Resharding | None:
         """Return the work in this state whose order a server has carried out. Otherwise cancel the work, or have it
         ordered again at `again_ms`, and return None."""
         work = self._works.get(event.region_id)
@@ -288,8 +298,9 @@ class Reshardings:
                 return f"region {region.record.region_id} is parked"
         limit_ms = SEAL_WITHIN_MS if is_closing else self._timeout_ms
         if now_ms - work.began_ms >= limit_ms:
-            return f"it could not be {'sealed' if is_closing else 'prepared'} within {limit_ms // 1000} s"
-        return ""
+            why = f" ({work.not_sealed})" if is_closing and work.not_sealed else ""
+            return f"it could not be {'sealed' if is_closing else 'prepared'} within {limit_ms // 1000} s{why}"
+        return self._parents_of(work.record).objection_to_work(work, parents, now_ms)
 
     def _replace(self, work: Resharding, table: Table, parents: list[Region], found: Handover) -> None:
         whole = covers(tuple(one.record for one in parents), found.daughters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regions.assign.resharding.daughters import ID_MAX
 from regions.cluster.entities import Region, Table
-from regions.records.formats import RESHARDING, TABLET_RESHARDING
+from regions.records.formats import RESHARDING, TABLET_MERGES, TABLET_RESHARDING
 from regions.records.model import TableIntent, TableState
 
 
@@ -19,19 +19,20 @@ def objection_to_table(table: Table, format_in_force: int) -> str:
     if record.intent is not TableIntent.ENABLED:
         return f"{name} is disabled: enable it first (`rk table enable {record.name}`)"
     what, needed = ("a split of a tablet", TABLET_RESHARDING) if record.is_tablet else ("a split or merge", RESHARDING)
-    if format_in_force < needed:
-        return (
-            f"the cluster has format {format_in_force}, and {what} needs format {needed}: upgrade all masters and"
-            " servers"
-        )
-    return ""
+    return _objection_to_format(what, needed, format_in_force)
 
 
-def objection_to_merge(table: Table) -> str:
+def objection_to_merge(table: Table, format_in_force: int) -> str:
     """Return why no regions of the table can be merged, although they can be split."""
     if not table.record.is_tablet:
         return ""
-    return f"table {table.record.name} has tablets: tablets can be split, and only shared regions can be merged"
+    return _objection_to_format("a merge of tablets", TABLET_MERGES, format_in_force)
+
+
+def _objection_to_format(what: str, needed: int, in_force: int) -> str:
+    if in_force >= needed:
+        return ""
+    return f"the cluster has format {in_force}, and {what} needs format {needed}: upgrade all masters and servers"
 
 
 def objection_to_region(region: Region) -> str:

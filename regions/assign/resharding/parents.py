@@ -29,8 +29,8 @@ class Resharding:
     """A split or merge, and this master's part in it."""
 
     __slots__ = (
-        "asked", "began_ms", "is_cleaning", "is_ready", "is_writing", "next_ms", "preparing", "record", "refusals",
-        "sealed", "version",
+        "asked", "began_ms", "first_sealed_ms", "is_cleaning", "is_ready", "is_writing", "next_ms", "not_sealed",
+        "preparing", "record", "refusals", "sealed", "sealing", "version",
     )  # fmt: skip
 
     def __init__(self, record: ReshardingRecord, version: int, now_ms: int) -> None:
@@ -40,16 +40,19 @@ class Resharding:
         self.began_ms = now_ms
         #: True while a write of the znode is in flight, and until the records have been read again after a refusal.
         self.is_writing = False
-        #: The server that has been ordered to prepare the daughters or to seal the parent, and whether it has prepared
-        #: them.
+        #: The server that has been ordered to prepare the daughters of shared regions, and whether it has.
         self.asked: Incarnation | None = None
         self.is_ready = False
-        #: The servers that have been ordered to prepare a tablet's daughters, and whether the split waits no more for
-        #: them; and how often each has refused.
+        #: The servers that have been ordered to prepare the daughters of tablets, and whether the work waits no more
+        #: for them; and how often each has refused.
         self.preparing: dict[Incarnation, bool] = {}
         self.refusals: Counter[Incarnation] = Counter()
-        #: The answer about a tablet that is sealed.
-        self.sealed: ev.ParentSealed | None = None
+        #: By tablet: the server that has been ordered to seal it, and its answer when it is sealed.
+        self.sealing: dict[str, Incarnation] = {}
+        self.sealed: dict[str, ev.ParentSealed] = {}
+        #: When the first of two tablets was sealed, and why the other one is not yet.
+        self.first_sealed_ms = 0
+        self.not_sealed = ""
         #: True while a server removes the parents' files.
         self.is_cleaning = False
         #: Time of the next order, after one has failed.
@@ -71,8 +74,14 @@ class Parents(Protocol):
     def objection_now(self, region: Region) -> str:
         """Return why a region cannot be split or merged at the moment, "" if it can."""
 
+    def objection_to_pair(self, left: Region, right: Region) -> str:
+        """Return why two regions cannot be merged at the moment, although each of them could be."""
+
     def home(self, region: Region) -> ServerRecord | None:
         """Return the server that knows the region's rows, None if there is none at the moment."""
+
+    def objection_to_work(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> str:
+        """Return why the work must be canceled, "" if it need not."""
 
     def prepared(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> bool:
         """Return True if the parents can be closed. Otherwise do what is missing, unless it is under way."""
@@ -109,6 +118,16 @@ class SharedParents:
     def objection_now(self, region: Region) -> str:
         """See `Parents`."""
         return objections.objection_now(region)
+
+    def objection_to_pair(self, left: Region, right: Region) -> str:
+        """See `Parents`."""
+        del left, right
+        return ""
+
+    def objection_to_work(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> str:
+        """See `Parents`."""
+        del work, parents, now_ms
+        return ""
 
     def home(self, region: Region) -> ServerRecord | None:
         """See `Parents`."""

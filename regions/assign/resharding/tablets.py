@@ -1,10 +1,14 @@
-"""Splits of tablets (X11, docs/splits.md). Pure.
+"""Splits and merges of tablets (X11, docs/splits.md). Pure.
 
-Each server with a member of the parent has a member of each daughter, and makes it from its own replica of the parent.
-First they all copy the rows, while the tablet is served. Then the leader seals the tablet: from that entry of its log
-on nothing changes the rows. Then one write replaces the region by its daughters. Their members need only the rows that
-were written meanwhile, or all rows where a server has not copied them. So the parent's replicas stay until all members
-are made.
+Each server with a member of the parents has a member of each daughter, and makes it from its own replicas of the
+parents. So the members of two neighbors are brought to the same servers first (`alignment.py`). Then all servers copy
+the rows, while the tablets are served. Then the leader of each parent seals it: from that entry of its log on nothing
+changes the rows. When all parents are sealed, one write replaces them by the daughters. Their members need only the
+rows that were written meanwhile, or all rows where a server has not copied them. So the parents' replicas stay until
+all members are made.
+
+If one of two parents is sealed and the other one is not, the work goes on or is canceled as a whole: a canceled work
+has no record, and the leader of each tablet without a record ends its seal (`regions/replication/policy`).
 """
 
 from __future__ import annotations
@@ -15,14 +19,16 @@ from typing import Final
 import msgspec
 
 from regions.assign.resharding import objections
+from regions.assign.resharding.alignment import next_move, servers_of
 from regions.assign.resharding.parents import Handover, Resharding
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.entities import Region, Table
+from regions.records.acts.resharding import ReshardingState
+from regions.records.intents import TabletIntents, TabletMove
 from regions.records.members import MemberRole
 from regions.records.model import (
     Incarnation,
-    RegionRecord,
     RegionState,
     ServerRecord,
     TransitionRecord,
@@ -42,6 +48,13 @@ KEPT_MS: Final = 30_000
 #: A tablet whose members have not all prepared the daughters by then is sealed all the same: short of the time after
 #: which the split would be canceled.
 PREPARE_WITHIN_MS: Final = 480_000
+#: A merge is canceled if its parents' members are not on the same servers by then: short of the time after which it
+#: would not be prepared any more.
+ALIGN_WITHIN_MS: Final = 300_000
+#: A merge is canceled if one parent is sealed and the other one is not within this time: the first one's keys wait.
+SEAL_BOTH_WITHIN_MS: Final = 10_000
+#: Pause before the next move of a merge, so that the last one is known to have been written.
+MOVE_AGAIN_MS: Final = 1_000
 
 
 class TabletParents:
@@ -58,8 +71,9 @@ class TabletParents:
         region_id, parent = region.record.region_id, region.resharding
         if parent and parent != region_id:
             return (
-                f"tablet {region_id} comes from the split of {parent}, whose replicas stay until all members of the"
-                f" daughters are made, for {KEPT_MS // 1000} s at least: try again later (`rk why {region_id}`)"
+                f"tablet {region_id} takes part in the split or merge of {parent}, whose replicas stay until all"
+                f" members of the daughters are made, for {KEPT_MS // 1000} s at least: try again later"
+                f" (`rk why {region_id}`)"
             )
         if parent:
             return objections.objection_now(region)
@@ -80,6 +94,57 @@ class TabletParents:
         found = (objection_to_space(one, tablet.size_bytes) for one in self._servers(tablet))
         return next(filter(None, found), "")
 
+    def objection_to_pair(self, left: Region, right: Region) -> str:
+        """See `Parents`: why their members cannot be brought to the same servers."""
+        one, other = self._tablets([left, right])
+        found = None if one is None or other is None else self._next_move(one, other)
+        return found if isinstance(found, str) else ""
+
+    def _tablets(self, parents: Sequence[Region]) -> list[Tablet | None]:
+        return [self._keeper.tablets.get(one.record.region_id) for one in parents]
+
+    def _at_rest(self, parents: Sequence[Region]) -> list[Tablet]:
+        """Return the tablets if all are led and at rest, else []."""
+        found = [one for one in self._tablets(parents) if one is not None]
+        is_ready = all(one.is_led and self._keeper.policy.is_at_rest(one) for one in found)
+        return found if is_ready and len(found) == len(parents) else []
+
+    def _next_move(
+        self, left: Tablet, right: Tablet, origin: WorkOrigin | None = None
+    ) -> tuple[Tablet, TabletMove] | str | None:
+        """Return what brings the members of two tablets nearer to the same servers, or why nothing can; None if they
+        are on the same servers."""
+        if servers_of(left) == servers_of(right):
+            return None
+        policy = self._keeper.policy
+
+        def kept(tablet: Tablet) -> TabletIntents:
+            record = tablet.record
+            return policy.intents.get(record.region_id) or TabletIntents(record.table_id, record.region_id)
+
+        return next_move(left, right, policy.places, kept, origin)
+
+    def objection_to_work(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> str:
+        """See `Parents`: a merge is canceled if the members cannot be, or are not, on the same servers, and if one
+        tablet alone is sealed."""
+        if len(parents) == 1:
+            return ""
+        names = " and ".join(work.record.parents)
+        if work.record.state is ReshardingState.CLOSING:
+            is_half = 0 < len(work.sealed) < len(parents)
+            if is_half and now_ms - work.first_sealed_ms >= SEAL_BOTH_WITHIN_MS:
+                why = f" ({work.not_sealed})" if work.not_sealed else ""
+                return f"only {', '.join(work.sealed)} could be sealed within {SEAL_BOTH_WITHIN_MS // 1000} s{why}"
+            places = {frozenset(one.uuid for one in answer.members) for answer in work.sealed.values()}
+            return f"the members of {names} were moved to different servers meanwhile" if len(places) > 1 else ""
+        left, right = self._tablets(parents)
+        if left is None or right is None or servers_of(left) == servers_of(right):
+            return ""
+        if now_ms - work.began_ms >= ALIGN_WITHIN_MS:
+            return f"the members of {names} could not be brought to the same servers within {ALIGN_WITHIN_MS // 1000} s"
+        found = self._next_move(left, right) if self._at_rest(parents) else None
+        return found if isinstance(found, str) else ""
+
     def home(self, region: Region) -> ServerRecord | None:
         """See `Parents`: the server of the leader."""
         tablet = self._keeper.tablets.get(region.record.region_id)
@@ -88,22 +153,32 @@ class TabletParents:
         return server if server is not None and leader is not None and server.incarnation == leader.server else None
 
     def prepared(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> bool:
-        """Have the server of each member copy the rows for the daughters while the tablet is served.
+        """Have the server of each member copy the rows for the daughters while the tablets are served.
 
         A member that is not prepared in time is made after the seal, so the keys are away for longer.
         """
-        (parent,) = parents
-        tablet = self._keeper.tablets.get(parent.record.region_id)
-        if tablet is None or not tablet.is_led or not self._keeper.policy.is_at_rest(tablet):
+        tablets = self._at_rest(parents)
+        if not tablets or not self._aligned(work, tablets, now_ms):
             return False
         if now_ms - work.began_ms >= PREPARE_WITHIN_MS:
             return True
-        servers = self._servers(tablet)
+        servers = self._servers(tablets[0])
         for server in servers if now_ms >= work.next_ms else ():
             if server.incarnation not in work.preparing:
                 work.preparing[server.incarnation] = False
                 self._emit(fx.PrepareDaughters(work.record, server, origin=work.record.origin))
         return all(work.preparing.get(one.incarnation) for one in servers)
+
+    def _aligned(self, work: Resharding, tablets: list[Tablet], now_ms: int) -> bool:
+        """Return True if the tablets have their members on the same servers. Otherwise have the next member moved."""
+        origin = work.record.origin
+        found = self._next_move(tablets[0], tablets[1], origin) if len(tablets) > 1 else None
+        if isinstance(found, tuple) and now_ms >= work.next_ms:
+            work.next_ms = now_ms + MOVE_AGAIN_MS
+            moving, move = found
+            move = msgspec.structs.replace(move, at_ms=now_ms)
+            self._emit(fx.AlignParents(work.record, moving.region_id, move, origin=origin))
+        return found is None
 
     def _servers(self, tablet: Tablet) -> list[ServerRecord]:
         """Return the servers of the members that are registered."""
@@ -112,29 +187,38 @@ class TabletParents:
 
     def canceled(self, work: Resharding) -> None:
         """See `Parents`. Have what was prepared removed."""
-        tablet = self._keeper.tablets.get(work.record.region_id)
-        for server in () if tablet is None else self._servers(tablet):
+        servers: dict[str, ServerRecord] = {}
+        for parent in work.record.parents:
+            tablet = self._keeper.tablets.get(parent)
+            servers |= {one.uuid: one for one in (() if tablet is None else self._servers(tablet))}
+        for server in servers.values():
             self._emit(fx.GiveUpDaughters(work.record, server, origin=work.record.origin))
 
     def handover(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> Handover | None:
-        """Have the parent sealed."""
-        (parent,) = parents
-        if work.sealed is not None:
-            return self._daughters(work, parent.record, work.sealed, now_ms)
-        leader = self.home(parent)
-        if leader is None:
-            work.asked = None
-        elif work.asked != leader.incarnation and now_ms >= work.next_ms:
-            work.asked = leader.incarnation
-            self._emit(fx.SealParent(work.record, leader, origin=work.record.origin))
-        return None
+        """Have all parents sealed."""
+        for parent in parents:
+            region_id, leader = parent.record.region_id, self.home(parent)
+            if region_id in work.sealed:
+                continue
+            if leader is None:
+                work.sealing.pop(region_id, None)
+            elif work.sealing.get(region_id) != leader.incarnation and now_ms >= work.next_ms:
+                work.sealing[region_id] = leader.incarnation
+                self._emit(fx.SealParent(work.record, region_id, leader, origin=work.record.origin))
+        if len(work.sealed) < len(parents):
+            return None
+        return self._daughters(work, [work.sealed[one.record.region_id] for one in parents], now_ms)
 
-    def _daughters(self, work: Resharding, parent: RegionRecord, sealed: ev.ParentSealed, now_ms: int) -> Handover:
-        """Return the daughters with their members, and the transitions of these."""
-        former = sorted(sealed.members, key=lambda one: one.number)
+    def _daughters(self, work: Resharding, sealed: Sequence[ev.ParentSealed], now_ms: int) -> Handover:
+        """Return the daughters with their members, and the transitions of these.
+
+        The members of all parents are on the same servers. The daughters' are numbered as the first one's are.
+        """
+        first = sealed[0]
+        former = sorted(first.members, key=lambda one: one.number)
         members = first_members(one.uuid for one in former)
-        leader = next((new.number for old, new in zip(former, members, strict=True) if old.number == sealed.leader), 0)
-        inherits = (Parent(parent.region_id, sealed.index),)
+        leader = next((new.number for old, new in zip(former, members, strict=True) if old.number == first.leader), 0)
+        inherits = tuple(Parent(one.parent, one.index) for one in sealed)
         daughters = tuple(
             msgspec.structs.replace(one, parents=inherits, members=members, leader=leader, next_number=len(members) + 1)
             for one in work.record.daughters

@@ -41,7 +41,7 @@ def fault(world: World) -> None:
     elif what < 0.83 and not machine.lives and world.loses_disks:
         machine.disk.clear()
         world.counts["disk lost"] += 1
-    world.after(world.chance.choice((50, 300, 1_000)), lambda: fault(world))
+    world.after(world.pause * world.chance.choice((50, 300, 1_000)), lambda: fault(world))
 
 
 def remove_voter(world: World, region_id: str) -> None:

@@ -263,7 +263,7 @@ class SplittingWorld(ChangingWorld):
             case fx.GiveUpDaughters():
                 self.prepared.discard((effect.server.uuid, effect.record.seal))
             case fx.SealParent():
-                self._order_seal(effect.server.uuid, epoch, effect.record.region_id, effect.record.seal, answer, effect)
+                self._order_seal(effect.server.uuid, epoch, effect.parent, effect.record.seal, answer, effect)
             case fx.WriteResharding() | fx.EndResharding() | fx.ReplaceParents():
                 if fenced:
                     return
@@ -356,13 +356,15 @@ class SplittingWorld(ChangingWorld):
         answer: Callable[[Callable[[Reshardings], None]], None],
         effect: fx.SealParent,
     ) -> None:
-        lost = ev.ParentSealed(region_id, effect.server.incarnation, error="no answer", is_final=False)
+        lost = ev.ParentSealed(
+            effect.record.region_id, region_id, effect.server.incarnation, error="no answer", is_final=False
+        )
 
         def arrive() -> None:
             machine = self.machines[uuid]
             if machine.lives and machine.incarnation == effect.server.incarnation and self.hears(uuid, epoch):
                 found = self._seal(machine, region_id, name)
-                event = msgspec.structs.replace(found, server=effect.server.incarnation)
+                event = msgspec.structs.replace(found, region_id=effect.record.region_id)
             else:
                 event = lost
             if self.whim.random() < 0.1:
@@ -392,7 +394,7 @@ class SplittingWorld(ChangingWorld):
 
     def _seal(self, machine: Machine, region_id: str, name: str) -> ev.ParentSealed:
         group, seal = self.groups[region_id], self.seals.setdefault(region_id, Seal())
-        event = ev.ParentSealed(region_id, machine.incarnation, is_final=False)
+        event = ev.ParentSealed("", region_id, machine.incarnation, is_final=False)
         if not self._leads(machine, region_id):
             return msgspec.structs.replace(event, error="NOT_LEADER")
         if name in seal.canceled:
@@ -451,16 +453,16 @@ class SplittingWorld(ChangingWorld):
         region = order.region
         if not region.parents or region.region_id in machine.disk:
             return super()._open(machine, order)
-        parent = machine.disk.get(region.parents[0].region_id)
-        if parent is None or parent.state in HAS_NO_FILES:
+        parents = [machine.disk.get(one.region_id) for one in region.parents]
+        if any(one is None or one.state in HAS_NO_FILES for one in parents):
             self.counts["no parent"] += 1
             return OrderResult(region.region_id, order.transition.replica, OrderOutcome.FAILED, error=NO_PARENT)
         if self.whim.random() < 0.1:
             self.counts["parent lags"] += 1
             return OrderResult(region.region_id, order.transition.replica, OrderOutcome.STARTED)
         if region.region_id not in self.rows:
-            former = self.rows.get(region.parents[0].region_id, {})
-            self.rows[region.region_id] = {key: value for key, value in former.items() if region.contains(key)}
+            former = [item for one in region.parents for item in self.rows.get(one.region_id, {}).items()]
+            self.rows[region.region_id] = {key: value for key, value in former if region.contains(key)}
         opening = msgspec.structs.replace(order.tablet, must_exist=False)
         return super()._open(machine, msgspec.structs.replace(order, tablet=opening))
 

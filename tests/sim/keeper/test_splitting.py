@@ -78,11 +78,13 @@ def _not_sealed() -> Iterator[None]:
     """The daughters replace the parent as soon as they may, without a seal."""
 
     def handover(self: Any, work: Any, parents: Any, now_ms: int) -> Any:
-        leader = self._keeper.tablets[parents[0].record.region_id].view.leader_now()
-        if leader is None:
-            return None
-        sealed = ev.ParentSealed("", leader.server, 1, leader.report.members, leader.number)
-        return self._daughters(work, parents[0].record, sealed, now_ms)
+        sealed = []
+        for region_id in work.record.parents:
+            leader = self._keeper.tablets[region_id].view.leader_now()
+            if leader is None:
+                return None
+            sealed.append(ev.ParentSealed("", region_id, leader.server, 1, leader.report.members, leader.number))
+        return self._daughters(work, sealed, now_ms)
 
     with mock.patch.object(TabletParents, "handover", handover):
         yield

@@ -72,6 +72,8 @@ class World:
     keeper_type: type[Keeper] = Keeper
     #: Whether servers that are away lose their disks now and then.
     loses_disks = True
+    #: How many times longer the pauses between faults are.
+    pause = 1
 
     def __init__(self, seed: int, *, machines: int = 5, regions: int = 6, replicas: int = 3) -> None:
         self.chance = random.Random(seed)

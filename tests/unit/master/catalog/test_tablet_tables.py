@@ -225,12 +225,11 @@ def test_a_startup_does_not_wipe_transitions_of_tablets(tmp_path: Path) -> None:
     assert store.nodes.get(shared) != before[shared]
 
 
-def test_tablets_are_split_by_size_and_not_merged() -> None:
-    """Tried: without the look at the storage, or at the number of replicas, a table of tablets gets a limit in vain."""
-    ddl.plan_create(CreateTable("a", replication=3, split_above=100))
-    with pytest.raises(RpcError, match="tablets can be split, and not merged"):
-        ddl.plan_create(CreateTable("a", replication=3, split_above=100, merge_below=25))
-    with pytest.raises(RpcError, match="tablets can be split, and not merged"):
-        ddl.plan_create(CreateTable("a", storage="tablet", split_above=100, merge_below=25))
+def test_tablets_are_split_and_merged_by_size() -> None:
+    """Tried: without the look at the storage a shared table with several replicas gets a limit in vain."""
+    ddl.plan_create(CreateTable("a", replication=3, split_above=100, merge_below=25))
+    ddl.plan_create(CreateTable("a", storage="tablet", merge_below=25))
+    with pytest.raises(RpcError, match="more than a quarter"):
+        ddl.plan_create(CreateTable("a", replication=3, split_above=100, merge_below=26))
     with pytest.raises(RpcError, match="shared storage with one replica"):
         ddl.plan_create(CreateTable("a", replication=3, storage="shared", split_above=100))

@@ -18,7 +18,7 @@ from regions.cluster.entities import Table
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.records.acts.resharding import ReshardingRecord, ReshardingState, epoch_of_seal, seal_of
-from regions.records.formats import RESHARDING, TABLET_RESHARDING
+from regions.records.formats import RESHARDING, TABLET_MERGES, TABLET_RESHARDING
 from regions.records.members import Member, MemberRole, Storage
 from regions.records.model import NO_ROOM, RegionRecord, ServerRecord, TableRecord
 from regions.replication.keeper import Keeper
@@ -27,13 +27,15 @@ TABLETS = TableRecord("t", "rows", replication=3, storage=Storage.TABLET, split_
 SHARED = TableRecord("s", "rows")
 
 
-def test_tablets_are_split_from_their_format_on_and_not_merged() -> None:
-    """An older member could not apply the seal. Tried: with the format of shared splits the gate lets it be written."""
+def test_tablets_are_split_and_merged_from_their_formats_on() -> None:
+    """An older member could not apply the seal, or would make the daughter of a merge from one parent alone. Tried:
+    with the format of shared splits the gate lets it be written."""
     table = Table(TABLETS, 0)
     assert "a split of a tablet needs format 6" in objections.objection_to_table(table, RESHARDING)
     assert objections.objection_to_table(table, TABLET_RESHARDING) == ""
-    assert "only shared regions can be merged" in objections.objection_to_merge(table)
-    assert objections.objection_to_merge(Table(SHARED, 0)) == ""
+    assert "a merge of tablets needs format 7" in objections.objection_to_merge(table, TABLET_RESHARDING)
+    assert objections.objection_to_merge(table, TABLET_MERGES) == ""
+    assert objections.objection_to_merge(Table(SHARED, 0), RESHARDING) == ""
 
 
 def test_a_large_tablet_is_split_if_its_members_are_at_rest() -> None:
@@ -67,7 +69,7 @@ def test_what_is_in_the_way_of_a_split_now() -> None:
     region = world.regions["t.0A"]
     assert "no leader of tablet t.0A has reported" in tablets.objection_now(region)
     region.resharding = "t.0"
-    assert "t.0A comes from the split of t.0, whose replicas stay" in tablets.objection_now(region)
+    assert "t.0A takes part in the split or merge of t.0, whose replicas stay" in tablets.objection_now(region)
     region.resharding = "t.0A"
     assert "takes part in a split or merge already" in tablets.objection_now(region)
 
