@@ -78,9 +78,7 @@ class Soak:
             for number in range(CLIENTS):
                 client = running.enter_context(connect(hosts, connect_timeout_s=PATIENCE_S, timeout_s=CALL_S))
                 self.clients.append(Client(number, CLIENTS, client, self._seed))
-            self.resharders = [
-                Resharder(cluster, f"{self._seed}-{number}", merges=not self._has_tablets) for number in range(AT_ONCE)
-            ]
+            self.resharders = [Resharder(cluster, f"{self._seed}-{number}") for number in range(AT_ONCE)]
             self._work(cluster, minutes, count)
             self._check_running(cluster, hosts)
         found = replayed(self._folder / "store" / "store1", Layout())
@@ -203,7 +201,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=0, help="end after so many splits and merges (default: no limit)")
     parser.add_argument("--seed", type=int, help="the order of operations and kills (default: random)")
     parser.add_argument("--no-kills", action="store_true", help="only measure: no process is killed")
-    parser.add_argument("--tablets", action="store_true", help="a table of tablets, which are only split")
+    parser.add_argument("--tablets", action="store_true", help="a table of tablets")
     parser.add_argument("--json", action="store_true", help="lines of JSON")
     given = parser.parse_args()
     seed = begin(given.seed)

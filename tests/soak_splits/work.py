@@ -17,8 +17,6 @@ from tests.support.soaks import Worker, kill_for, wants_split
 
 #: Least and greatest number of the table's regions.
 REGIONS: Final = (6, 40)
-#: Splits of tablets by one thread: they are not merged.
-TABLETS_MAX: Final = 100
 #: Splits and merges at a time.
 AT_ONCE: Final = 2
 #: Time limit of a split or merge.
@@ -57,16 +55,14 @@ class Kill(NamedTuple):
 class Resharder(Worker):
     """A thread that splits and merges regions until it is stopped."""
 
-    def __init__(self, cluster: Cluster, seed: str, *, merges: bool = True) -> None:
-        """`merges` False: the regions are tablets, which are only split, TABLETS_MAX times."""
+    def __init__(self, cluster: Cluster, seed: str) -> None:
         super().__init__()
         self._cluster = cluster
         self._random = random.Random(seed)
-        self._merges = merges
         self.done: list[Done] = []
 
     def _run(self) -> None:
-        while not self._is_over.is_set() and (self._merges or len(self.done) < TABLETS_MAX):
+        while not self._is_over.is_set():
             try:
                 self._step()
             except RpcError as error:
@@ -80,7 +76,7 @@ class Resharder(Worker):
         regions.sort(key=lambda one: one.start_key)
         key = key_of(self._random.randrange(1, KEYS))
         at = max(number for number, one in enumerate(regions) if one.start_key <= key)
-        is_split = not self._merges or wants_split(len(regions), REGIONS, self._random)
+        is_split = wants_split(len(regions), REGIONS, self._random)
         request: ms.SplitRegion | ms.MergeRegions
         if is_split:
             parents = regions[at : at + 1]
