@@ -204,7 +204,7 @@ def split(given: Globals, region_name: str, at: str, wait_s: float, dry_run: boo
 def merge(given: Globals, region_name: str, other_name: str, wait_s: float, dry_run: bool) -> None:
     """Merge REGION and NEIGHBOR, whose key ranges touch, into one region, and wait until it is open.
 
-    If they are on two servers, one of them is moved first.
+    If they are on two servers, one of them is moved first; of two tablets the members of the smaller one.
     """
     with open_cluster(given) as cluster:
         one, two = (find_region(cluster, name).region.region_id for name in (region_name, other_name))

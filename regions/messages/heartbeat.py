@@ -129,7 +129,7 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
     leader: LeaderReport | None = None
     #: Rows in `size_bytes`; -1: unknown, because the replica does not run.
     rows: int = -1
-    #: Name of the attempt to split the tablet for which the rows are sealed (`SealTablet.resharding`), "": none.
+    #: Name of the attempt to split or merge the tablet for which the rows are sealed (`SealTablet.resharding`).
     sealed: str = ""
 
     @property

@@ -398,7 +398,7 @@ class PrepareRows(msgspec.Struct, frozen=True, tag=True):
     daughters: list[RegionRecord]
     cluster: str = ""
     cause_id: str = ""
-    #: Name of the attempt to split a tablet, as in `SealTablet.resharding`; "" for shared regions.
+    #: Name of the attempt to split or merge tablets, as in `SealTablet.resharding`; "" for shared regions.
     seal: str = ""
 
 

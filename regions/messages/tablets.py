@@ -419,7 +419,7 @@ class ConfigChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class SealTablet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Seal a tablet that is split, or remove its seal. Reply: TabletSealed. Idempotent.
+    """Seal a tablet that is split or merged, or remove its seal. Reply: TabletSealed. Idempotent.
 
     The seal is an entry of the tablet's log. After it the tablet answers no read and carries out no write, so its
     replicas have the same rows for ever, and its daughters can be made from any of them.
@@ -429,7 +429,7 @@ class SealTablet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     recipient: str
     start_code: int
     region_id: str
-    #: Names one attempt to split the tablet, and is never used again (`ReshardingRecord`).
+    #: Names one attempt to split or merge the tablet, and is never used again (`ReshardingRecord`).
     resharding: str
     #: False: take the seal of this attempt away, or keep it from coming. Only when the attempt can never be completed.
     wanted: bool = True

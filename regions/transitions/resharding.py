@@ -31,7 +31,7 @@ RESHARDING_STEPS: Final[tuple[ReshardingStep, ...]] = (
     ReshardingStep(None,         "accepted",        _S.PREPARING, "an operator or a setting of the table wants it"),
     ReshardingStep(_S.PREPARING, "prepared",        _S.CLOSING,   "the rows are copied, or a tablet waits no more"),
     ReshardingStep(_S.PREPARING, "canceled",        None,         "it is not possible any more, or took too long"),
-    ReshardingStep(_S.CLOSING,   "canceled",        None,         "the table is disabled; no seal in time"),
+    ReshardingStep(_S.CLOSING,   "canceled",        None,         "the table is disabled; not all seals in time"),
     ReshardingStep(_S.CLOSING,   "replaced",        _S.CLEANING,  "same multi: parents REPLACED, daughters created"),
     ReshardingStep(_S.CLEANING,  "files removed",   None,         "the daughters are open with files of their own"),
     ReshardingStep(_S.CLEANING,  "made",            None,         "tablets: every member of the daughters is made"),

@@ -341,7 +341,7 @@ class ServerTablets:
         )  # fmt: skip
 
     def seal(self, request: SealTablet) -> Deferred[TabletSealed]:
-        """Seal a tablet that is split, or take its seal away. Raise RpcError."""
+        """Seal a tablet that is split or merged, or take its seal away. Raise RpcError."""
         return self._opened().splits.seal(request)
 
     async def split_key(self, tablet: str) -> SplitKey:

@@ -41,8 +41,8 @@ CASES = (
     Case("BeginSlot", Who.ITSELF),
     Case("WriteBlock READY", Who.LEADER),
 )
-#: The tablets are merged from the left, so each case has the daughter of the one before it as its first parent.
-SPLITS = [f"{letter}-{at}" for letter in "acemprtx" for at in (1, 3)]
+#: Each case merges two tablets of its own.
+SPLITS = [f"{letter}-{at}" for letter in "acemprtx" for at in (1, 2, 3, 4)]
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +96,13 @@ def test_a_death_between_two_steps_ends_before_or_after(armed: Armed, client: Re
     """Whichever process dies at whichever point: the keys are whole, no row is lost, and the work is done or undone."""
     cluster = armed.cluster
     for case in CASES:
-        wait_at_rest(cluster, with_parents=True)
+        wait_at_rest(cluster, with_parents=False)
         before = regions_of(cluster)
-        pair = before[0].region_id, before[1].region_id
+        pair = next(
+            (left.region_id, right.region_id)
+            for left, right in itertools.pairwise(before)
+            if not left.parents and not right.parents
+        )
         with Writers(client, 4) as writers:
             armed.take(case, lambda: pair[1], lambda: ask(cluster, *pair))  # noqa: B023
             cluster.wait_servers(4)

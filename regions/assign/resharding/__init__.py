@@ -6,5 +6,6 @@ automatic.py   which regions to split or merge by the settings of their tables
 holes.py       holes in a key space, and the regions that close them
 parents.py     what a split or merge asks of its parents; the answers for shared regions
 tablets.py     the answers for tablets
+alignment.py   moves that bring the members of two tablets to the same servers
 book.py        the splits and merges under way, and what each needs next
 """

@@ -91,7 +91,8 @@ class MemberPolicy:
         #: Sealed tablets that are not unsealed, because the store is older than their split: region id -> why.
         self.sealed_off: dict[str, str] = {}
         self.intents: dict[str, TabletIntents] = {}
-        #: Tablets that are being split: their members stay as they are, and their replicas when they are replaced.
+        #: Tablets that are being split or merged: their members stay as they are, and their replicas when they are
+        #: replaced.
         self.held: set[str] = set()
         #: The latest decision about each tablet that is not as wanted.
         self.decisions: dict[str, Decision] = {}

@@ -101,7 +101,7 @@ def _sealed(facts: Situation) -> Decision | None:
         return None
     if facts.tablet.seal_stays:
         return Wait(facts.tablet.seal_stays, is_blind=True)
-    why = "it is sealed for a split that was canceled"
+    why = "it is sealed for a split or merge that was canceled"
     return Do(MemberChange.UNSEAL, leader, facts.leader.config_id, why)
 
 
@@ -315,7 +315,7 @@ def _voter_unknown(facts: Situation) -> Decision | None:
 # fmt: off
 CHECKS: Final[tuple[PolicyCheck, ...]] = (
     PolicyCheck("a change was sent, or store and leader's report do not show the same", "wait", "", _under_way),
-    PolicyCheck("sealed for a split that the store does not have",
+    PolicyCheck("sealed for a split or merge that the store does not have",
                 "UNSEAL; wait for the operator if a server has a daughter that the store does not know", "", _sealed),
     PolicyCheck("a newcomer failed, is late or lost, or nobody wants it", "REMOVE the newcomer", "",
                 _unwanted_newcomer),

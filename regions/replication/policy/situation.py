@@ -66,7 +66,7 @@ class TabletFacts(NamedTuple):
     intents: TabletIntents | None = None
     #: Numbers of replicas that their live servers do not report, or report as LOST: these replicas cannot continue.
     absent: frozenset[int] = frozenset()
-    #: The seal that its leader reports, of a split that was canceled; "" without one.
+    #: The seal that its leader reports, of a split or merge that was canceled; "" without one.
     canceled_seal: str = ""
     #: Why that seal must not be taken away, "" if it may be.
     seal_stays: str = ""

@@ -9,7 +9,7 @@ hot_copy.py      a state of the file sent to another server, and a received file
 received.py      a file that arrives from another server: written, synced, read back, checked
 leaf_sums.py     the rows of a file that arrives in chunks, page by page: checksums and digests (pure)
 round.py         the entries of one commit: changed rows and outcomes (pure)
-sealed/          the seal of a tablet that is split
+sealed/          the seal of a tablet that is split or merged
 self_test.py     checks at start that this LMDB keeps the pages of a pinned state
 digest.py        the digest of all rows (pure)
 marks.py         digests at chosen entries, to compare replicas

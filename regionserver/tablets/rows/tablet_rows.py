@@ -166,7 +166,7 @@ class TabletRows:
 
     @property
     def seal(self) -> Seal:
-        """The seal of a tablet that is split."""
+        """The seal of a tablet that is split or merged."""
         return self._seal
 
     @property

@@ -2,5 +2,5 @@
 
 operations.py  a write of a client, its limits, and its outcome
 results.py     what a tablet stores of a writer
-seals.py       the seal of a tablet that is split, and what an entry about it changes
+seals.py       the seal of a tablet that is split or merged, and what an entry about it changes
 """

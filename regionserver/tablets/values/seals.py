@@ -1,15 +1,15 @@
-"""The seal of a tablet that is split: plain values, and what an entry about the seal changes. Pure.
+"""The seal of a tablet that is split or merged: plain values, and what an entry about the seal changes. Pure.
 
-A split makes the tablet's daughters from its replicas (`docs/tablets.md`). For that the rows must not change any more,
-and all replicas must agree on the last entry that changed them. So the seal is an entry of the log like a write, and
-the replicas apply it to their rows. A sealed tablet carries out no write and answers no read.
+A split or merge makes the daughters from the replicas of their parents (`docs/tablets.md`). For that the rows must not
+change any more, and all replicas must agree on the last entry that changed them. So the seal is an entry of the log
+like a write, and the replicas apply it to their rows. A sealed tablet carries out no write and answers no read.
 
 Because the seal is a state of the rows, it needs no memory of its own: a new leader has it before it answers anything,
 a restart reads it with the rows, and a copied replica has it with the copied rows.
 
-Each attempt to split a tablet has a name that is never used again. So a late entry that takes a seal away changes
-nothing. A late entry that seals the tablet changes nothing if its attempt was the last one to be canceled. For an
-earlier attempt it seals the tablet; then the leader reports the seal, and the master has it taken away again.
+Each attempt to split or merge a tablet has a name that is never used again. So a late entry that takes a seal away
+changes nothing. A late entry that seals the tablet changes nothing if its attempt was the last one to be canceled. For
+an earlier attempt it seals the tablet; then the leader reports the seal, and the master has it taken away again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESHARDING_BYTES_MAX: Final = 64
 
 
 class SealCommand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Seal the tablet for an attempt to split it, or take the seal of the attempt away.
+    """Seal the tablet for an attempt to split or merge it, or take the seal of the attempt away.
 
     `epoch` is that of the master that wants it, `time_ms` the leader's time.
     """

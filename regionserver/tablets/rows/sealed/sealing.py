@@ -93,7 +93,7 @@ def outcome_behind(results: StoredResults, state: RowsState, entry: Entry, comma
 
 def was_split(tablet: str) -> RpcError:
     """Return the error for a request to a sealed tablet."""
-    return RpcError(WRONG_REGION, f"tablet {tablet} was split: read the table's regions again")
+    return RpcError(WRONG_REGION, f"tablet {tablet} was split or merged: read the table's regions again")
 
 
 class _NoRows:
