@@ -41,8 +41,8 @@ CASES = (
     Case("BeginSlot", Who.ITSELF),
     Case("WriteBlock READY", Who.LEADER),
 )
-#: Each case merges two tablets of its own.
-SPLITS = [f"{letter}-{at}" for letter in "acemprtx" for at in (1, 2, 3, 4)]
+#: Each case merges two tablets of its own. All have rows: one without has no file.
+SPLITS = [f"{letter}-{at}" for letter in "acemprtx" for at in (1, 2, 3, 4)][:-1]
 
 
 @pytest.fixture(scope="module")

@@ -28,15 +28,20 @@ def regions(cluster: Cluster) -> int:
     return int(json.loads(said(cluster, "table", "show", "rows", "--json"))["table"]["regions"])
 
 
-def test_a_table_grows_and_shrinks(tmp_path: Path) -> None:
-    """Its region is split when it is large; when the rows are gone, the regions are merged again, with their causes."""
-    with own_store(tmp_path / "store", 1) as hosts, cluster_on(hosts, tmp_path / "c", masters=1, servers=2) as cluster:
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_table_grows_and_shrinks(tmp_path: Path, replicas: int) -> None:
+    """Its region is split when it is large; when the rows are gone, the regions are merged again, with their causes.
+    With three replicas they are tablets."""
+    with (
+        own_store(tmp_path / "store", 1) as hosts,
+        cluster_on(hosts, tmp_path / "c", masters=1, servers=3, has_shared=replicas == 1) as cluster,
+    ):
         cluster.wait_active()
-        cluster.wait_servers(2)
+        cluster.wait_servers(3)
         wrong = said(cluster, "table", "create", "rows", "--split-above", "1MB", "--merge-below", "500KB", status=1)
         assert "more than a quarter" in wrong
         assert "no size" in said(cluster, "table", "create", "rows", "--split-above", "much", status=2)
-        said(cluster, "table", "create", "rows", "--split-above", "1MB")
+        said(cluster, "table", "create", "rows", "--split-above", "1MB", "--replicas", str(replicas))
         with connect(hosts, connect_timeout_s=PATIENCE_S) as client:
             keys = [f"k{number:04}" for number in range(2_000)]
             client.write("rows", [Change(key, b"x" * 1_000) for key in keys])

@@ -30,7 +30,7 @@ from tests.support.hosts_in_process import Cluster, Machine
 from tests.support.power_cut import UnsyncedDisk
 from tests.support.reactors import in_reactor, until
 from tests.unit.regionserver.tablets.rows.rows_file import content, entry
-from tests.unit.regionserver.tablets.splits.test_sealed_rows import daughter, heir, sealing
+from tests.unit.regionserver.tablets.splits.test_sealed_rows import daughter, sealing
 
 DAUGHTER = RegionRecord("t", "M", "", "")
 NAMES = ("p", "q")
@@ -42,7 +42,7 @@ NAMES = ("p", "q")
 class Parents:
     """The rows of two neighbors, of ten rows each, below a server's directory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, empty: tuple[int, ...] = ()) -> None:
         self.folder = folder
         (folder / "data").mkdir()
         self.path = folder / "data" / "p.1.mdb"
@@ -52,6 +52,8 @@ class Parents:
         ]
         self.index = [0, 0]
         for at, letter in enumerate("fs"):
+            if at in empty:
+                continue
             self.write(at, *(PutRow(f"{letter}{n:02}", b"%d" % n) for n in range(10)))
 
     def write(self, at: int, *operations: PutRow | DeleteRow) -> None:
@@ -86,7 +88,8 @@ def parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parents:
 
 def made(parents: Parents) -> tuple[Any, dict[str, bytes]]:
     """Return state and rows of the daughter, whose digest is checked."""
-    one = heir(parents.path, "M")
+    path = str(parents.path.parent / "M.1.mdb")
+    one = TabletRows.open(path, Identity("M", 1), "b", (max(parents.index), 1), disk=UnsyncedDisk())
     stored, counted = one.recount()
     assert stored == counted
     found = one.state, content(one)
@@ -104,6 +107,19 @@ def test_the_daughter_has_the_rows_of_both_parents(parents: Parents) -> None:
     assert rows == wanted
     assert (state.applied_index, state.rows) == (3, 21)
     assert state.horizon_ms == max(one.state.clock_ms for one in parents.rows)
+    parents.close()
+
+
+@pytest.mark.parametrize("empty", [(0,), (1,), (0, 1)])
+def test_tablets_that_never_had_rows_are_merged(tmp_path: Path, empty: tuple[int, ...]) -> None:
+    """They have no file before the seal."""
+    parents = Parents(tmp_path, empty)
+    wanted = {key: value for rows in parents.rows for key, value in content(rows).items()}
+    heirs = parents.heirs()
+    heirs.copy(lambda: None)
+    parents.seal()
+    parents.finish(heirs)
+    assert made(parents)[1] == wanted
     parents.close()
 
 
