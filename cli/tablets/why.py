@@ -61,12 +61,15 @@ def tablet_answer(cluster: Cluster, found: FoundRegion) -> TabletWhy:
 
 
 def _split_of(cluster: Cluster, region: RegionRecord) -> str:
-    """Return what is to be known of the split that has begun with the tablet, or has made it; "" without one."""
+    """Return what is to be known of the split or merge that has begun with the tablet, or has made it; "" without one.
+
+    The znode of a merge has the name of the first parent alone.
+    """
     layout = cluster.layout
-    parents = [region.region_id, *(one.region_id for one in region.parents)]
-    values = cluster.get_many({path: path for path in map(layout.resharding, parents)})
+    values = cluster.get_many({path: path for path in map(layout.resharding, cluster.children(layout.reshardings))})
     works = cluster.understood(values, decode_resharding)
-    return "; ".join(explain_split(one) for one in works.values())
+    parents = {region.region_id, *(one.region_id for one in region.parents)}
+    return "; ".join(explain_split(one) for one in works.values() if not parents.isdisjoint(one.parents))
 
 
 def show_answer(answer: TabletWhy, names: Names, console: Console) -> None:

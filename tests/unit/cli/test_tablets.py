@@ -59,6 +59,8 @@ class FakeCluster:
         return [TableRecord("1a2b3c4d", "orders")]
 
     def children(self, path: str) -> list[str]:
+        if path == self.layout.reshardings:
+            return [one.rpartition("/")[2] for one in self.works]
         assert path == self.layout.history
         return list(self.history)
 
@@ -330,6 +332,9 @@ def test_why_names_the_split_in_which_a_tablet_takes_part(
     cleaning = msgspec.structs.replace(work, parents=("t.P",), state=ReshardingState.CLEANING)
     cluster.works[cluster.layout.resharding("t.P")] = encode(cleaning)
     assert "the replicas of t.P stay until t.0A and t.0B are led" in why_of(cluster, monkeypatch, master=False)[1]
+    merge = ReshardingRecord("t", ("t.", "t.0"), (RegionRecord("t", "t.M"),), seal="1.2")
+    cluster.works = {cluster.layout.resharding("t."): encode(merge)}
+    assert "the merge of t. and t.0 is PREPARING" in why_of(cluster, monkeypatch, master=True)[1]
 
 
 def test_why_needs_no_master_for_a_tablet_that_was_split(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
