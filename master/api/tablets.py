@@ -80,8 +80,8 @@ def find_tablet(watch: TabletWatch, world: ClusterState, text: str) -> Tablet:
     if daughters := _daughters(world, text):
         raise RpcError(
             ms.NOT_FOUND,
-            f"tablet {text} was split: {' and '.join(daughters)} took its place",
-            f"Name one of those. `rk why {text}` shows what is left of the tablet that was split.",
+            f"tablet {text} was split or merged: {' and '.join(daughters)} took its place",
+            f"Name one of those. `rk why {text}` shows what is left of the tablet.",
         )
     fit = sorted(one for one in tablets if one.startswith(text)) if text else []
     if len(fit) == 1:

@@ -240,7 +240,9 @@ def _closed(tablet: Tablet) -> str:
         return f"table {table.name} is deleted"
     if record.state is TabletState.REPLACED:
         was_led = record.leader_term or record.config_index
-        return "it was split" if was_led else "it could not be created, and another tablet has taken its place"
+        if was_led:
+            return "it was split or merged"
+        return "it could not be created, and another tablet has taken its place"
     if table.intent is TableIntent.DISABLED:
         return f"table {table.name} is disabled"
     if record.unassigned:

@@ -189,7 +189,7 @@ class Reshardings:
     def sealed(self, event: ev.ParentSealed, now_ms: int) -> None:
         """Note a leader's answer; cancel the work if its tablet cannot be sealed."""
         work = self._works.get(event.region_id)
-        if work is None or work.is_writing or work.record.state is not ReshardingState.CLOSING:
+        if work is None or work.record.state is not ReshardingState.CLOSING:
             return
         if work.sealing.get(event.parent) != event.server:
             return
@@ -197,7 +197,7 @@ class Reshardings:
             work.first_sealed_ms = work.first_sealed_ms or now_ms
             work.sealed[event.parent] = event
             self._advance(work, now_ms)
-        elif event.is_final:
+        elif event.is_final and not work.is_writing:
             self._cancel(work, event.error)
         else:
             del work.sealing[event.parent]

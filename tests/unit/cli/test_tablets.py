@@ -342,7 +342,7 @@ def test_why_needs_no_master_for_a_tablet_that_was_split(cluster: FakeCluster, m
     record = marked_replaced(cluster.tablets.world.regions["t.0"][0])
     cluster.tablets.alter_record("t.0", state=record.state, members=record.members)
     answer, text = why_of(cluster, monkeypatch, master=True)
-    assert (answer.from_master, answer.note, answer.tablet.reason) == (False, "", "it was split")
+    assert (answer.from_master, answer.note, answer.tablet.reason) == (False, "", "it was split or merged")
     assert cluster.asked == []
     assert "CLOSED" in text
 

@@ -98,7 +98,7 @@ def test_a_tablet_that_was_split_is_named_with_its_daughters(cluster: TabletClus
     for name in ("sB", "sA"):
         record = RegionRecord("t", name, parents=(Parent("s"),))
         world.regions[name] = SimpleNamespace(record=record, table=world.tables["t"])
-    with pytest.raises(RpcError, match="tablet s was split: sA and sB took its place") as error:
+    with pytest.raises(RpcError, match="tablet s was split or merged: sA and sB took its place") as error:
         api.find_tablet(cluster.watch, world, "s")
     assert (error.value.code, "rk why s" in error.value.hint) == (ms.NOT_FOUND, True)
 

@@ -189,8 +189,8 @@ def test_a_late_final_refusal_does_not_cancel_twice() -> None:
     at = split.servers["s1"].incarnation
     split.book.seen(msgspec.structs.replace(split.work, state=ReshardingState.CLOSING), 1, 0)
     work = split.book._works["t.0"]
-    work.asked = at
+    work.sealing["t.0"] = at
     split.book._cancel(work, "the table is disabled")
-    split.book.sealed(ev.ParentSealed("t.0", at, error="the disk is full", is_final=True), 1)
+    split.book.sealed(ev.ParentSealed("t.0", "t.0", at, error="the disk is full", is_final=True), 1)
     (ended,) = [one for one in split.effects if isinstance(one, fx.EndResharding)]
     assert ended.outcome == "canceled: the table is disabled"

@@ -244,5 +244,5 @@ def test_a_tablet_that_was_split_has_no_members_and_needs_nothing(cluster: Table
     keeper.region_seen(marked_replaced(tablet.record), tablet.version + 1)
     judgment = diagnose(tablet, keeper, cluster.watch.has_reported)
     found = describe(tablet, keeper, HealthSince(judgment, 0, False), cluster.world.now)
-    assert (found.health, found.reason, ways_out(found)) == (T.CLOSED, "it was split", [])
+    assert (found.health, found.reason, ways_out(found)) == (T.CLOSED, "it was split or merged", [])
     assert [one.role for one in found.members] == [None] * 3
