@@ -102,6 +102,7 @@ class TabletKeeping:
         self.keeper = Keeper(fence.epoch, config, active_master.assigner.causes)
         policy = self.keeper.policy
         policy.has_reported, policy.have_all_reported = self._has_reported, self._have_all_reported
+        policy.tablets = self.keeper.tablets
         self._writer = TransitionWriter(
             fence, self._written, active_master.schedule, failed, active_master.history_writer
         )

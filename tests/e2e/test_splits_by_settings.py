@@ -56,4 +56,4 @@ def test_a_table_grows_and_shrinks(tmp_path: Path, replicas: int) -> None:
         history = said(cluster, "history", "--limit", "0")
         assert "timer: a setting of the table:" in history
         assert "more than 1000000" in history
-        assert said(cluster, "fsck") == "nothing is wrong\n"
+        assert said(cluster, "fsck").endswith("nothing is wrong\n")

@@ -21,3 +21,8 @@ def split_ids(region_id: str) -> tuple[str, str]:
 def merged_id(left: str) -> str:
     """Return the id of the region into which `left` and its right neighbor are merged."""
     return left + _MERGED
+
+
+def left_of_merged(region_id: str) -> str:
+    """Return the id of the left parent of a region that comes from a merge by its id, "" for any other region."""
+    return region_id.removesuffix(_MERGED) if region_id.endswith(_MERGED) else ""

@@ -25,7 +25,7 @@ from regions.records.model import (
     TransitionRecord,
     WorkOrigin,
 )
-from regions.records.resharding.names import merged_id, split_ids
+from regions.records.resharding.names import left_of_merged, merged_id, split_ids
 from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, KeeperCauses, Unseal
 from regions.replication.policy.next_change import Decision, Do, MemberChange, Nothing, Wait, next_change
 from regions.replication.policy.requests import Places
@@ -88,7 +88,9 @@ class MemberPolicy:
         self.has_reported: Callable[[Incarnation], bool] = lambda _: False
         #: Whether all servers have.
         self.have_all_reported: Callable[[], bool] = lambda: True
-        #: Sealed tablets that are not unsealed, because the store is older than their split: region id -> why.
+        #: All tablets, by region id.
+        self.tablets: Mapping[str, Tablet] = {}
+        #: Sealed tablets that are not unsealed, because the store is older than their split or merge: region id -> why.
         self.sealed_off: dict[str, str] = {}
         self.intents: dict[str, TabletIntents] = {}
         #: Tablets that are being split or merged: their members stay as they are, and their replicas when they are
@@ -273,51 +275,66 @@ class MemberPolicy:
         )  # fmt: skip
 
     def _canceled_seal(self, tablet: Tablet) -> str:
-        """Return the seal that the leader reports, "" without one. No split that is under way has it: such a tablet is
-        held."""
+        """Return the seal that the leader reports, "" without one. No split or merge that is under way has it: such a
+        tablet is held."""
         leader = tablet.view.leader_now()
         return "" if leader is None else tablet.view.replicas[leader.server.uuid].report.sealed
 
     def _objection_to_unseal(self, tablet: Tablet) -> str:
-        """Return why a seal must not be taken away, "" without a reason: its split may not have been canceled.
+        """Return why a seal must not be taken away, "" without a reason: its split or merge may not have been canceled.
 
-        Daughters that the store does not know may have been written since the seal. A later master's splits are unknown
-        to this one.
+        Daughters that the store does not know may have been written since the seal. A later master's work is unknown to
+        this one.
         """
         seal, region_id = self._canceled_seal(tablet), tablet.region_id
         # A parent that its daughters have replaced stays sealed. They may be unknown while a new master loads them.
         is_parent = tablet.record.state is TabletState.REPLACED
-        why = "" if not seal or is_parent else self._why_older(region_id, seal)
+        why = "" if not seal or is_parent else self._why_older(tablet, seal)
         if why != self.sealed_off.get(region_id, ""):
             tablet.view.revision += 1  # its health is another one
         self.sealed_off.pop(region_id, None)
         if why:
             self.sealed_off[region_id] = why
         if seal and not why and not self.have_all_reported():
-            return "it is sealed for a split, and a server has not reported yet whether it has daughters"
+            return "it is sealed for a split or merge, and a server has not reported yet whether it has daughters"
         return why
 
-    def _why_older(self, region_id: str, seal: str) -> str:
-        for uuid, report in self._unknown_daughters(region_id):
+    def _why_older(self, tablet: Tablet, seal: str) -> str:
+        for uuid, report in self._unknown_daughters(tablet.region_id, tablet):
             if report.state not in HAS_NO_FILES:
                 return (
                     f"it is sealed, and server {uuid} has replica {report.key} of a daughter that the store does not"
-                    " know: the store was restored from a copy that is older than the split. Rows may have been written"
-                    " to the daughters, so the tablet stays sealed (docs/splits.md, an older store)"
+                    " know: the store was restored from a copy that is older than the split or merge. Rows may have"
+                    " been written to the daughters, so the tablet stays sealed (docs/splits.md, an older store)"
                 )
         if epoch_of_seal(seal) > self._epoch:
             return (
-                f"it is sealed for split {seal} of a later master than this one of epoch {self._epoch}: another master"
-                " is active, or the store was restored from an older copy (docs/splits.md, an older store)"
+                f"it is sealed for split or merge {seal} of a later master than this one of epoch {self._epoch}:"
+                " another master is active, or the store was restored from an older copy (docs/splits.md, an older"
+                " store)"
             )
         return ""
 
-    def _unknown_daughters(self, region_id: str) -> Iterator[tuple[str, TabletReport]]:
-        """Yield the replicas of daughters of a tablet that the store does not know, with their servers."""
+    def _unknown_daughters(self, region_id: str, right: Tablet | None = None) -> Iterator[tuple[str, TabletReport]]:
+        """Yield the replicas of daughters of a tablet that the store does not know, with their servers.
+
+        The daughter of a merge has the name of the left parent; `right` yields that of a right parent, too.
+        """
         daughters = (*split_ids(region_id), merged_id(region_id))
         for (uuid, _), view in self._orphans.items():
-            if view.report.region_id in daughters:
+            left = left_of_merged(view.report.region_id) if right is not None else ""
+            is_of_right = right is not None and left and self._may_be_left(left, view.report.table_id, right)
+            if view.report.region_id in daughters or is_of_right:
                 yield uuid, view.report
+
+    def _may_be_left(self, region_id: str, table_id: str, right: Tablet) -> bool:
+        """Return True if a region is the left neighbor of a tablet, or may have been: the store does not know it."""
+        if table_id != right.record.table_id:
+            return False
+        known = self.tablets.get(region_id)
+        if known is None:
+            return region_id < right.region_id
+        return known.record.end_key == right.record.start_key != ""
 
     def objection_to_daughters(self, region_id: str) -> str:
         """Return why a tablet cannot have daughters, "" if it can: a server that has, or had, a daughter of the same

@@ -94,6 +94,24 @@ def test_a_tablet_with_daughters_that_the_store_does_not_know_stays_sealed(bench
     assert stuck_lines(keeper, 10) == []
 
 
+@pytest.mark.parametrize(
+    ("daughter", "start_key", "stays"),
+    [("t.1M", "", True), ("t.0M", "m", True), ("t.0M", "x", False), ("t.0AM", "m", True), ("t.2M", "m", False)],
+)
+def test_a_tablet_that_was_merged_stays_sealed(bench: Bench, daughter: str, start_key: str, *, stays: bool) -> None:
+    """As the left parent, or as the right one: the daughter has the name of the left one, which the store may not know.
+
+    Tried: with the tablet's own name alone the right parent is unsealed beside the daughter.
+    """
+    keeper = bench.keeper
+    keeper.policy.tablets = keeper.tablets
+    keeper.region_seen(RegionRecord("t", "t.0", "", "m", state=TabletState.RUNNING), 1)
+    keeper.region_seen(replace(keeper.tablets["t.1"].record, start_key=start_key), 2)
+    bench.report("b", TabletReport(daughter, "t", 2, ReplicaState.RUNNING, 1, TabletRole.FOLLOWER))
+    bench.sealed(f"{EPOCH}.2")
+    assert bench.unsealed() == ([] if stays else [f"{EPOCH}.2"])
+
+
 def test_a_tombstone_of_a_daughter_has_no_rows(bench: Bench) -> None:
     """It does not keep the parent sealed. But its server would make no replica of that name, so there is no split."""
     assert bench.keeper.policy.objection_to_daughters("t.1") == ""
