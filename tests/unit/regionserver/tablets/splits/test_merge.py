@@ -194,7 +194,9 @@ class Merging:
             found = self.works[machine.name] = SplitWork(self.reactor, host, machine.directory)
         return found
 
-    async def prepare(self, machine: Machine, name: str = "one", parents: tuple[str, ...] = NAMES) -> None:
+    async def prepare(
+        self, machine: Machine, name: str = "one", parents: tuple[str, ...] = NAMES, daughter: str = "M"
+    ) -> None:
         host = machine.running()
         for tablet in NAMES:
             await until(
@@ -202,7 +204,9 @@ class Merging:
                 lambda: (rows := host.rows_of(tablet)) is None or rows.seal.is_set or rows.state.rows >= 10,  # noqa: B023
                 "the server has applied the rows",
             )
-        await self.work(machine).prepare(PrepareRows(1, machine.uuid, 1, list(parents), [DAUGHTER], seal=name))
+        await self.work(machine).prepare(
+            PrepareRows(1, machine.uuid, 1, list(parents), [RegionRecord("t", daughter)], seal=name)
+        )
 
     async def seal(self, tablet: str, name: str = "one", *, wanted: bool = True) -> TabletSealed:
         """Seal a tablet as a master does: ask its leader until that has an answer."""
@@ -332,10 +336,10 @@ def test_one_work_at_a_time_uses_the_rows_of_a_tablet(tmp_path: Path) -> None:
     async def main(merge: Merging) -> None:
         machine = merge.cluster.machines[0]
         works = merge.work(machine)._preparations._works
-        await merge.prepare(machine, "split", ("q",))
+        await merge.prepare(machine, "split", ("q",), "A")
         await merge.prepare(machine, "merge")
         assert list(works) == ["p"]
-        await merge.prepare(machine, "another split", ("q",))
+        await merge.prepare(machine, "another split", ("q",), "B")
         assert list(works) == ["q"]
         works["q"].is_finishing = True  # a thread makes the daughters' files
         with pytest.raises(RpcError, match="is being given up") as refused:
