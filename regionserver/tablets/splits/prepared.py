@@ -107,8 +107,9 @@ class PreparedHeirs:
     ) -> None:
         """`parents` are in the order of their keys."""
         self._parents = parents
-        #: The parents whose keys are noted; the rows of the last one may be copied in part.
-        self._begun: list[TabletRows] = []
+        #: The parents whose keys are noted, each with the number of the notes' reader; the rows of the last one may be
+        #: copied in part.
+        self._begun: list[tuple[TabletRows, int]] = []
         self._space = space
         self._writing = threading.Lock()
         self._is_over = False
@@ -119,7 +120,7 @@ class PreparedHeirs:
 
     def behind(self) -> int:
         """Return how many keys were written since their rows were copied."""
-        return sum(one.notes.count() for one in self._begun)
+        return sum(one.notes.count() for one, _ in self._begun)
 
     def copy(self, rest: Callable[[], None]) -> None:
         """Copy all rows, and call `rest` after each batch. Raise RowsError, OSError; then no file is left."""
@@ -154,8 +155,7 @@ class PreparedHeirs:
         """Copy the rows of one parent, and those of earlier ones that are written meanwhile."""
         with self._writing:
             self._check()
-            parent.notes.begin()
-            self._begun.append(parent)
+            self._begun.append((parent, parent.notes.begin()))
         last: bytes | None = None
         while batch := self._batch(parent, last):
             last = batch[-1][0]
@@ -218,8 +218,8 @@ class PreparedHeirs:
             raise NotPrepared(f"the daughters of {self._path} are not prepared any more")
 
     def _end_notes(self) -> None:
-        for one in self._begun:
-            one.notes.lose()
+        for one, reader in self._begun:
+            one.notes.lose(reader)
 
     def _make_files(self) -> Sequence[HeirFile]:
         """Return an empty file for each daughter."""
@@ -243,10 +243,14 @@ class PreparedHeirs:
 
         `last`: the last key that was copied of the last parent; later batches have those behind it. None: all were.
         """
-        return sum(self._catch_up_with(one, last if one is self._begun[-1] else None) for one in self._begun)
+        newest = len(self._begun) - 1
+        return sum(
+            self._catch_up_with(parent, reader, last if at == newest else None)
+            for at, (parent, reader) in enumerate(self._begun)
+        )
 
-    def _catch_up_with(self, parent: TabletRows, last: bytes | None) -> int:
-        noted = parent.notes.take()
+    def _catch_up_with(self, parent: TabletRows, reader: int, last: bytes | None) -> int:
+        noted = parent.notes.take(reader)
         if noted is None:
             raise NotPrepared(f"the keys that are written in {parent.path} are not noted any more")
         keys = noted if last is None else [key for key in noted if key <= last]

@@ -21,23 +21,31 @@ NOTED_BYTES_MAX: Final = 64 << 20
 
 
 class KeyNotes:
-    """The notes of one tablet; thread-safe. Nothing is noted before `begin`."""
+    """The notes of one tablet; thread-safe. Nothing is noted before `begin`.
+
+    They have one reader, the one that has begun last: an earlier one that is given up must not end the notes of the
+    next.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         #: The noted keys, None while nothing is noted.
         self._keys: set[bytes] | None = None
         self._bytes = 0
+        self._reader = 0
 
-    def begin(self) -> None:
-        """Note keys from now on."""
+    def begin(self) -> int:
+        """Note keys from now on. Return the number of the reader, for `take` and `lose`."""
         with self._lock:
             self._keys, self._bytes = set(), 0
+            self._reader += 1
+            return self._reader
 
-    def lose(self) -> None:
-        """Note nothing any more, and forget the notes."""
+    def lose(self, reader: int = 0) -> None:
+        """Note nothing any more, and forget the notes; unless another reader than this one has begun. 0: any reader."""
         with self._lock:
-            self._keys, self._bytes = None, 0
+            if reader in (0, self._reader):
+                self._keys, self._bytes = None, 0
 
     def add(self, changes: RoundChanges) -> None:
         """Note the keys of a commit."""
@@ -60,10 +68,10 @@ class KeyNotes:
         keys = self._keys
         return 0 if keys is None else len(keys)
 
-    def take(self) -> list[bytes] | None:
-        """Return the noted keys in their order and forget them; None if notes were lost."""
+    def take(self, reader: int = 0) -> list[bytes] | None:
+        """Return the noted keys in their order and forget them; None if notes were lost or another reader has begun."""
         with self._lock:
-            if self._keys is None:
+            if self._keys is None or reader not in (0, self._reader):
                 return None
             keys, self._keys, self._bytes = self._keys, set(), 0
         return sorted(keys)

@@ -168,6 +168,22 @@ def test_files_that_may_lack_a_row_of_either_parent_are_not_used(parents: Parent
     parents.close()
 
 
+def test_a_preparation_that_is_given_up_late_leaves_the_notes_of_the_next(parents: Parents) -> None:
+    """A thread gives it up, when the next one has begun already. Tried: without the reader's number the next one is of
+    no use."""
+    former, heirs = PreparedHeirs(parents.rows[1:], parents.folder, [RegionRecord("t", "A", "")]), parents.heirs()
+    former.copy(lambda: None)
+    heirs.copy(lambda: None)
+    with pytest.raises(NotPrepared):
+        former.catch_up()
+    former.discard()
+    parents.write(1, PutRow("s03", b"new"))
+    parents.seal()
+    parents.finish(heirs)
+    assert made(parents)[1]["s03"] == b"new"
+    parents.close()
+
+
 # --- servers ----------------------------------------------------------------------------------------------------------
 
 
