@@ -33,6 +33,8 @@ CLUSTER_KEYS: Final = ("store", "masters", "cluster-id", "data-dir", "root")
 _CONTEXT: Final = "context"
 _CONTEXTS: Final = "contexts"
 _JSON: Final = "json"
+#: Longest file: hundreds of contexts. Others may have made the file, and a parser takes long for one without end.
+FILE_BYTES_MAX: Final = 64 << 10
 
 
 class ConfigFile(NamedTuple):
@@ -79,7 +81,9 @@ def read_configuration(given: str | None, settings: Iterable[str], root: click.G
     if path is None:
         return ConfigFile()
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+        text = content.decode("utf-8")
     except (FileNotFoundError, NotADirectoryError) as error:
         if given is None and FILE_VARIABLE not in os.environ:
             return ConfigFile()
@@ -89,6 +93,8 @@ def read_configuration(given: str | None, settings: Iterable[str], root: click.G
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageFaultError(f"cannot read the configuration file {path}: {why}") from error
+    if len(content) > FILE_BYTES_MAX:
+        raise UsageFaultError(f"the configuration file {path} has more than {FILE_BYTES_MAX} bytes", "Make it shorter.")
     return parse_configuration(path, text, settings, root)
 
 
@@ -100,6 +106,8 @@ def parse_configuration(path: Path, text: str, settings: Iterable[str], root: cl
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageFaultError(f"{path} is not TOML: {error}", "https://toml.io describes the format.") from error
+    except RecursionError as error:
+        raise UsageFaultError(f"{path} nests too deeply", "`rk context --help` shows an example.") from error
     shared = (*CLUSTER_KEYS, *settings)
     context = _text(path, _CONTEXT, found.pop(_CONTEXT, ""))
     as_json = found.pop(_JSON, False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.common.access import store_access
+from cli.common.configuration import FILE_BYTES_MAX, read_configuration
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.options import Globals
 from cli.main import rk
@@ -193,3 +194,30 @@ def test_every_level_of_every_place_is_decided_by_one_level(file: Path, monkeypa
     for option, value in itertools.product(("store", "data_dir"), ("x:1",)):
         file.write_text('masters = "file:2"\n')
         assert _given(**{option: value}).master_addresses() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("store = " + "[" * 10_000, "nests too deeply"),
+        ("context = " + "{a=" * 10_000, "nests too deeply"),
+        ('store = "' + "x" * FILE_BYTES_MAX + '"', f"has more than {FILE_BYTES_MAX} bytes"),
+        ('[contexts.a]\n"\\u001b]52;c;aGk=\\u0007" = 1', r"key 'contexts.a.\x1b]52;c;aGk=\x07' is not known"),
+        ('store = "a\\u001b[2J', "is not TOML"),
+    ],
+    ids=["arrays", "tables", "long", "escape", "cut"],
+)
+def test_a_file_made_by_somebody_else_costs_one_sentence(file: Path, content: str, says: str) -> None:
+    """It may be of a project that was downloaded. No traceback, no time without end, nothing for the terminal."""
+    file.write_text(content)
+    with pytest.raises(UsageFaultError) as found:
+        read_configuration(None, ())
+    assert says in str(found.value)
+    assert str(found.value).isprintable()
+
+
+def test_a_file_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the file is read as a whole: out of memory."""
+    monkeypatch.setenv("RK_CONFIG_FILE", "/dev/zero")
+    with pytest.raises(UsageFaultError, match=f"has more than {FILE_BYTES_MAX} bytes"):
+        read_configuration(None, ())
