@@ -22,6 +22,7 @@ import pytest
 
 from coord.tls.reloading import CallerContext
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
+from tests.security.stranger import listening
 from tests.support.helpers import eventually
 
 _SHAPE = ("--store-nodes", "3", "--masters", "1", "--servers", "3", "--regions", "1", "--plan-engine", "greedy")
@@ -204,3 +205,44 @@ def test_a_revoked_certificate_loses_the_stores_peers(cluster: LocalUp) -> None:
     assert run_rk(*issue, *data).returncode == 0
     eventually(lambda: peers_of_the_first_node(cluster) == [2, 3], what="links with both peers")
     eventually(lambda: run_rk("health", *data).returncode == 0, what="a healthy cluster")
+
+
+def test_handshakes_that_do_not_end_are_closed_at_every_port(cluster: LocalUp) -> None:
+    """Nothing at all, a part of the first record, and a whole one without what follows: the daemon ends each of them.
+
+    Fails if `PeerListener` plans no end of unidentified connections.
+    """
+    known = json.loads((cluster.data_dir / "cluster.json").read_text())
+    ports = {int(one.rpartition(":")[2]) for one in addresses(cluster)}
+    ports |= listening([one["pid"] for one in known["servers"]])
+    hello = _first_record()
+    with contextlib.ExitStack() as stack:
+        callers: list[socket.socket] = []
+        for port in sorted(ports):
+            for sent in (b"", hello[:3], hello[:-1], hello):
+                callers.append(stack.enter_context(socket.create_connection((own_address(), port), 30)))
+                callers[-1].sendall(sent)
+        eventually(lambda: all(map(_is_closed, callers)), what="every handshake has been ended")
+    assert run_rk("get", "packages", "k", "--data-dir", str(cluster.data_dir)).returncode in (0, 4)
+
+
+def _first_record() -> bytes:
+    """Return what a client of TLS sends first."""
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(received, sent, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()
+
+
+def _is_closed(caller: socket.socket) -> bool:
+    """Return True if the daemon has closed this connection; read what it has sent."""
+    caller.setblocking(False)
+    try:
+        while caller.recv(65536):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return True

@@ -272,6 +272,39 @@ def test_a_user_cannot_answer_as_a_daemon(tmp_path: Path) -> None:
     assert world.seen == []
 
 
+@pytest.mark.parametrize(
+    ("is_of_server", "shift_days", "says"),
+    [
+        (True, 2, "certificate is not yet valid"),
+        (True, -1000, "certificate has expired"),
+        (False, 2, "alert bad certificate"),
+        (False, -1000, "alert certificate expired"),
+    ],
+)
+def test_a_certificate_of_another_time_serves_nothing(
+    tmp_path: Path, is_of_server: bool, shift_days: int, says: str
+) -> None:
+    """It is an old one, or the clock of the machine that made it is wrong. The caller reads why, as TLS names it.
+
+    Fails if the contexts do not verify the times (`X509_V_FLAG_NO_CHECK_TIME`).
+    """
+    folder = tmp_path / "own"
+    alice, server = with_certificates(folder)
+    assert Secured(server).call(alice, 1) == [Answer(1)]
+    then = NOW + datetime.timedelta(days=shift_days)
+    if is_of_server:
+        certificates.issue(folder, SERVER, ("127.0.0.1",), folder / "one", then)
+        server = read_daemon(folder / "one", Principal("server", "a uuid"))
+    else:
+        certificates.issue(folder, ALICE, [], folder / "alice", then)
+        alice = read_user(folder / "alice")
+    world = Secured(server)
+    [error] = world.call(alice, 1)
+    assert error.code == Code.UNAUTHENTICATED
+    assert says in error.message
+    assert world.seen == []
+
+
 @pytest.mark.parametrize("by_serial", [True, False])
 def test_a_revoked_certificate_serves_nothing(tmp_path: Path, by_serial: bool) -> None:
     """The caller reads why. Another certificate of the user, made later, is served.
