@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from coord.admin_token import ADMIN_FILE, admin_json, token_or_new
 from coord.env import Clock, Disk, Entropy, read_file, replace_file
 from coord.errors import StorageError
+from coord.newcomers import SummedLines
 from coord.server.node import Node
 from coord.storage.backup import BackupManifest, backup_pieces
 from coord.storage.snapshot import SnapshotMeta, SnapshotReader
@@ -44,6 +45,8 @@ class Backups:
         #: (index that the snapshot must reach, request), oldest first.
         self._waiting: list[tuple[int, Any]] = []
         self._sending = 0
+        #: Lines about requests without a valid token, which anybody may send.
+        self._lines = SummedLines(lambda: clock.monotonic_ms() / 1000)
 
     def admit(self, address: tuple[str, int]) -> None:
         """Write `admin.json` with the token. A token stays valid over restarts.
@@ -91,7 +94,10 @@ class Backups:
         if request.method != b"POST":
             _refuse(request, 405, "Only POST.")
         elif not self._token or not hmac.compare_digest(token, self._token):
-            log.warn("rejected a backup without a valid token from {peer}", peer=str(request.getClientAddress()))
+            more = self._lines.more()
+            if more is not None:
+                peer = str(request.getClientAddress())
+                log.warn("rejected a backup without a valid token from {peer}{more}", peer=peer, more=more)
             _refuse(request, 401, f"The request must carry the token in {ADMIN_FILE} of the data directory.")
         elif len(self._waiting) + self._sending >= AT_A_TIME_MAX:
             _refuse(request, 429, "Other backups are under way.")

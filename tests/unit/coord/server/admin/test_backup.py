@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import json
 from typing import Any
+from unittest import mock
 
 from coord.admin_token import ADMIN_FILE
+from coord.newcomers import LINES_MAX
+from coord.server.admin import backup as module
 from coord.server.admin.backup import Backups
 from tests.support.disks import MemoryDisk
 from tests.support.store_nodes import SeededRng, StepClock
@@ -58,3 +61,19 @@ def test_full_disk_does_not_keep_a_node_from_starting() -> None:
     disk.failures["create"] = errno.ENOSPC
     assert admitted(disk, 3, port=82) == token
     assert content(disk)["admin"] == "h:81"
+
+
+def test_refused_requests_are_summed_up() -> None:
+    """Anybody may send them. Fails if each one is a line."""
+    node: Any = None
+    clock = StepClock()
+    backups = Backups(node, MemoryDisk(), "c", clock, SeededRng(1))
+    with mock.patch.object(module, "log") as log:
+        for _ in range(100):
+            request = mock.Mock(method=b"POST", getHeader=lambda _: None)
+            backups.answer(request)
+            request.setResponseCode.assert_called_once_with(401)
+        assert log.warn.call_count == LINES_MAX
+        clock.now_ms += 10_000
+        backups.answer(mock.Mock(method=b"POST", getHeader=lambda _: None))
+    assert f"{100 - LINES_MAX} more" in log.warn.call_args.kwargs["more"]
