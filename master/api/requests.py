@@ -316,10 +316,18 @@ class MasterApi:
         assert replica.home is not None, f"{replica.key} is open on {source.uuid} and has no home"
         await active_master.accept_moves([Move(replica.key, replica.home, destination)], "move")
 
+        world = active_master.assigner.world
+
         def is_at_rest() -> bool:
-            return replica.transition is None and replica.order is None and replica.move is None
+            if world.regions.get(request.region_id) is not replica.region or not replica.wants_open:
+                return True
+            # A region whose server has died is at rest too, until the master places it anew.
+            is_quiet = replica.transition is None and replica.order is None and replica.move is None
+            return is_quiet and replica.open_on is not None
 
         await active_master.wait(is_at_rest, request.wait_ms, lambda: f"{replica.key} is still moving")
+        if request.wait_ms and replica.open_on is None:
+            raise RpcError(ms.BAD_REQUEST, f"{replica.key} was closed, split or merged before it was open again")
         where = "nowhere" if replica.open_on is None else replica.open_on.uuid
         if request.wait_ms and replica.open_on is source:
             raise RpcError(ms.BUSY, f"the move was canceled, {replica.key} is still on {where}")
