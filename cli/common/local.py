@@ -454,12 +454,21 @@ def _noted(cluster: LocalCluster) -> Iterator[tuple[str, _Noted]]:
 
 
 def write_cluster(cluster: LocalCluster, data_dir: Path) -> None:
-    """Replace cluster.json atomically: a reader sees the old or the new one."""
+    """Replace cluster.json atomically and durably: a reader sees the old or the new one, also after a power cut."""
     path = data_dir / CLUSTER_FILE
     temporary = path.with_suffix(".tmp")
     try:
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
+            file.flush()
+            # Some file systems write the new name before the contents: the file would be empty after a power cut.
+            os.fsync(file.fileno())
         temporary.replace(path)
+        folder = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -480,7 +489,9 @@ def read_cluster(data_dir: Path) -> LocalCluster | None:
         raise CliError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:  # not JSON, not UTF-8, or other fields
         raise CliError(
-            f"{path} is not a cluster description: {error}", "Give another --data-dir, or name the store with --store."
+            f"{path} is not a cluster description: {error}",
+            "Put back a copy of it: the daemons' data beside it is not affected. Or give another --data-dir, or name"
+            " the store with --store.",
         ) from error
     if found.format_version > FORMAT_VERSION:
         raise CliError(f"{path} was written by a newer rk (format {found.format_version})")

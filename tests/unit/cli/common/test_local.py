@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -101,6 +102,24 @@ def test_description_survives_the_file(tmp_path: Path) -> None:
     local.masters[0].pid = 42
     write_cluster(local, tmp_path)
     assert read_cluster(tmp_path) == local
+
+
+def test_description_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut the file was empty, and `rk up` refused a directory with all the data in it."""
+    local = design(shape(), tmp_path)
+    write_cluster(local, tmp_path)
+    before = (tmp_path / "cluster.json").read_bytes()
+    synced: list[tuple[str, bytes]] = []
+
+    def sync(fd: int) -> None:
+        synced.append((os.path.basename(os.readlink(f"/proc/self/fd/{fd}")), (tmp_path / "cluster.json").read_bytes()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    local.masters[0].pid = 42
+    write_cluster(local, tmp_path)
+    after = (tmp_path / "cluster.json").read_bytes()
+    assert synced == [("cluster.tmp", before), (tmp_path.name, after)]
+    assert before != after
 
 
 def test_directory_without_cluster_says_how_to_get_one(tmp_path: Path) -> None:
