@@ -103,8 +103,11 @@ class Balancing:
 
         A round of many regions is decided in several calls: `is_counting` is True until the last.
         """
+        if not self.is_automatic:
+            self._steps = None  # its counts would be outdated when it went on
+            return []
         now = self._now_ms()
-        if now < self._next_ms or not self.is_automatic:
+        if now < self._next_ms:
             return []
         if self._steps is None or self._servers() != self._began_with:
             found = gate(self._assigner.world, now, self.config)
@@ -123,7 +126,7 @@ class Balancing:
     @property
     def is_counting(self) -> bool:
         """Return True if a due round is not decided yet: call `tick` again in one of the next turns."""
-        return self._steps is not None and self.is_automatic
+        return self._steps is not None
 
     def _servers(self) -> list[tuple[Incarnation, float, bool]]:
         """Return what a round depends on. If it changes, the round begins anew."""

@@ -310,3 +310,17 @@ def test_a_round_of_many_regions_is_decided_in_several_calls(store: FakeStore, m
     assert balancing.tick() == []
     assert balancing.round(dry_run=False)[1]
     assert not balancing.is_counting
+
+
+def test_a_round_is_not_continued_after_a_plan_was_applied(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went on with counts from before the plan, and moved regions away from where they were due."""
+    monkeypatch.setattr(balancer, "COUNTED_AT_ONCE", 2)
+    ruler, running = Ruler(store), [""]
+    balancing = Balancing(ruler.fence, ruler.assigner, BalancerConfig(), 1_000, lambda: ruler.now, lambda: running[0])
+    ruler.now += 1_000
+    assert balancing.tick() == []
+    assert balancing.is_counting
+    running[0] = PLAN
+    assert balancing.tick() == []
+    running[0] = ""
+    assert not balancing.is_counting, "the next call begins a round"
