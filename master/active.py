@@ -69,7 +69,7 @@ from regions.assign.assigner import Assigner
 from regions.balance.sizes import RegionSizes
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.history import BALANCED, StepLog
+from regions.cluster.history import StepLog
 from regions.cluster.state import ClusterState
 from regions.diagnose.live.work_in_progress import WorkInProgress, look
 from regions.diagnose.problems import problems
@@ -89,7 +89,7 @@ from regions.records.znodes import decode_region
 log = Logger()
 
 TICK_S: Final = 0.5
-#: Pause between two turns in which times of orders are checked, or regions are counted for a round of the balancer.
+#: Pause between two turns with work that `_act_in_time` has left.
 CHECK_PAUSE_S: Final = 0.01
 #: Returns the mirror that this master kept as a standby, up to date as of the call; None without a complete mirror.
 HandOver = Callable[[], Awaitable[Warm | None]]
@@ -442,8 +442,7 @@ class ActiveMaster:
         self.assigner.handle_all([event for _, event in outcomes], self._now_ms())
 
     def _tick(self) -> None:
-        pause_s = CHECK_PAUSE_S if self.balancing.is_counting else TICK_S
-        self._ticking = self._reactor.callLater(pause_s, self._tick)
+        self._ticking = self._reactor.callLater(TICK_S, self._tick)
         if self.may_act:
             self.guarded(self._act_in_time)
             self._pump()
@@ -452,15 +451,10 @@ class ActiveMaster:
         """Do what is due."""
         self.assigner.tick(self._now_ms())
         if self._checking is None or not self._checking.active():
-            self._checking = self._reactor.callLater(CHECK_PAUSE_S, self._check_orders)
+            self._checking = self._reactor.callLater(CHECK_PAUSE_S, self._go_on)
         self._reader.changed.due(self._now_ms())
         self.keeper.tick()
-        moves = self.balancing.tick()
-        origin = self.assigner.causes.begin("timer: a round of the balancer") if moves else None
-        if moves:
-            self.history_writer.event(BALANCED, f"{len(moves)} replicas move", origin=origin)
-        for move in moves:
-            self.assigner.handle(move, self._now_ms(), origin)
+        self.balancing.act(self.history_writer)
         self.applying.tick()
         self.misplaced.tick()
         self.purging.tick()
@@ -473,13 +467,19 @@ class ActiveMaster:
         if self._writer.is_idle:
             self.bulk_plans.finish_stuck()
 
-    def _check_orders(self) -> None:
-        """Check the times of the orders that `tick` has left, one part in each turn."""
-        if self.may_act and self.assigner.has_unchecked:
-            self.guarded(lambda: self.assigner.check_orders(self._now_ms()))
+    def _go_on(self) -> None:
+        """Go on with what `_act_in_time` has left, one part in each turn: times of orders, a round of the balancer."""
+        if self.may_act and (self.assigner.has_unchecked or self.balancing.is_counting):
+            self.guarded(self._do_part)
             self._pump()
             if not self.is_over:
-                self._checking = self._reactor.callLater(CHECK_PAUSE_S, self._check_orders)
+                self._checking = self._reactor.callLater(CHECK_PAUSE_S, self._go_on)
+
+    def _do_part(self) -> None:
+        if self.assigner.has_unchecked:
+            self.assigner.check_orders(self._now_ms())
+        if self.balancing.is_counting:
+            self.balancing.act(self.history_writer)
 
     # --- the event loop -----------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from twisted.logger import Logger
 
 from coord.client.ops import Create, SetData, WriteOp
 from coord.errors import MultiFailed
+from master.assignment.history_writer import HistoryWriter
 from master.leadership.fence import Fence
 from regions import messages as ms
 from regions.assign.assigner import Assigner
@@ -21,6 +22,7 @@ from regions.balance.balancer import Gate, Proposal, completed, gate, proposing
 from regions.balance.round_log import RoundLog
 from regions.balance.sizes import NOT_MEASURED, RegionSizes
 from regions.cluster import events as ev
+from regions.cluster.history import BALANCED
 from regions.cluster.limits import BalancerConfig
 from regions.records.model import BalancerRecord, Incarnation
 from regions.records.znodes import CorruptZnode, decode_balancer, encode
@@ -29,7 +31,7 @@ log = Logger()
 
 
 class Balancing:
-    """The balancer during one tenure. `tick` is called twice a second and returns the moves to make now."""
+    """The balancer during one tenure. `act` is called twice a second, and more often while a round is decided."""
 
     def __init__(
         self,
@@ -125,8 +127,18 @@ class Balancing:
 
     @property
     def is_counting(self) -> bool:
-        """Return True if a due round is not decided yet: call `tick` again in one of the next turns."""
+        """Return True if a due round is not decided yet: call `act` again in one of the next turns."""
         return self._steps is not None
+
+    def act(self, history_writer: HistoryWriter) -> None:
+        """Go on with a round that is due. When it is decided, hand its moves to the assigner."""
+        moves = self.tick()
+        if not moves:
+            return
+        origin = self._assigner.causes.begin("timer: a round of the balancer")
+        history_writer.event(BALANCED, f"{len(moves)} replicas move", origin=origin)
+        for move in moves:
+            self._assigner.handle(move, self._now_ms(), origin)
 
     def _servers(self) -> list[tuple[Incarnation, float, bool]]:
         """Return what a round depends on. If it changes, the round begins anew."""

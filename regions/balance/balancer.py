@@ -50,8 +50,6 @@ _LEAST: Final = _TABLE + 1
 TABLES_MAX: Final = 100
 #: Receivers that are tried for the server furthest above its share, before the server is skipped.
 _TRIES: Final = 8
-
-
 #: Replicas counted in one step of a round, each some 3 us of processor.
 COUNTED_AT_ONCE: Final = 2_000
 

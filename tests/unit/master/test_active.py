@@ -366,10 +366,24 @@ def test_a_failure_in_the_check_of_orders_ends_the_tenure(bench: Bench, caught: 
     assert active_master is not None
     broken = SimpleNamespace(has_unchecked=True, check_orders=lambda _: 1 // 0)
     active_master.assigner = broken  # type: ignore[assignment]
-    active_master._check_orders()
+    active_master._go_on()
     bench.go_on(2.0)
     assert bench.ended == ["internal error: integer division or modulo by zero"]
     assert len(caught) == 1
+
+
+def test_a_round_of_the_balancer_goes_on_between_two_ticks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything else that a tick does was done a hundred times a second then."""
+    active_master = bench.active_master
+    assert active_master is not None
+    ticks: list[None] = []
+    parts: list[object] = []
+    monkeypatch.setattr(active_master.keeper, "tick", lambda: ticks.append(None))
+    active_master.balancing = SimpleNamespace(is_counting=True, act=parts.append)  # type: ignore[assignment]
+    for _ in range(60):
+        bench.clock.advance(0.01)
+    assert 1 <= len(ticks) <= 2
+    assert len(parts) > 30
 
 
 def test_a_failure_in_an_event_of_the_watch_ends_the_tenure(bench: Bench, caught: list[dict[str, Any]]) -> None:
