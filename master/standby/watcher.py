@@ -242,39 +242,55 @@ class StoreWatcher:
         """
         if self._stopped:
             return
+        try:
+            self._see(events)
+        except Exception:  # the mirror may lack some of the events
+            self._distrust()
+            self._failed(Failure())  # type: ignore[no-untyped-call]
+
+    def _see(self, events: list[Event]) -> None:
         if events[0][0] == EVENT_GAP:
             if events[0][1] == self._layout.unassigned:  # each watch reports the gap
                 self._begin_again()
                 self._listener.gap()
             return
         transitions = of_transitions(events, self._layout.unassigned)
-        if transitions:
-            self._transition_events(transitions)
+        are_gone = self._transition_events(transitions) if transitions else False
         if len(transitions) < len(events):
-            self._record_events(events)
+            are_gone = self._record_events(events) or are_gone
+        if are_gone and self.mirror is not None:
+            self.mirror.finish_batch()
+            self._progress()  # the end of a wait may hand the mirror over: only after all events
 
-    def _transition_events(self, events: list[Event]) -> None:
+    def _transition_events(self, events: list[Event]) -> bool:
+        """Queue changed transitions, and apply deletions. Return True if there were some."""
         self._listener.transition_events(events)
         gone = self._transitions.see(events)
         if self._transitions.waiting:
             self._read_soon("transitions")
         if gone and self.mirror is not None:
             self.mirror.ended(gone)
-            self.mirror.finish_batch()
-            self._progress()
+        return bool(gone)
 
-    def _record_events(self, events: list[Event]) -> None:
+    def _record_events(self, events: list[Event]) -> bool:
+        """Queue changed records, and apply deletions. Return True if there were some."""
         mirror = self.mirror
         if mirror is None:
-            return
+            return False
         gone = self._records.see(mirror.of_records(events))
         if self._records.waiting:
             self._read_soon("records")
-        if gone:
-            for path in gone:
-                mirror.gone(path)
-            mirror.finish_batch()
-            self._progress()
+        for path in gone:
+            mirror.gone(path)
+        return bool(gone)
+
+    def _distrust(self) -> None:
+        """Use the mirror no more: it may lack a change. Another one is loaded later (`_failed`)."""
+        if self.mirror is not None:
+            self.mirror = StandbyMirror(self._layout)
+            self.mirror.begin()  # nothing of it is read, so it does not become complete
+        self.proven_ms = -1
+        self._fail_waiting()
 
     def _put(self, paths: list[str]) -> None:
         prefix = self._layout.unassigned

@@ -13,7 +13,7 @@ from coord.client.session import EVENT_GAP, SessionState
 from coord.client.watches import KIND_RECEIVER, Event, WatchBook
 from coord.errors import ConnectionLoss, QuotaExceeded
 from coord.wire.codec import encode_event_frame
-from coord.wire.records import EVENT_DATA_CHANGED, Stat
+from coord.wire.records import EVENT_DATA_CHANGED, EVENT_DELETED, Stat
 from master.standby import watcher as module
 from master.standby.watcher import StoreWatcher
 from regions.messages.staleness import AsOf, Bound
@@ -181,7 +181,7 @@ def test_a_gap_during_a_handover_cancels_it(bench: Bench) -> None:
 def test_a_mirror_is_complete_when_its_last_unread_transition_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left to read then, and without changes no other event or reply follows.
 
-    Edit that makes this fail: `_transition_events` does not call `finish_batch`.
+    Edit that makes this fail: `_see` does not call `finish_batch`.
     """
     monkeypatch.setattr(module, "READS_MAX", 1)
     monkeypatch.setattr(module, "READ_PAUSE_S", 100.0)
@@ -219,6 +219,39 @@ def test_changes_of_transitions_and_regions_come_together(bench: Bench) -> None:
     receiver(fired.events)
     assert bench.heard.events == [(EVENT_DATA_CHANGED, transition)] * 2
     assert bench.watcher.unread([transition, REGION]) == {transition, REGION}
+
+
+def test_a_handover_has_all_events_of_one_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a transition ended the wait, and the change of a region behind it was in no list.
+
+    Edit that makes this fail: `_transition_events` calls `_progress`.
+    """
+    monkeypatch.setattr(module, "URGENT_MAX", 0)  # no read is sent before the events
+    transition = LAYOUT.transition("t.0", 0)
+    bench.store.change(transition, encode(TransitionRecord("t.0", "t", 0, RegionState.OFFLINE)))
+    results = result_of(bench.watcher.hand_over())
+    assert results == []
+    bench.watcher._events([(EVENT_DELETED, transition, 7), (EVENT_DATA_CHANGED, REGION, 7)])
+    [warm] = results
+    assert warm.regions == [REGION]
+
+
+def test_an_exception_in_an_event_ends_the_use_of_the_mirror(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session only logged it, and the mirror was handed over without the other events of that call."""
+    bench.go_on(2.0)
+    with monkeypatch.context() as broken:
+        broken.setattr(bench.heard, "transition_events", lambda _: 1 // 0)
+        bench.watcher._events([(EVENT_DATA_CHANGED, LAYOUT.transition("t.0", 0), 7)])
+    bench.opened()
+    bench.go_on(1.0)
+    mirror = bench.watcher.mirror
+    assert mirror is not None
+    assert not mirror.is_complete
+    assert bench.watcher.as_of(0) is None
+    bench.go_on(module.BEGIN_AGAIN_S + 1)
+    assert bench.watcher.mirror is not None
+    assert bench.watcher.mirror.is_complete
+    assert str(bench.home()) == "s1@7"
 
 
 def test_a_pause_follows_each_reply_of_a_mirror_that_loads() -> None:
