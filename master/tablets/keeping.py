@@ -506,8 +506,8 @@ class TabletKeeping:
             self.keeper.table_seen(table, version)
         is_read = table_id in self._purging
         if not is_read:  # some may be known because a server has reported a replica
-            self._purging.add(table_id)
             self._regions.extend(await store.load_regions(client, self._layout, table_id))
+            self._purging.add(table_id)
         self._active_master.schedule()
         left = sum(len(one.view.replicas) for one in self.keeper.tablets.values() if one.record.table_id == table_id)
         return left if is_read and not self._regions and self._have_all_reported() else max(left, 1)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
+from twisted.internet.defer import ensureDeferred
 
+from coord.errors import ConnectionLoss
+from master.catalog import store
 from regions import messages as ms
 from regions.messages.ddl import AlterTable, CreateTable, DeleteTable, SetTableIntent, UndeleteTable
 from regions.messages.heartbeat import ReplicaState
@@ -123,6 +127,25 @@ def test_a_purge_deletes_tablets_that_the_new_master_has_not_heard_of(world: Tab
         world.turn(80, 60.0)
     assert decode_table(world.store.nodes[LAYOUT.table(table_id)][0]).purged_ms > 0
     assert [list(one.disk) for one in world.servers.servers.values()] == [[], [], []]
+
+
+def test_a_purge_reads_the_regions_again_after_a_lost_connection(world: TabletBench) -> None:
+    """The next call took them for read. It knew no replica of them, so the purge ended, and the rows stayed."""
+    table_id = world.table_id()
+    assert isinstance(answer_to(world, DeleteTable("x", wait_ms=30_000)), ms.Tables)
+    world.fail_over()
+    keeping = world.active_master.keeper
+    results: list[Any] = []
+    with mock.patch.object(keeping, "_look_up"):
+        world.turn(10, 1.0)
+        with mock.patch.object(store, "load_regions", side_effect=ConnectionLoss("")):
+            ensureDeferred(keeping.purge(table_id)).addErrback(results.append)
+            world.turn(2, 0.1)
+        ensureDeferred(keeping.purge(table_id)).addCallback(results.append)
+        world.turn(2, 0.1)
+    lost, left = results
+    assert isinstance(lost.value, ConnectionLoss)
+    assert left > 0
 
 
 def test_a_single_tablet_is_unassigned_and_assigned(world: TabletBench) -> None:
