@@ -61,8 +61,8 @@ SETTINGS: Final = (
     ("store-masters", "SCHEME:ID,…", "For such a region server: the masters' identities."),
 )
 
-#: Session timeouts of daemons: the store grants at most 20 ticks, of a minute at most.
-_SESSION_TIMEOUT_MS: Final = click.IntRange(500, 20 * 60_000)
+#: Session timeouts of daemons: they have 32 bits on the wire, and the store may grant less.
+_SESSION_TIMEOUT_MS: Final = click.IntRange(500, 0x7FFFFFFF)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
