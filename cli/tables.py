@@ -14,6 +14,7 @@ from rich.console import Group
 from cli.common import output
 from cli.common.connect import Cluster, new_request_id, of_cluster, open_cluster
 from cli.common.errors import UsageFaultError
+from cli.common.local import knows_masters_alone
 from cli.common.lookup import table_of
 from cli.common.names import Names
 from cli.common.options import Globals, global_options, wait_option
@@ -214,8 +215,10 @@ def delete(given: Globals, name: str, yes: bool, wait_s: float, no_wait: bool, r
     """
     where = of_cluster(given)
     if not yes:
-        with open_cluster(given) as cluster:
-            table_of({one.table_id: one for one in cluster.tables()}, name)
+        # A repeated request gets the answer of the first one, although the table is gone. Without a store nobody knows.
+        if not request_id and not knows_masters_alone(given):
+            with open_cluster(given) as cluster:
+                table_of({one.table_id: one for one in cluster.tables()}, name)
         output.confirm(f"delete table {name}{where}?", "nothing was deleted", as_json=given.json)
     wait_ms = 0 if no_wait else int(wait_s * 1000)
     request = messages.DeleteTable(name, wait_ms, request_id or new_request_id())

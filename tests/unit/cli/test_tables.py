@@ -200,4 +200,7 @@ def test_a_table_that_does_not_exist_is_not_asked_about(asked: list[Any], monkey
     error = run("delete", "nosuch")
     assert (str(error), error.hint) == ("no table 'nosuch'", "Tables: orders. More: rk table list.")
     assert "the answer was not yes" in str(run("delete", "orders"))
+    assert "the answer was not yes" in str(run("delete", "nosuch", "--request-id", "again")), "it may be gone by then"
+    monkeypatch.setattr(tables, "knows_masters_alone", lambda _: True)
+    assert "the answer was not yes" in str(run("delete", "nosuch")), "there is no store to look into"
     assert asked == []
