@@ -269,7 +269,7 @@ class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReplicaLocation(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Location of one replica of a region that is open.
+    """The server that has one replica of a region open, or had it open last.
 
     `start_code` is None if the replica is not open; `uuid` then still names the last server that had it open, for
     retained placement. A location whose incarnation is dead also means "not open".

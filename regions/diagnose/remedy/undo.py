@@ -26,7 +26,7 @@ class RegionNow(msgspec.Struct, frozen=True):
 
 
 class Undo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Way to undo an action. `refusal` says why it cannot be; then the other fields do not count."""
+    """Way to undo an action. `refusal` says why it cannot be undone; then the other fields do not count."""
 
     undo_id: str
     action: Remedy

@@ -134,7 +134,7 @@ REFUSALS_MAX: Final = 10_000
 
 
 class RefusalLimit:
-    """Time at which each refusal was last sent."""
+    """Limit of how often a refusal is sent to the same server again."""
 
     def __init__(self) -> None:
         #: (tablet, server, word, number) -> tick.
