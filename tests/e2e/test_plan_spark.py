@@ -144,4 +144,4 @@ def test_command_line_without_spark_plans_files(tmp_path: Path) -> None:
     assert (manifest.plan_id, manifest.snapshot_id, manifest.master_epoch) == ("p1", "snap-1", 7)
     assert read_manifest(tmp_path / "out").stats.violations == 0
     status, lines, _ = _run("regions.plan", *arguments)
-    assert (status, lines[-1]["error"]) == (3, "BadInput")
+    assert (status, lines[-1]["error"]) == (3, "UnusableOutput")
