@@ -1,8 +1,8 @@
 """META, the file that says whose data directory this is: node, cluster and first members.
 
-JSON, so that people can read it. `check` is the CRC32C of the other fields. A damaged digit could otherwise give the
-node another cluster, or other voters, whose majority is not the store's. Builds from before the check ignore the
-field, and files without it are accepted.
+JSON, so that people can read it. `check` is the CRC32C of the other fields except `format`. A damaged digit could
+otherwise give the node another cluster, or other voters, whose majority is not the store's. Files without it are
+accepted. Builds from before the check ignore the field, and keep it if they raise the format after a downgrade.
 """
 
 from __future__ import annotations
@@ -83,4 +83,5 @@ def _sealed(fields: dict[str, Any]) -> bytes:
 
 
 def _check(fields: dict[str, Any]) -> str:
-    return f"{crc32c(json.dumps(fields, sort_keys=True).encode()):08x}"
+    kept = {name: value for name, value in fields.items() if name != "format"}
+    return f"{crc32c(json.dumps(kept, sort_keys=True).encode()):08x}"

@@ -7,7 +7,15 @@ import json
 import pytest
 
 from coord.raft.membership import Configuration
-from coord.server.recovery.meta import MetaError, began_with, decode_meta, encode_meta, with_level
+from coord.server.recovery.meta import (
+    META_FORMAT,
+    META_FORMAT_WITH_LEVEL,
+    MetaError,
+    began_with,
+    decode_meta,
+    encode_meta,
+    with_level,
+)
 
 CLUSTER = bytes(range(16))
 
@@ -25,6 +33,8 @@ def test_flipped_bits_change_nothing_unnoticed(began: bytes) -> None:
                 found = decode_meta(bytes(damaged))
             except MetaError:
                 continue
+            if found["format"] not in (META_FORMAT, META_FORMAT_WITH_LEVEL):
+                continue  # the caller refuses it
             # The name of the check itself was hit, or white space.
             assert {name: found[name] for name in whole} == whole
     for length in range(len(data) - 1):
@@ -39,6 +49,13 @@ def test_file_without_check_is_accepted_and_gets_one() -> None:
     assert decode_meta(marked) == {**decode_meta(old), "format": 2}
     with pytest.raises(MetaError, match="checksum"):
         decode_meta(marked.replace(b'"node_id": 2', b'"node_id": 3'))
+
+
+def test_an_earlier_build_may_raise_the_format() -> None:
+    """It writes the other fields as it has read them, so the check is that of this build's file."""
+    written = json.loads(encode_meta(2, CLUSTER, [1, 2, 3]))
+    written["format"] = META_FORMAT_WITH_LEVEL
+    assert decode_meta(json.dumps(written, indent=1).encode())["format"] == META_FORMAT_WITH_LEVEL
 
 
 @pytest.mark.parametrize(
