@@ -147,8 +147,7 @@ class ClientStream(Stream, ClientTransport):
             if self.tls is not None:
                 self.connection.certificate = self.tls.peer_subject().encode()
             if request is not None:
-                self._cost_s += SESSION_S
-                listener.newcomers.charge(SESSION_S)
+                self._cost_s += listener.charge_session()
                 pipeline.handshake.open_session(self.connection, request)
 
     def lost(self, reason: str) -> None:
@@ -351,6 +350,17 @@ class ClientListener:
                 del self._per_address[stream.address]
             self._forget_unproven(stream)
 
+    def charge_session(self) -> float:
+        """Charge the newcomers for a session that a client wants, and return the cost.
+
+        Without a leader no session is written. Clients that try again and again during an outage would otherwise keep
+        the port shut for seconds after it.
+        """
+        if not self._may_answer():
+            return 0.0
+        self.newcomers.charge(SESSION_S)
+        return SESSION_S
+
     def proved(self, stream: ClientStream, cost_s: float) -> None:
         """Handle a client that has a session now, and has proved what is demanded: it is no newcomer any more."""
         self.newcomers.give_back(cost_s)
@@ -402,7 +412,7 @@ class ClientListener:
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener in self._listening:
-            self.reactor.rewatch(listener.fileno(), readable=True, writable=False)
+            self.reactor.rewatch(listener.fileno(), readable=not self.newcomers.is_used_up, writable=False)
 
     def _is_too_many(self, address: str) -> bool:
         limits = self.limits

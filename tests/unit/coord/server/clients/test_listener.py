@@ -237,6 +237,24 @@ def test_a_stranger_who_holds_all_connections_of_an_address_makes_way() -> None:
             ends.enter_context(stream.sock)
 
 
+@pytest.mark.parametrize("has_leader", [True, False])
+def test_clients_who_try_to_connect_during_an_outage_use_up_no_budget(has_leader: bool) -> None:
+    """The node closes them for want of a leader; each tries again, and the port must be open when there is one."""
+    store, doors = StoreNodes(1), Doors()
+    reactor: Any = doors
+    listener = ClientListener(
+        reactor, store.leader().pipeline, store.clock, ClientLimits(), lambda word: word, may_answer=lambda: has_leader
+    )
+    request = r.encode_connect_request(r.ConnectRequest(timeout_ms=10_000))
+    with contextlib.ExitStack() as ends:
+        for _ in range(100):
+            ours, theirs = socket.socketpair()
+            ends.enter_context(ours)
+            ends.enter_context(theirs).sendall(struct.pack("!i", len(request)) + request)
+            ClientStream(listener, ours, ("10.0.0.1", 5000), None).on_events(READABLE)
+        assert listener.newcomers.is_used_up is has_leader
+
+
 class _Sealer:
     """Stands in for TLS: records what is sealed together."""
 
