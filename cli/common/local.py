@@ -206,6 +206,8 @@ class Shape(msgspec.Struct, frozen=True):
     tls: bool = False
     certs_dir: str = ""
     host: str = HOST
+    #: Whether the options name a credential for the store, which then all daemons have.
+    names_credential: bool = False
 
 
 def usual_daemon(role: str, number: int, base_port: int, data_dir: Path, *, rack: str = "", host: str = HOST) -> Daemon:
@@ -282,7 +284,10 @@ def design(shape: Shape, data_dir: Path, before: LocalCluster | None = None) -> 
 
 def _has_separate_servers(shape: Shape, data_dir: Path, before: LocalCluster | None) -> bool:
     """Return whether region servers have an identity of their own in the store. Only a new cluster begins so: access
-    lists of an older one, open or secured, do not name this identity until `rk secure` has changed them."""
+    lists of an older one, open or secured, do not name this identity until `rk secure` has changed them. Nor do those
+    of a credential that the options name, not even after a start without these options."""
+    if shape.names_credential:
+        return False
     if before is not None:
         return before.separate_servers
     return shape.secured and not shape.outside_store and not (data_dir / SUPER_FILE).exists()

@@ -189,6 +189,10 @@ class Globals:
         found = {option: self._value(option) for option, _, _ in SETTINGS}
         return {option: value for option, value in found.items() if value}
 
+    def names_store_credential(self) -> bool:
+        """Return True if a credential for the store is given, which masters, servers and commands then share."""
+        return not {"store-auth", "store-sasl"}.isdisjoint(self.settings())
+
     def given_values(self) -> dict[str, str]:
         """Return the shared options of this command line, by option."""
         options = (*CLUSTER_KEYS, *(one[0] for one in SETTINGS))

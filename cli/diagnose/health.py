@@ -196,7 +196,9 @@ class _Rounds:
                 masters=[self._of_master(address, one) for address, one in statuses.items()],
                 servers=_with_loads(self._results(servers), loads),
                 figures=_active(statuses.values()),
-                shares_credential=local is not None and local.shares_credential,
+                shares_credential=local is not None
+                and local.shares_credential
+                and not self._given.names_store_credential(),
             )
         answering = {address: one for address, one in statuses.items() if isinstance(one, messages.MasterStatus)}
         return Gathered(found, Names([load.server for load in loads.values()], local), answering, loads)

@@ -169,7 +169,7 @@ def _say(given: Globals) -> Callable[[str], None]:
 def _separate_servers(given: Globals, local: LocalCluster, report: SecuredCluster) -> None:
     """Restart the region servers of a cluster that an earlier build has secured without the masters' credential. All
     znodes have the lists for this. Raise CliError."""
-    if not can_separate(local) or report.failed or {"store-auth", "store-sasl"} & given.settings().keys():
+    if not can_separate(local) or report.failed or given.names_store_credential():
         return
     states = ask(given.data_path, ControlRequest("list"))
     if local.separate_servers and not outdated(states):

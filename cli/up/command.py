@@ -367,7 +367,7 @@ def _store_rights(given: Globals, local: LocalCluster, data_dir: Path) -> Rights
     Users with a key may read the znodes, unless other readers are named. A store that `rk up` does not run knows
     neither such users nor servers, which then have the masters' credential.
     """
-    if not local.has_credentials or {"store-auth", "store-sasl"} & given.settings().keys():
+    if not local.has_credentials or given.names_store_credential():
         return {}
     made = make_super(data_dir)
     readers = given.settings().get("store-readers", "" if local.outside else READERS)

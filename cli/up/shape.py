@@ -76,6 +76,7 @@ def shape_of(
         create_timeout_s=limits[0] or (before.create_timeout_s if before else 0.0),
         replacements_max=limits[1] if limits[1] is not None or before is None else before.replacements_max,
         purge_after_ms=limits[2] if limits[2] is not None or before is None else before.purge_after_ms,
+        names_credential=given.names_store_credential(),
     )
 
 

@@ -63,12 +63,12 @@ class Securing:
         if request.name == "done":
             local.secured, local.securing = True, False
         elif request.name == "separate":
-            local.separate_servers = can_separate(local)
+            local.separate_servers = self._can_separate()
         elif not local.secured:
             check_securable(local)
             self._make()
             # Everybody may still write the znodes, so servers need no other credential until the lists are right.
-            local.securing, local.separate_servers = True, can_separate(local)
+            local.securing, local.separate_servers = True, self._can_separate()
         try:
             self._file.save()
         except OSError as error:
@@ -78,6 +78,9 @@ class Securing:
             self._prove()
         commands = {one.name: command_line(one, local, self._shape) for one in local.daemons()}
         return commands, self._rights()
+
+    def _can_separate(self) -> bool:
+        return can_separate(self._local) and not self._shape.names_credential
 
     def _make(self) -> None:
         """Make the credentials, and the file that lets open callers in meanwhile. Raise CliError."""

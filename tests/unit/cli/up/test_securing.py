@@ -46,3 +46,24 @@ def test_only_a_new_cluster_begins_with_separate_servers(tmp_path: Path) -> None
         made.is_open = True
         made.answer(ControlRequest("secure", "separate" if secured else "begin"))
         assert before.separate_servers
+
+
+def test_daemons_that_share_a_given_credential_are_not_separated(tmp_path: Path) -> None:
+    """Their lists do not name the servers. The next start may be without --store-auth: servers then have super's
+    credential, as in earlier builds, and are not locked out."""
+    given = Globals()
+    given.store_settings["store-auth"] = "ops:secret"
+    shape = msgspec.structs.replace(shape_of(given, None, None, None, None, None, None, None), secured=True)
+    first = design(shape, tmp_path)
+    assert not first.separate_servers
+    usual = msgspec.structs.replace(shape, names_credential=False)
+    assert not design(usual, tmp_path, first).separate_servers
+    separated = design(usual, tmp_path)
+    assert separated.separate_servers
+    assert not design(shape, tmp_path, separated).separate_servers
+    is_open = msgspec.structs.replace(separated, secured=False, separate_servers=False)
+    made = Securing(is_open, shape, tmp_path, ClusterFile(is_open, tmp_path, print), dict, list)
+    made.is_open = True
+    made.answer(ControlRequest("secure", "begin"))
+    assert is_open.securing
+    assert not is_open.separate_servers
