@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.client.session import SessionState, ZkClient
-from coord.errors import CoordError, NoNode
+from coord.errors import CoordError, NoAuth, NoNode
 
 log = Logger()
 
@@ -38,6 +38,8 @@ class FollowedZnode:
         self._reading: Deferred[None] | None = None
         #: The znode has changed since the read in progress began.
         self._is_behind = False
+        #: The last read was denied.
+        self._is_denied = False
         self._timer = LoopingCall(self.read)
         self._timer.clock = reactor
 
@@ -75,6 +77,7 @@ class FollowedZnode:
             version = stat.version
         except NoNode:
             data, version = b"", -1
+        self._is_denied = False
         if client is self._client:
             self._seen(data, version, began_s)
 
@@ -87,5 +90,13 @@ class FollowedZnode:
             self.read()
 
     def _failed(self, failure: Failure) -> None:
-        if failure.check(CoordError) is None:  # type: ignore[no-untyped-call]
+        if failure.check(NoAuth) is not None:  # type: ignore[no-untyped-call]
+            if not self._is_denied:
+                log.error(
+                    "this process may not read {path} and does not follow its changes: `rk fsck` compares the access"
+                    " list, `rk secure` repairs it",
+                    path=self._path,
+                )
+            self._is_denied = True
+        elif failure.check(CoordError) is None:  # type: ignore[no-untyped-call]
             log.failure("internal error while reading {path}", failure=failure, path=self._path)

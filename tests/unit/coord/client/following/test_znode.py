@@ -8,10 +8,11 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import capturedLogs, formatEvent
 
 from coord.client.following.znode import FollowedZnode
 from coord.client.session import SessionState
-from coord.errors import ConnectionLoss, NoNode
+from coord.errors import ConnectionLoss, NoAuth, NoNode
 from coord.wire.records import Stat
 
 
@@ -21,6 +22,7 @@ class Store:
     def __init__(self) -> None:
         self.state = SessionState.CONNECTED
         self.data: bytes | None = b"one"
+        self.is_closed = False
         self.version = 0
         self.asked: list[str] = []
         self.waiting: deque[tuple[Deferred[Any], Callable[[], Deferred[Any]]]] = deque()
@@ -34,6 +36,8 @@ class Store:
         self.asked.append("get")
 
         def act() -> Deferred[Any]:
+            if self.is_closed:
+                return fail(NoAuth(path))
             if self.data is None:
                 return fail(NoNode(path))
             self.watch = watch
@@ -114,6 +118,20 @@ def test_a_missing_znode_is_an_empty_value() -> None:
     bench.store.data = None
     bench.store.answer()
     assert bench.seen == [(b"", -1, 0.0)]
+
+
+def test_a_denied_read_is_logged_once_until_one_succeeds() -> None:
+    """A server that may not read the list of revoked credentials would serve them without anybody's notice."""
+    bench = Bench()
+    with capturedLogs() as events:
+        for is_closed in (True, True, False, True):
+            bench.store.is_closed = is_closed
+            bench.clock.advance(2.0)
+            bench.store.answer()
+    assert len(bench.seen) == 1
+    said = [formatEvent(event) for event in events]
+    assert len(said) == 2
+    assert all(text.startswith("this process may not read /g ") for text in said)
 
 
 def test_a_lost_connection_shows_nothing_and_ends_nothing() -> None:
