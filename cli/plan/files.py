@@ -30,7 +30,9 @@ def plan_errors(source: Path | None = None) -> Iterator[None]:
         yield
     except (BadInput, ConflictingRegion, NoServers) as error:
         if source is not None:
-            raise UsageFaultError(f"no plan: {error}", "Correct the input; docs/planning.md describes it.") from error
+            raise UsageFaultError(
+                f"no plan: {error}", f"Correct the input in {source}; docs/planning.md describes it."
+            ) from error
         raise _of_cluster(error) from error
     except BadPlan as error:
         raise CliError(f"the plan is invalid: {error}", "Make a new one: rk plan create.") from error
