@@ -130,9 +130,9 @@ class NewcomerBudget:
         self.set_accepting(True)
 
 
-def accept(listening: socket.socket, budget: NewcomerBudget) -> Accepted:
+def accept(take: Callable[[], Accepted], budget: NewcomerBudget) -> Accepted:
     """Accept a connection, and return its socket and the caller's address. Raise BlockingIOError if there is none, or
-    if the budget is used up.
+    if the budget is used up. `take` is `accept` of the listening socket.
 
     While the budget is scarce, close connections whose caller has left. In a quiet time they are served: `echo ruok |
     nc` closes its half at once, and reads the answer.
@@ -140,7 +140,7 @@ def accept(listening: socket.socket, budget: NewcomerBudget) -> Accepted:
     for _ in range(_SKIPPED_MAX):
         if budget.is_used_up:
             break
-        sock, address = socket.socket.accept(listening)
+        sock, address = take()
         if not budget.is_scarce or sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _STANDS:
             return sock, address
         sock.close()
@@ -155,7 +155,7 @@ class _PacedSocket(socket.socket):
 
     def accept(self) -> Accepted:
         """See the function."""
-        return accept(self, self.budget)
+        return accept(super().accept, self.budget)
 
 
 def pace(port: IListeningPort, budget: NewcomerBudget) -> None:

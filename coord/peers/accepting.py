@@ -188,7 +188,7 @@ class PeerListener:
         assert self._listening is not None
         for _ in range(ACCEPTS_PER_TURN):
             try:
-                sock, _ = accept(self._listening, self.newcomers)
+                sock, _ = accept(self._listening.accept, self.newcomers)
             except OSError:
                 return
             if len(self.unidentified) >= UNIDENTIFIED_MAX:

@@ -384,7 +384,7 @@ class ClientListener:
     def _accept(self, listener: socket.socket, contexts: TlsContexts | None, events: int) -> None:  # noqa: ARG002
         for _ in range(ACCEPTS_PER_TURN if contexts is None else SECURE_ACCEPTS_PER_TURN):
             try:
-                sock, address = accept(listener, self.newcomers)
+                sock, address = accept(listener.accept, self.newcomers)
             except BlockingIOError:
                 return
             except OSError as error:

@@ -77,6 +77,9 @@ class SimReactor:
         real_us = int(delay_s * 1e6 / self._process.host.clock.rate)
         world.at(world.now + real_us, self._timer, function, args)
 
+    def seconds(self) -> float:
+        return self._process.host.clock.exact_ms() / 1000
+
     def _timer(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
         if not self._process.is_dead:
             self.due.append((function, args))

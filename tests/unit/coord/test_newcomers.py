@@ -110,7 +110,7 @@ def test_callers_that_have_left_are_closed_unread_while_time_is_scarce(gate: Gat
             return caller
 
         gone = connect(leaves=True)
-        accepted, address = accept(listening, gate.budget)
+        accepted, address = accept(listening.accept, gate.budget)
         stack.enter_context(accepted)
         assert address == gone.getsockname()
 
@@ -118,11 +118,11 @@ def test_callers_that_have_left_are_closed_unread_while_time_is_scarce(gate: Gat
         for _ in range(5):
             connect(leaves=True)
         waits = connect(leaves=False)
-        accepted, address = accept(listening, gate.budget)
+        accepted, address = accept(listening.accept, gate.budget)
         stack.enter_context(accepted)
         assert address == waits.getsockname()
         with pytest.raises(BlockingIOError):
-            accept(listening, gate.budget)
+            accept(listening.accept, gate.budget)
 
 
 def test_nobody_is_accepted_when_the_budget_is_used_up(gate: Gate) -> None:
@@ -130,9 +130,9 @@ def test_nobody_is_accepted_when_the_budget_is_used_up(gate: Gate) -> None:
     with _listening() as listening, socket.create_connection(listening.getsockname()) as caller:
         gate.budget.charge(SAVED_S)
         with pytest.raises(BlockingIOError):
-            accept(listening, gate.budget)
+            accept(listening.accept, gate.budget)
         gate.clock.pump([0.1] * 10)
-        accepted, address = accept(listening, gate.budget)
+        accepted, address = accept(listening.accept, gate.budget)
         accepted.close()
         assert address == caller.getsockname()
 
