@@ -124,7 +124,12 @@ class TabletBalancing:
 
     def proposed(self) -> TabletRound:
         """Return the moves of a round that would begin now."""
-        return tablet_round(self._keeper, self._active_master.balancing.config, self._now_ms())
+        regions = self._active_master.world.regions
+
+        def is_resharded(region_id: str) -> bool:
+            return region_id in regions and bool(regions[region_id].resharding)
+
+        return tablet_round(self._keeper, self._active_master.balancing.config, self._now_ms(), is_resharded)
 
     async def begin(self, found: TabletRound, origin: WorkOrigin | None) -> None:
         """Make the moves of a round intents, and withdraw those that cannot come true. Raise what a write raises."""

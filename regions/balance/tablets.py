@@ -2,7 +2,8 @@
 
 In the model each member of a tablet is a replica of a region on the member's server. A member that is on its way counts
 at its target, and members of tablets that are not as wanted stay where they are. So rounds may follow each other while
-moves are under way, and each of them sees the cluster as it will be.
+moves are under way, and each of them sees the cluster as it will be. Members of tablets that are split or merged stay,
+too: their servers copy rows for the daughters, and a merge brings members to the same servers.
 
 Bytes count in steps of GRAIN_BYTES: to copy a small tablet costs more than it evens out.
 """
@@ -10,7 +11,7 @@ Bytes count in steps of GRAIN_BYTES: to copy a small tablet costs more than it e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -98,14 +99,19 @@ def hopeless(keeper: Keeper) -> list[tuple[str, TabletMove]]:
     ]
 
 
-def tablet_round(keeper: Keeper, config: BalancerConfig, now_ms: int) -> TabletRound:
-    """Return the moves of members that a round would begin now."""
+def tablet_round(
+    keeper: Keeper, config: BalancerConfig, now_ms: int, is_resharded: Callable[[str], bool] = lambda _: False
+) -> TabletRound:
+    """Return the moves of members that a round would begin now.
+
+    `is_resharded` returns True for a tablet that is split or merged.
+    """
     why = objection_to_round(keeper)
     moving = under_way(keeper)
     room = config.tablet_moves_max - moves_under_way(keeper)
     if why or room <= 0:
         return TabletRound(why, msgspec.structs.replace(NO_MOVES, more=room <= 0), [])
-    world, sizes = model_of(keeper), RegionSizes({}, partial(_in_grains, keeper))
+    world, sizes = model_of(keeper, is_resharded), RegionSizes({}, partial(_in_grains, keeper))
     limits = msgspec.structs.replace(config, moves_max=room, per_server_max=config.tablets_per_server_max)
     found = propose(world, limits, used=moving, fits=partial(_fits, sizes), sizes=sizes)
     moves: list[tuple[str, TabletMove]] = []
@@ -125,7 +131,7 @@ def tablet_round(keeper: Keeper, config: BalancerConfig, now_ms: int) -> TabletR
     return TabletRound("", Proposal(accepted, before, after, found.more), moves)
 
 
-def model_of(keeper: Keeper) -> ClusterState:
+def model_of(keeper: Keeper, is_resharded: Callable[[str], bool]) -> ClusterState:
     """Return the tablets as regions whose replicas are open on the servers of their voters."""
     world = ClusterState()
     policy = keeper.policy
@@ -137,16 +143,16 @@ def model_of(keeper: Keeper) -> ClusterState:
     world.set_servers(servers, ())
     for tablet in keeper.tablets.values():
         if tablet.record.state is TabletState.RUNNING:
-            _add(world, keeper, tablet, policy.intents.get(tablet.region_id))
+            may_move = policy.is_at_rest(tablet) and not is_resharded(tablet.region_id)
+            _add(world, tablet, policy.intents.get(tablet.region_id), may_move=may_move)
     return world
 
 
-def _add(world: ClusterState, keeper: Keeper, tablet: Tablet, kept: TabletIntents | None) -> None:
+def _add(world: ClusterState, tablet: Tablet, kept: TabletIntents | None, *, may_move: bool) -> None:
     record = tablet.table.record
     table = world.tables.get(record.table_id) or world.put_table(record, tablet.table.version)
     region = Region(table, _without_estimate(tablet.record), tablet.version)
     table.regions[tablet.region_id] = region
-    may_move = keeper.policy.is_at_rest(tablet)
     targets = _targets(kept)
     there = {targets.get(one.uuid, one.uuid): one.number for one in tablet.record.members}
     for uuid, number in there.items():

@@ -71,6 +71,15 @@ def test_rounds_begin_by_themselves_while_the_balancer_is_on(world: ChangingBenc
     assert all(one.reason and one.source != one.destination for one in moved)
 
 
+def test_members_of_tablets_that_are_split_or_merged_stay(world: ChangingBench) -> None:
+    """Their servers copy rows for the daughters."""
+    before = {move.key.rpartition("-")[0] for move in ask(world, ms.Balance(run=True, dry_run=True)).moves}
+    assert before
+    for region in world.active_master.world.regions.values():
+        region.resharding = "another"
+    assert ask(world, ms.Balance(run=True, dry_run=True)).moves == []
+
+
 def test_nothing_moves_while_a_plan_is_applied(world: ChangingBench, monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[Any] = []
     monkeypatch.setattr(TabletBalancing, "proposed", lambda _: began.append(1))

@@ -110,6 +110,15 @@ def test_moves_under_way_count_as_done_and_for_the_limits() -> None:
     assert not {one for one, _ in more.moves} & {one for one, _ in first.moves}
 
 
+def test_members_of_tablets_that_are_split_or_merged_stay() -> None:
+    """Tried: without the question, a member leaves the server to which a merge has brought it."""
+    tablets = Tablets("a", "b", replicas=1)
+    for number in range(8):
+        tablets.tablet(f"x{number}", "a")
+    found = tablet_round(tablets.keeper, LIMITS, tablets.now, lambda region_id: region_id != "x3")
+    assert [region_id for region_id, _ in found.moves] == ["x3"]
+
+
 def test_nothing_moves_while_a_server_is_away() -> None:
     """Its members may have to be copied elsewhere. A server that is emptied does not count."""
     tablets = Tablets("a", "b", "c", "d", "e")
