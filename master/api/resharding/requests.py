@@ -195,6 +195,7 @@ async def _write(active_master: ActiveMaster, record: ReshardingRecord, table_ve
             ms.BUSY, f"the table was changed at the same time, or the {record.words} began before: {error.error}"
         ) from error
     except RetryableError:
-        active_master.persist(lambda: active_master.resharding.read(record))  # it may have been written
+        # It may have been written. The regions stay locked until that is known, so that no other work on one begins.
+        await active_master.retry_write(lambda: active_master.resharding.read(record))
         raise
     active_master.observe(ev.ReshardingSeen(record, 0))
