@@ -25,6 +25,7 @@ from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.history import RESHARDED
 from regions.records.acts.resharding import ReshardingRecord
+from regions.records.intents import TabletIntents
 from regions.records.model import RegionRecord, TabletState
 from regions.records.znodes import decode_region, decode_resharding, decode_transition, encode
 from regions.replication.effects import marked_replaced
@@ -100,14 +101,20 @@ class ReshardingWork:
 
     async def _align(self, effect: fx.AlignParents) -> None:
         """Have a member of a parent moved, as an operator would. If that fails, the assigner asks again."""
-        parent, move = effect.parent, effect.move
-        log.info("{what}: the member of {tablet} on {source} moves to {target}", what=effect.record.words,
-                 tablet=parent, source=move.source, target=move.target)  # fmt: skip
-        changes = {parent: partial(with_move, move=move)}
+        record, parent, move = effect.record, effect.parent, effect.move
+        if self._active_master.assigner.reshardings.find(record.region_id) != record:
+            return  # canceled while the connection to the store was lost
+        log.info("{what}: the member of {tablet} on {source} moves to {target}", what=record.words, tablet=parent,
+                 source=move.source, target=move.target)  # fmt: skip
+
+        def with_one_move(kept: TabletIntents) -> TabletIntents:
+            """Return the intents with the move, unless a former write of one has taken long."""
+            return kept if kept.moves else with_move(kept, move)
+
         try:
-            await self._active_master.keeper.intents.change(changes, {parent: effect.record.table_id})
+            await self._active_master.keeper.intents.change({parent: with_one_move}, {parent: record.table_id})
         except MultiFailed as error:
-            log.info("{what}: the move is not written yet: {error}", what=effect.record.words, error=error)
+            log.info("{what}: the move is not written yet: {error}", what=record.words, error=error)
 
     async def _remove(self, effect: fx.RemoveParents) -> None:
         region_id = effect.record.region_id

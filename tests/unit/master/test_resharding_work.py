@@ -1,15 +1,18 @@
-"""What the master reads again when the store has refused a write about a split or merge (X11)."""
+"""What the master does about orders, replies and refused writes of splits and merges (X11)."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from twisted.internet.defer import ensureDeferred, succeed
 
 from master.resharding.work import ReshardingWork
+from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.records.acts.resharding import ReshardingRecord, ReshardingState
+from regions.records.intents import TabletIntents, TabletMove
 from regions.records.model import RegionRecord
 from regions.records.znodes import Layout, encode
 from tests.unit.master.fake_store import FakeStore
@@ -38,3 +41,31 @@ def test_each_record_is_passed_on_before_the_next_reply() -> None:
         store.answer(1)
         after_each.append([type(one).__name__ for one in events[before:]])
     assert after_each == [["RegionSeen", "RegionSeen"], ["TransitionRead"], ["TransitionRead"], ["ReshardingSeen"]]
+
+
+class Intents:
+    """The intents of one tablet."""
+
+    def __init__(self) -> None:
+        self.kept = TabletIntents("t", "t.1")
+
+    async def change(self, changes: Any, _table_ids: Any) -> None:
+        self.kept = changes["t.1"](self.kept)
+
+
+@pytest.mark.parametrize("is_canceled", [False, True])
+def test_an_order_to_move_a_member_for_a_merge_is_carried_out_once(is_canceled: bool) -> None:
+    """A write may take so long that the assigner orders another move, or until the merge is canceled.
+
+    Tried: without the checks two members move to one server, or a member moves for nothing.
+    """
+    intents, work = Intents(), None if is_canceled else MERGE
+    context: Any = SimpleNamespace(
+        assigner=SimpleNamespace(reshardings=SimpleNamespace(find=lambda _region_id: work)),
+        keeper=SimpleNamespace(intents=intents),
+        persist=lambda write: ensureDeferred(write()),
+    )
+    orders, moves = ReshardingWork(context, lambda _failure: None), [TabletMove("s4", "s1"), TabletMove("s5", "s1")]
+    for move in moves:
+        orders.carry_out(fx.AlignParents(MERGE, "t.1", move))
+    assert list(intents.kept.moves) == ([] if is_canceled else moves[:1])
