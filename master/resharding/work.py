@@ -221,6 +221,8 @@ class ReshardingWork:
 
 def _answer_of(reply: ms.TabletSealed, answer: ev.ParentSealed) -> ev.ParentSealed:
     """Return a leader's reply as the event, which is `answer` with the reply's fields."""
+    if reply.answer is ms.SealAnswer.DONE and not reply.members:
+        return msgspec.structs.replace(answer, error="its leader has failed since it was sealed", is_final=False)
     if reply.answer is ms.SealAnswer.DONE:
         return msgspec.structs.replace(answer, index=reply.index, members=reply.members, leader=reply.leader)
     is_final = reply.answer is ms.SealAnswer.CANCELED

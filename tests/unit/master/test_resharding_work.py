@@ -9,11 +9,13 @@ import pytest
 from twisted.internet.defer import ensureDeferred, succeed
 
 from master.resharding.work import ReshardingWork
+from regions import messages as ms
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.records.acts.resharding import ReshardingRecord, ReshardingState
 from regions.records.intents import TabletIntents, TabletMove
-from regions.records.model import RegionRecord
+from regions.records.members import Member
+from regions.records.model import RegionRecord, ServerRecord
 from regions.records.znodes import Layout, encode
 from tests.unit.master.fake_store import FakeStore
 
@@ -69,3 +71,20 @@ def test_an_order_to_move_a_member_for_a_merge_is_carried_out_once(is_canceled: 
     for move in moves:
         orders.carry_out(fx.AlignParents(MERGE, "t.1", move))
     assert list(intents.kept.moves) == ([] if is_canceled else moves[:1])
+
+
+def test_a_leader_that_names_no_members_is_asked_again() -> None:
+    """Its replica has failed since the seal. Tried: without the check the daughters have no members, for ever."""
+    reply = ms.TabletSealed(ms.SealAnswer.DONE, 5)
+    events: list[ev.Event] = []
+    context: Any = SimpleNamespace(
+        dispatcher=SimpleNamespace(seal_tablet=lambda _effect: succeed(reply)), handle_soon=events.append
+    )
+    orders = ReshardingWork(context, lambda _failure: None)
+    order = fx.SealParent(MERGE, "t.0", ServerRecord("s1", "h", 1, 7))
+    orders.carry_out(order)
+    reply = ms.TabletSealed(ms.SealAnswer.DONE, 5, members=(Member(1, "s1"),))
+    orders.carry_out(order)
+    first, second = (one for one in events if isinstance(one, ev.ParentSealed))
+    assert (first.error, first.is_final) == ("its leader has failed since it was sealed", False)
+    assert (second.error, second.index, len(second.members)) == ("", 5, 1)
