@@ -49,8 +49,9 @@ log = Logger()
 LOOK_S: Final = 0.005
 #: Interval at which the rests of copies are adapted.
 REST_LOOK_S: Final = 0.25
-#: A split that is not sealed so long after it was prepared is canceled: longer than masters wait for a seal.
-KEPT_S: Final = 90.0
+#: A split that is not sealed so long after it was prepared is canceled: longer than masters wait for the other members'
+#: servers and then for the seal.
+KEPT_S: Final = 600.0
 
 
 class _Preparation:

@@ -10,6 +10,8 @@ import pytest
 from twisted.internet.defer import ensureDeferred, gatherResults
 
 from coord.rpc.wire import RpcError
+from regions.assign.resharding.book import SEAL_WITHIN_MS
+from regions.assign.resharding.tablets import PREPARE_WITHIN_MS
 from regions.messages import BAD_REQUEST, BUSY, PrepareRows
 from regions.messages.server import ClosePurpose
 from regions.records.model import RegionRecord
@@ -121,6 +123,11 @@ def test_members_that_did_not_prepare_copy_the_rows_after_the_seal(tmp_path: Pat
             await gone(split, machine)
 
     run(tmp_path, main)
+
+
+def test_prepared_files_stay_as_long_as_masters_wait_for_other_servers() -> None:
+    """Otherwise the fastest servers give theirs up before the slowest one is done, and copy all rows at the seal."""
+    assert preparing.KEPT_S * 1000 > PREPARE_WITHIN_MS + SEAL_WITHIN_MS
 
 
 def test_prepared_files_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
