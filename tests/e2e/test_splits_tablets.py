@@ -85,14 +85,11 @@ def test_a_tablet_is_split_under_writers(armed: Armed, client: RegionClient) -> 
     with Writers(client) as writers:
         answer = json.loads(said(cluster, "region", "split", f"{TABLE}:m", "--at", "m-2", "--json"))
         assert answer["is_done"]
-        low, high = (one["region_id"] for one in answer["daughters"])
         assert said(cluster, "fsck").endswith("nothing is wrong\n")
         before = writers.writes
         eventually(lambda: writers.writes > before + 50, what="rows are written to the daughters")
     writers.check()
     assert len(regions_of(cluster)) == len(SPLITS) + 2
-    refused = said(cluster, "region", "merge", low, high, status=1)
-    assert "tablets can be split, and only shared regions can be merged" in refused
     check_at_rest(armed)
 
 
