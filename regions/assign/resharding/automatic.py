@@ -36,7 +36,7 @@ AT_ONCE_MAX: Final = 2
 MOVING_MAX: Final = 10
 #: Time without splits and merges after a server went away, and at the beginning of a tenure.
 QUIET_MS: Final = 30_000
-#: Time after a refused proposal before the region is looked at again.
+#: Time after a refused proposal before the same one is made again.
 REFUSED_MS: Final = 600_000
 #: `merge_below` is at most this part of `split_above`.
 MERGE_PART: Final = 4
@@ -95,12 +95,15 @@ class Automatic:
         #: What the round before, and this round so far, have found: parents' ids.
         self._before: set[tuple[str, ...]] = set()
         self._found: set[tuple[str, ...]] = set()
-        #: First parents whose proposal was refused, with the time of the next look.
-        self._refused: dict[str, int] = {}
+        #: Parents of refused proposals, with the time of the next look.
+        self._refused: dict[tuple[str, ...], int] = {}
 
     def refused(self, proposal: SizeProposal, now_ms: int) -> None:
-        """Leave a region alone for a while, whose split or merge was refused or canceled."""
-        self._refused[proposal.regions[0]] = now_ms + REFUSED_MS
+        """Do not make a proposal for a while that was refused or canceled.
+
+        A split may be refused because the measured size was old, and a region without rows is to be merged.
+        """
+        self._refused[proposal.regions] = now_ms + REFUSED_MS
 
     def step(
         self,
@@ -147,12 +150,14 @@ class Automatic:
     ) -> list[SizeProposal]:
         """Return the proposal to split a region that is large; note a small one."""
         size = size_of(region)
-        if size is None or region.record.region_id in self._refused:
+        if size is None:
             return []
         table = region.table.record
         is_large = table.split_above and size > table.split_above
         is_small = table.merge_below and size < table.merge_below
         if not (is_large or is_small) or objection_to_region(region) or objection_now(region):
+            return []
+        if is_large and (region.record.region_id,) in self._refused:
             return []
         if is_large:
             why = f"{region.record.region_id} has {size} bytes, more than {table.split_above}"
@@ -168,12 +173,15 @@ class Automatic:
             right = self._small.get((table_id, left.record.end_key)) if left.record.end_key else None
             if right is None or left.record.region_id == taken:
                 continue
+            pair = left.record.region_id, right[0].record.region_id
+            if pair in self._refused:
+                continue
             record, total = left.table.record, size + right[1]
             if record.split_above and 2 * total > record.split_above:
                 continue
-            taken = right[0].record.region_id
-            why = f"{left.record.region_id} and {taken} have {total} bytes, each less than {record.merge_below}"
-            proposals += self._second_time((left.record.region_id, taken), why)
+            taken = pair[1]
+            why = f"{' and '.join(pair)} have {total} bytes, each less than {record.merge_below}"
+            proposals += self._second_time(pair, why)
         return proposals
 
     def _second_time(self, regions: tuple[str, ...], why: str) -> list[SizeProposal]:

@@ -37,4 +37,4 @@ def test_a_region_whose_accepted_split_is_canceled_is_left_alone(monkeypatch: py
     monkeypatch.setattr(timer._decision, "step", lambda *_: [SizeProposal(("t.0",), "it is large")])
     timer.start()
     clock.advance(automatic.TICK_S)
-    assert timer._decision._refused == {"t.0": NOW_MS + REFUSED_MS}
+    assert timer._decision._refused == {("t.0",): NOW_MS + REFUSED_MS}

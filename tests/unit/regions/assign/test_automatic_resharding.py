@@ -207,6 +207,24 @@ def test_a_refused_proposal_is_left_alone_for_a_while() -> None:
     assert bench.proposed() == [("t.000",)]
 
 
+def test_a_region_whose_split_was_refused_is_merged() -> None:
+    """Its measured size was old, and it has few rows. Tried: if it is left alone, no merge comes for long."""
+    bench = Bench(200 * MB, MB)
+    [proposal] = bench.round() + bench.round()
+    bench.decision.refused(proposal, bench.now_ms)
+    bench.sizes["t.000"] = MB
+    assert bench.proposed() == [("t.000", "t.001")]
+
+
+def test_a_region_whose_merge_was_refused_is_merged_with_its_other_neighbor() -> None:
+    bench = Bench(MB, MB, MB)
+    bench.round()
+    [proposal] = bench.round()
+    assert proposal.regions == ("t.000", "t.001")
+    bench.decision.refused(proposal, bench.now_ms)
+    assert bench.proposed() == [("t.001", "t.002")]
+
+
 def test_a_large_table_is_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic, "SLICE", 4)
     bench = Bench(200 * MB, *([50 * MB] * 9))
