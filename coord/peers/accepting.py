@@ -27,6 +27,8 @@ log = Logger(__name__)
 
 #: Limit of accepted connections without an accepted hello. Beyond it the oldest one is closed.
 UNIDENTIFIED_MAX: Final = 64
+#: Shortest time between two looks for unidentified connections whose time is over.
+SWEEP_S: Final = 0.1
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -142,8 +144,9 @@ class PeerListener:
     def __init__(self, reactor: TurnReactor, make: Callable[[socket.socket], AcceptedPeer]) -> None:
         """`make` returns the stream of an accepted socket."""
         self.reactor = reactor
-        #: Oldest first.
-        self.unidentified: dict[AcceptedPeer, None] = {}
+        #: With the times at which they are closed. Oldest first.
+        self.unidentified: dict[AcceptedPeer, float] = {}
+        self._is_sweep_planned = False
         self.newcomers = NewcomerBudget(reactor, self._set_accepting)
         #: Lines about connections that were rejected before their hello.
         self.lines = SummedLines(reactor.seconds)
@@ -195,9 +198,25 @@ class PeerListener:
                 self._drop_unidentified(next(iter(self.unidentified)))
             tune(sock, give_up_ms=GIVE_UP_MS)
             stream = self._make(sock)
-            self.unidentified[stream] = None
+            self.unidentified[stream] = self.reactor.seconds() + HELLO_TIMEOUT_S
             self.newcomers.charge(stream.cost_s())
-            self.reactor.callLater(HELLO_TIMEOUT_S, self._drop_unidentified, stream)
+            self._plan_sweep(HELLO_TIMEOUT_S)
+
+    def _plan_sweep(self, delay_s: float) -> None:
+        # One timer for all: a timer of its own would keep a connection in memory that has long been closed.
+        if not self._is_sweep_planned:
+            self._is_sweep_planned = True
+            self.reactor.callLater(delay_s, self._sweep)
+
+    def _sweep(self) -> None:
+        self._is_sweep_planned = False
+        now = self.reactor.seconds()
+        while self.unidentified:
+            stream, due = next(iter(self.unidentified.items()))
+            if due > now:
+                self._plan_sweep(max(due - now, SWEEP_S))
+                return
+            self._drop_unidentified(stream)
 
     def _drop_unidentified(self, stream: AcceptedPeer) -> None:
         if stream in self.unidentified:
