@@ -97,6 +97,8 @@ class ReportChanges:
         #: Sizes in the last reports, and the turn of the clock at which they are compared again.
         self._sizes: dict[str, Measure] = {}
         self._sizes_due = 0
+        #: Tablets of which another report has had another size meanwhile: it counts as changed, also if it is back.
+        self._sized_otherwise: set[str] = set()
 
     def after_turn(self, events: Sequence[tuple[str, RaftEvent]], groups: Mapping[str, Group]) -> list[str]:
         """Return the tablets whose roles have changed in a turn, and leaders after their first commit.
@@ -151,6 +153,9 @@ class ReportChanges:
         if report.leader is not None and self._healths.get(report.region_id) != _compared(report.leader.health):
             self._healths.pop(report.region_id, None)
             self._again[report.region_id] = None
+        size = report.measure
+        if size is not None and differs(self._sizes.get(report.region_id, _NOTHING), size):
+            self._sized_otherwise.add(report.region_id)
 
     def of_sizes(self, replicas: Mapping[str, TabletReplica], now: int) -> list[str]:
         """Return the tablets whose sizes have changed noticeably; nothing if they were compared a moment ago.
@@ -166,8 +171,9 @@ class ReportChanges:
             if rows is not None:
                 size = Measure(rows.state.rows, rows.state.size)
                 former = self._sizes.get(tablet, _NOTHING)
-                if former != size and differs(former, size):
+                if tablet in self._sized_otherwise or (former != size and differs(former, size)):
                     changed[tablet] = size
+        self._sized_otherwise.clear()
         self._sizes.update(changed)
         for tablet in [one for one in self._sizes if one not in replicas]:
             del self._sizes[tablet]
