@@ -287,7 +287,9 @@ def test_an_interrupted_drill_restores_the_cluster(up: LocalUp) -> None:
         preexec_fn=heed_ctrl_c,  # noqa: PLW1509 - sets one handler
     )
     try:
-        eventually(lambda: any(is_stopped(one.pid) for one in daemons(up)), what="a server is frozen")
+        assert process.stdout is not None
+        assert any("(SIGSTOP)" in line for line in process.stdout), "it ended"
+        assert any(is_stopped(one.pid) for one in daemons(up))
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=120.0)
     finally:
