@@ -58,8 +58,8 @@ class FirstElections:
     def __init__(self, turn: Turn, reactor: Any) -> None:
         self._turn = turn
         self._reactor = reactor
-        #: Groups without a leader so far.
-        self._asking: dict[str, _Asking] = {}
+        #: Groups without a leader so far, by the interval of their attempts and by tablet. Each interval has one timer.
+        self._asking: dict[float, dict[str, _Asking]] = {}
 
     def opened(self, group: Group, is_first: bool | None = None) -> None:
         """Let the group of a new replica stand for election if it is the first to do so.
@@ -77,24 +77,19 @@ class FirstElections:
         group.core.hasten(_NEXT_TICK)
         if is_daughter:
             group.core.tick()
-            self._reactor.callLater(ASK_DAUGHTER_AGAIN_S, self._ask_daughter_again, _Asking(group))
-            return
-        if not self._asking:
-            self._reactor.callLater(ASK_AGAIN_S, self._ask_again)
-        self._asking[replica.tablet] = _Asking(group)
+        again_s = ASK_DAUGHTER_AGAIN_S if is_daughter else ASK_AGAIN_S
+        if again_s not in self._asking:
+            self._asking[again_s] = {}
+            self._reactor.callLater(again_s, self._ask_again, again_s)
+        self._asking[again_s][replica.tablet] = _Asking(group)
 
-    def _ask_daughter_again(self, asking: _Asking) -> None:
-        if self._turn.groups.get(asking.group.replica.tablet) is asking.group and asking.goes_on():
-            asking.asks += 1
-            asking.group.core.hasten(_NEXT_TICK)
-            self._reactor.callLater(ASK_DAUGHTER_AGAIN_S, self._ask_daughter_again, asking)
-
-    def _ask_again(self) -> None:
-        former, self._asking = self._asking, {}
-        for tablet, asking in former.items():
-            if self._turn.groups.get(tablet) is asking.group and asking.goes_on():
-                self._asking[tablet] = asking
-                asking.asks += 1
-                asking.group.core.hasten(_NEXT_TICK)
-        if self._asking:
-            self._reactor.callLater(ASK_AGAIN_S, self._ask_again)
+    def _ask_again(self, again_s: float) -> None:
+        asking = {}
+        for tablet, one in self._asking.pop(again_s).items():
+            if self._turn.groups.get(tablet) is one.group and one.goes_on():
+                asking[tablet] = one
+                one.asks += 1
+                one.group.core.hasten(_NEXT_TICK)
+        if asking:
+            self._asking[again_s] = asking
+            self._reactor.callLater(again_s, self._ask_again, again_s)
