@@ -9,6 +9,7 @@ from anybody, so old lists and new ones may stand side by side for as long as it
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -59,13 +60,24 @@ class WantedLists:
         self._is_securing = process.is_securing()
         #: Whether lists without the servers' identity will do: servers have the masters' credential.
         self._is_older_right = cluster.local is not None and not cluster.local.separate_servers
+        #: The list for each set of permissions of region servers: it takes hashes, and a walk sees every znode.
+        self._by_rights: dict[int, list[AccessLine]] = {}
 
     def __bool__(self) -> bool:
         return self.access.has_credential()
 
     def of(self, path: str) -> list[AccessLine]:
         """Return the list of a znode."""
-        return self._lines(self.access.closed_acl(self._layout.server_rights(path)))
+        rights = self._layout.server_rights(path)
+        found = self._by_rights.get(rights)
+        if found is None:
+            found = self._by_rights[rights] = self._lines(self.access.closed_acl(rights))
+        return found
+
+    @functools.cached_property
+    def _older(self) -> list[AccessLine]:
+        """The list of every znode in a cluster of an earlier build."""
+        return self._lines(dataclasses.replace(self.access, servers=()).closed_acl())
 
     def usual(self) -> list[AccessLine]:
         """Return the list of znodes that region servers only read."""
@@ -79,8 +91,7 @@ class WantedLists:
         found = compare(one.lines, self.of(one.path))
         if found is AccessVerdict.RIGHT or not (older_too and self._is_older_right):
             return found
-        older = self._lines(dataclasses.replace(self.access, servers=()).closed_acl())
-        return AccessVerdict.RIGHT if compare(one.lines, older) is AccessVerdict.RIGHT else found
+        return AccessVerdict.RIGHT if compare(one.lines, self._older) is AccessVerdict.RIGHT else found
 
     def _lines(self, acl: list[Acl]) -> list[AccessLine]:
         lines = [AccessLine(line.perms, line.scheme.decode(), line.id.decode()) for line in acl]
