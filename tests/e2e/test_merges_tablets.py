@@ -15,12 +15,12 @@ import pytest
 from coord.rpc.server import RpcError
 from regions import messages as ms
 from regions.records.model import RegionRecord
-from regionserver.client import RegionClient, connect
-from tests.e2e.armed import Armed, Case, Who, armed_on
-from tests.e2e.masters import Cluster, own_store
-from tests.e2e.test_splits import SLOW_S, TABLE, Writers, regions_of, said
-from tests.e2e.test_splits_tablets import check_at_rest, wait_at_rest
-from tests.support.helpers import PATIENCE_S, eventually
+from regionserver.client import RegionClient
+from tests.e2e.armed import Armed, Case, Who
+from tests.e2e.masters import Cluster
+from tests.e2e.test_splits import SLOW_S, Writers, regions_of, said
+from tests.e2e.test_splits_tablets import armed_table, check_at_rest, client_of, wait_at_rest
+from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -48,19 +48,14 @@ SPLITS = [f"{letter}-{at}" for letter in "acemprtx" for at in (1, 2, 3, 4)][:-1]
 @pytest.fixture(scope="module")
 def armed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Armed]:
     """Return two masters and four servers, and a table of tablets with three replicas."""
-    folder = tmp_path_factory.mktemp("data")
-    with (
-        own_store(folder / "store", 1) as hosts,
-        armed_on(hosts, folder / "cluster", masters=2, servers=4) as running,
-    ):
-        running.cluster.ask_active(ms.CreateTable(TABLE, SPLITS, replication=3, wait_ms=60_000), ms.Tables)
+    with armed_table(tmp_path_factory.mktemp("data"), SPLITS, servers=4) as running:
         yield running
 
 
 @pytest.fixture
 def client(armed: Armed) -> Iterator[RegionClient]:
     """Return a client that keeps its locations of tablets during a test."""
-    with connect(armed.cluster.hosts, connect_timeout_s=PATIENCE_S, timeout_s=SLOW_S) as made:
+    with client_of(armed) as made:
         yield made
 
 

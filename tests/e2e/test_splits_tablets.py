@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -41,20 +43,31 @@ SPLITS = ["a-2", "b", "c-2", "d", "e-2", "f", "n", "p-2", "q", "r-2", "s", "t-2"
 @pytest.fixture(scope="module")
 def armed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Armed]:
     """Return two masters and three servers, and a table of tablets with three replicas."""
-    folder = tmp_path_factory.mktemp("data")
-    with (
-        own_store(folder / "store", 1) as hosts,
-        armed_on(hosts, folder / "cluster", masters=2, servers=3) as running,
-    ):
-        running.cluster.ask_active(ms.CreateTable(TABLE, SPLITS, replication=3, wait_ms=60_000), ms.Tables)
+    with armed_table(tmp_path_factory.mktemp("data"), SPLITS, servers=3) as running:
         yield running
 
 
 @pytest.fixture
 def client(armed: Armed) -> Iterator[RegionClient]:
     """Return a client that keeps its locations of tablets during a test."""
-    with connect(armed.cluster.hosts, connect_timeout_s=PATIENCE_S, timeout_s=SLOW_S) as made:
+    with client_of(armed) as made:
         yield made
+
+
+@contextlib.contextmanager
+def armed_table(folder: Path, splits: list[str], servers: int) -> Iterator[Armed]:
+    """Yield two masters and some servers with a table of tablets with three replicas."""
+    with (
+        own_store(folder / "store", 1) as hosts,
+        armed_on(hosts, folder / "cluster", masters=2, servers=servers) as running,
+    ):
+        running.cluster.ask_active(ms.CreateTable(TABLE, splits, replication=3, wait_ms=60_000), ms.Tables)
+        yield running
+
+
+def client_of(armed: Armed) -> contextlib.AbstractContextManager[RegionClient]:
+    """Return a client of the cluster, for a `with` statement."""
+    return connect(armed.cluster.hosts, connect_timeout_s=PATIENCE_S, timeout_s=SLOW_S)
 
 
 def wait_at_rest(cluster: Cluster, *, with_parents: bool) -> None:

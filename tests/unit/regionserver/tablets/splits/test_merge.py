@@ -7,7 +7,6 @@ is sealed; the daughter begins at the position of the first parent's seal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from regions.records.resharding.parents import Parent
 from regionserver.tablets.commands import DeleteRow, PutRow
 from regionserver.tablets.rows.state import Identity
 from regionserver.tablets.rows.tablet_rows import TabletRows
-from regionserver.tablets.splits import heirs, prepared
+from regionserver.tablets.splits import prepared
 from regionserver.tablets.splits.heirs import SealedRows, make_heir
 from regionserver.tablets.splits.prepared import NotPrepared, PreparedHeirs
 from regionserver.tablets.splits.work import SplitWork
@@ -267,20 +266,6 @@ def run(tmp_path: Path, main: Any) -> None:
         await merging.stop()
 
     in_reactor(whole)
-
-
-@pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the daughters that are made from all rows of the parents."""
-    found: list[str] = []
-    original: Callable[..., None] = heirs.make_heir
-
-    def make(parents: Any, daughter: Any, boot: str) -> None:
-        found.append(daughter.identity.tablet)
-        original(parents, daughter, boot)
-
-    monkeypatch.setattr(heirs, "make_heir", make)
-    return found
 
 
 def test_two_tablets_become_one(tmp_path: Path, copies: list[str]) -> None:

@@ -16,7 +16,7 @@ from regions.messages import BAD_REQUEST, BUSY, PrepareRows
 from regions.messages.server import ClosePurpose
 from regions.records.model import RegionRecord
 from regionserver.tablets.commands import PutRow
-from regionserver.tablets.splits import heirs, preparing
+from regionserver.tablets.splits import preparing
 from regionserver.tablets.upkeep.space import DiskSpace
 from tests.support.hosts_in_process import Machine
 from tests.support.reactors import refusal, until
@@ -42,20 +42,6 @@ def prepared_files(machine: Machine) -> list[str]:
 
 async def gone(split: Splitting, machine: Machine) -> None:
     await until(split.reactor, lambda: not prepared_files(machine), "the prepared files are removed")
-
-
-@pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the daughters that are made from all rows of the parent."""
-    made: list[str] = []
-    original = heirs.make_heir
-
-    def make(parents: Any, daughter: Any, boot: str) -> None:
-        made.append(daughter.identity.tablet)
-        original(parents, daughter, boot)
-
-    monkeypatch.setattr(heirs, "make_heir", make)
-    return made
 
 
 def test_daughters_are_made_of_the_prepared_files(tmp_path: Path, copies: list[str]) -> None:
