@@ -58,7 +58,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 class Put(NamedTuple):
-    """An acknowledged put: when it began and ended."""
+    """The times at which an acknowledged put began and ended."""
 
     began: float
     ended: float

@@ -206,7 +206,7 @@ class Shape(msgspec.Struct, frozen=True):
     tls: bool = False
     certs_dir: str = ""
     host: str = HOST
-    #: Whether the options name a credential for the store, which then all daemons have.
+    #: True if the options name a credential for the store. Then all daemons have this credential.
     names_credential: bool = False
 
 

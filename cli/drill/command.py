@@ -410,7 +410,7 @@ def tablet_disk_loss(given: Globals, server_name: str | None, log_only: bool, ga
 @_gap_max(1.5)
 @_options
 def retire_server(given: Globals, server_name: str | None, gap_max_s: float, **options: Any) -> int:
-    """Retire a region server with `rk server retire` until it has no member of a tablet; then cancel that.
+    """Retire a region server with `rk server retire` until it has no member of a tablet; then cancel the retirement.
 
     The verdict is that of tablet-leader-kill, and all members have successors on other servers.
     """

@@ -274,7 +274,7 @@ class VersionBook:
 
 
 class VersionFollower:
-    """State of a watch of versions: the znode, the reaction, the book, and the token of what was handled."""
+    """State of a watch of versions: the znode, the reaction, the book, and the token of the last handled version."""
 
     def __init__(
         self,

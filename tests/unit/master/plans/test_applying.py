@@ -286,7 +286,7 @@ def test_the_balancer_pauses_while_a_plan_is_applied(store: FakeStore) -> None:
 
 
 def test_a_round_of_many_regions_is_decided_in_several_calls(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round of 100,000 regions took 0.3 s in one turn. It begins anew when a server has changed."""
+    """A round of 100,000 regions took 0.3 s in one turn. The round begins anew when a server has changed."""
     monkeypatch.setattr(balancer, "COUNTED_AT_ONCE", 2)
     ruler = Ruler(store)
     balancing = Balancing(ruler.fence, ruler.assigner, BalancerConfig(), 1_000, lambda: ruler.now)

@@ -13,7 +13,7 @@ from regionserver.tablets.values.seals import Seal
 
 
 class Rows:
-    """The rows of a parent, as far as a refusal needs them."""
+    """The attributes of a parent's rows that a refusal reads."""
 
     def __init__(self) -> None:
         self.seal = Seal(resharding="one", index=7, term=1)
