@@ -281,7 +281,7 @@ class Reshardings:
         elif work.record.state is ReshardingState.CLOSING:
             found = self._parents_of(work.record).handover(work, parents, now_ms)
             if found is not None:
-                self._replace(work, table, parents, found)
+                self._replace(work, table, parents, found, now_ms)
         elif self._parents_of(work.record).prepared(work, parents, now_ms):
             self._write(work, "prepared")
 
@@ -302,11 +302,12 @@ class Reshardings:
             return f"it could not be {'sealed' if is_closing else 'prepared'} within {limit_ms // 1000} s{why}"
         return self._parents_of(work.record).objection_to_work(work, parents, now_ms)
 
-    def _replace(self, work: Resharding, table: Table, parents: list[Region], found: Handover) -> None:
+    def _replace(self, work: Resharding, table: Table, parents: list[Region], found: Handover, now_ms: int) -> None:
         whole = covers(tuple(one.record for one in parents), found.daughters)
         assert whole, f"the {work.record.words} would leave a hole or an overlap"
         count = table.record.regions - len(parents) + len(found.daughters)
-        record = msgspec.structs.replace(self._after(work, "replaced"), daughters=found.daughters)
+        record = self._after(work, "replaced")
+        record = msgspec.structs.replace(record, daughters=found.daughters, replaced_ms=now_ms)
         assert not work.is_writing, f"a write of the {work.record.words} is in flight"
         work.is_writing = True
         self._emit(

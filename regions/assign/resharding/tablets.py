@@ -250,7 +250,7 @@ class TabletParents:
         """See `Parents`: the keeper has the parent's replicas deleted when the work has ended."""
         del table
         tablets = [self._keeper.tablets.get(one.record.region_id) for one in daughters]
-        return now_ms - work.began_ms >= KEPT_MS and all(one is not None and _is_made(one) for one in tablets)
+        return _is_kept_long_enough(work, now_ms) and all(one is not None and _is_made(one) for one in tablets)
 
     def replaced(self, event: ev.ParentsReplaced, parents: Sequence[Region], now_ms: int) -> None:
         """Pass on to the keeper what the write contained."""
@@ -276,3 +276,13 @@ class TabletParents:
 def _is_made(tablet: Tablet) -> bool:
     """Return True if all members have replicas of their own: none is being made, or waits for its server."""
     return tablet.is_led and not tablet.work and not tablet.is_writing
+
+
+def _is_kept_long_enough(work: Resharding, now_ms: int) -> bool:
+    """Return True if the parents' replicas have stayed for KEPT_MS.
+
+    The time is in the record, so it does not begin anew with each master. A master whose clock is behind that of an
+    earlier one waits for KEPT_MS by its own clock at most.
+    """
+    since_ms = min(work.record.replaced_ms or work.began_ms, work.began_ms)
+    return now_ms - since_ms >= KEPT_MS

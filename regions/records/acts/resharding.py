@@ -44,6 +44,9 @@ class ReshardingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     epoch: int = 0
     since_ms: int = 0
+    #: When the daughters replaced the parents, by the clock of the master that wrote this. 0 until then, and in records
+    #: of earlier builds.
+    replaced_ms: int = 0
     #: Name of the seal of a parent that is a tablet: no other split has had it. "" for shared regions.
     seal: str = ""
     origin: WorkOrigin | None = None
