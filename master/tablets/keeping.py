@@ -33,7 +33,7 @@ from master.context import EffectContext
 from master.plans.tablets import is_of_tablets
 from master.tablets.balancing import TabletBalancing
 from master.tablets.intents import IntentBook
-from master.tablets.loading import load_tablets
+from master.tablets.loading import load_tablets, unread_numbers
 from master.tablets.plan_moves import PlanMoves
 from master.tablets.reports import ReportQueue
 from regions.cluster import effects as fx
@@ -140,7 +140,8 @@ class TabletKeeping:
         self, transitions: Iterable[tuple[TransitionRecord, int]], intents: Iterable[TabletIntents] = ()
     ) -> Iterator[None]:
         """Load everything, in steps: the caller does one in each turn."""
-        yield from load_tablets(self.keeper, self._active_master.world, transitions, self._now_ms())
+        world, now = self._active_master.world, self._now_ms()
+        yield from load_tablets(self.keeper, world, transitions, now, self._regions_to_read)
         self.intents.load(intents)
 
     def begin(self) -> None:
@@ -179,10 +180,9 @@ class TabletKeeping:
                 keeper.table_seen(event.record, event.version, origin)
                 self._regions.extend(event.regions)
             case ev.RegionSeen() if event.record.table_id in keeper.tables:
-                is_new = event.record.region_id not in keeper.tablets
+                for number in unread_numbers(keeper, event.record):
+                    self._reader.changed.put(event.record.region_id, number)
                 keeper.region_seen(event.record, event.version, origin)
-                for member in event.record.members if is_new else ():
-                    self._reader.changed.put(event.record.region_id, member.number)
             case ev.RegionReplaced() if event.region_id in keeper.tablets:
                 keeper.replaced(event.region_id, event.fresh, event.version)
             case ev.ReplaceFailed():
