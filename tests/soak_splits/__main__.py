@@ -22,7 +22,7 @@ from regionserver.client import connect
 from tests.e2e.masters import Cluster, cluster_on, own_store
 from tests.soak_splits.clients import CALL_S, KEYS, TABLE, Client, SlowCall, key_of, lost
 from tests.soak_splits.key_space import KeySpace, replayed
-from tests.soak_splits.work import AT_ONCE, REGIONS, WAIT_MS, Done, Kill, Killer, Resharder
+from tests.soak_splits.work import AT_ONCE, REGIONS, TABLETS, WAIT_MS, Done, Kill, Killer, Resharder
 from tests.support.helpers import PATIENCE_S, eventually, finished, rk
 from tests.support.soaks import Worker, begin
 
@@ -72,13 +72,14 @@ class Soak:
             )
             cluster.wait_active()
             cluster.wait_servers(SERVERS)
-            splits = [key_of(number * KEYS // REGIONS[0]) for number in range(1, REGIONS[0])]
+            bounds = TABLETS if self._has_tablets else REGIONS
+            splits = [key_of(number * KEYS // bounds[0]) for number in range(1, bounds[0])]
             replicas = REPLICAS if self._has_tablets else 1
             cluster.ask_active(ms.CreateTable(TABLE, splits, replication=replicas, wait_ms=WAIT_MS), ms.Tables)
             for number in range(CLIENTS):
                 client = running.enter_context(connect(hosts, connect_timeout_s=PATIENCE_S, timeout_s=CALL_S))
                 self.clients.append(Client(number, CLIENTS, client, self._seed))
-            self.resharders = [Resharder(cluster, f"{self._seed}-{number}") for number in range(AT_ONCE)]
+            self.resharders = [Resharder(cluster, f"{self._seed}-{number}", bounds) for number in range(AT_ONCE)]
             self._work(cluster, minutes, count)
             self._check_running(cluster, hosts)
         found = replayed(self._folder / "store" / "store1", Layout())

@@ -7,18 +7,27 @@ import random
 import time
 from typing import Final, NamedTuple
 
+from kazoo.exceptions import NoNodeError
+
 from coord.rpc.server import RpcError
+from coord.rpc.wire import Code
 from regions import messages as ms
 from regions.records.model import RegionRecord
+from regions.records.znodes import decode_resharding
 from tests.e2e.masters import Cluster, Process
 from tests.soak_splits.clients import KEYS, TABLE, key_of
 from tests.support.helpers import eventually
 from tests.support.soaks import Worker, kill_for, wants_split
 
-#: Least and greatest number of the table's regions.
+#: Least and greatest number of the table's regions; of a table of tablets, whose daughters rest for half a minute.
 REGIONS: Final = (6, 40)
+TABLETS: Final = (24, 72)
 #: Splits and merges at a time.
 AT_ONCE: Final = 2
+#: Pause after a refusal, or while every region takes part in a split or merge.
+BUSY_S: Final = 0.25
+#: Codes of answers after which the same request is sent again.
+_AGAIN: Final = (ms.NOT_LEADER, Code.UNREACHABLE, Code.CONNECTION_LOST)
 #: Time limit of a split or merge.
 WAIT_MS: Final = 60_000
 #: Shortest and longest time between the end of one disturbance and the next kill.
@@ -55,10 +64,12 @@ class Kill(NamedTuple):
 class Resharder(Worker):
     """A thread that splits and merges regions until it is stopped."""
 
-    def __init__(self, cluster: Cluster, seed: str) -> None:
+    def __init__(self, cluster: Cluster, seed: str, bounds: tuple[int, int] = REGIONS) -> None:
+        """`bounds`: least and greatest number of regions."""
         super().__init__()
         self._cluster = cluster
         self._random = random.Random(seed)
+        self._bounds = bounds
         self.done: list[Done] = []
 
     def _run(self) -> None:
@@ -67,6 +78,7 @@ class Resharder(Worker):
                 self._step()
             except RpcError as error:
                 self.counts[f"refused: {error.code}"] += 1
+                self._is_over.wait(BUSY_S)
             except AssertionError as error:
                 # The request was repeated for longer than any recovery takes.
                 self.faults.append(f"a split or merge found no end: {error}")
@@ -74,20 +86,61 @@ class Resharder(Worker):
     def _step(self) -> None:
         regions = [one.region for one in self._cluster.ask_active(ms.DescribeTable(TABLE), ms.Regions).regions]
         regions.sort(key=lambda one: one.start_key)
-        key = key_of(self._random.randrange(1, KEYS))
-        at = max(number for number, one in enumerate(regions) if one.start_key <= key)
-        is_split = wants_split(len(regions), REGIONS, self._random)
+        is_split = wants_split(len(regions), self._bounds, self._random)
+        parents = self._parents(regions, 1 if is_split else 2)
+        if not parents:
+            self.counts["nothing free"] += 1
+            self._is_over.wait(BUSY_S)
+            return
+        ids = [one.region_id for one in parents]
         request: ms.SplitRegion | ms.MergeRegions
         if is_split:
-            parents = regions[at : at + 1]
-            request = ms.SplitRegion(parents[0].region_id, key, wait_ms=WAIT_MS)
+            first, last = int(parents[0].start_key or "0"), int(parents[0].end_key or f"{KEYS}")
+            request = ms.SplitRegion(*ids, key_of(self._random.randrange(first + 1, last)), wait_ms=WAIT_MS)
         else:
-            at = min(at, len(regions) - 2)
-            parents = regions[at : at + 2]
-            request = ms.MergeRegions(*(one.region_id for one in parents), wait_ms=WAIT_MS)
+            request = ms.MergeRegions(*ids, wait_ms=WAIT_MS)
         began_s = time.monotonic()
-        answer = self._cluster.ask_active(request, ms.Resharded)
-        self._note("split" if is_split else "merge", parents, began_s, answer)
+        self._note("split" if is_split else "merge", parents, began_s, self._ask(request))
+
+    def _parents(self, regions: list[RegionRecord], count: int) -> list[RegionRecord]:
+        """Return so many neighbors that take part in no split or merge, or []."""
+        taken = self._taken()
+        free = [
+            regions[at : at + count]
+            for at in range(len(regions) - count + 1)
+            if not any(one.region_id in taken for one in regions[at : at + count])
+        ]
+        free = [one for one in free if count > 1 or int(one[0].end_key or f"{KEYS}") - int(one[0].start_key or "0") > 1]
+        return self._random.choice(free) if free else []
+
+    def _taken(self) -> set[str]:
+        """Return the regions that take part in a split or merge."""
+        zk, layout = self._cluster.zk, self._cluster.layout
+        found: set[str] = set()
+        for name in zk.get_children(layout.reshardings):
+            with contextlib.suppress(NoNodeError):
+                record = decode_resharding(zk.get(layout.resharding(name))[0])
+                found |= {*record.parents, *(one.region_id for one in record.daughters)}
+        return found
+
+    def _ask(self, request: ms.SplitRegion | ms.MergeRegions) -> ms.Resharded:
+        """Ask the active master, through changes of the active master. Raise RpcError if it refuses.
+
+        The region may have been taken meanwhile: then another one is chosen, rather than to wait for this one.
+        """
+
+        def asked() -> ms.Resharded | RpcError | None:
+            master = self._cluster.active()
+            try:
+                return None if master is None else self._cluster.ask(master, request, ms.Resharded)
+            except RpcError as error:
+                return None if error.code in _AGAIN else error
+
+        answer = eventually(asked, 2 * WAIT_MS / 1000, what=type(request).__name__)
+        if isinstance(answer, RpcError):
+            raise answer
+        assert answer is not None, "eventually returns what is true"
+        return answer
 
     def _note(self, what: str, parents: list[RegionRecord], began_s: float, answer: ms.Resharded) -> None:
         daughters = tuple(one.region_id for one in answer.daughters)
