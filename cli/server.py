@@ -490,7 +490,7 @@ def run(
             handover_s=handover_s,
             masters=tuple(parse_address(one.strip(), "--masters") for one in masters.split(",") if one.strip()),
             heartbeat_period_s=heartbeat_period_s,
-            access=store_access(given),
+            access=store_access(given, is_server=True),
             certs_dir=certs_dir_named(given),
             peer_address=None if no_tablets else peers,
             peer_secret=peer_secret(peer_secret_file),

@@ -575,6 +575,7 @@ class RegionServer:
             tablets=of_tablets,
             expiring=process.expiring(),
             open_door=process.open_door(self._record.host),
+            shares_credential=self._settings.access.shares_credential(),
         )
 
     def _ready(self) -> tuple[bool, Mapping[str, object]]:

@@ -32,15 +32,13 @@ from cli.common.errors import CliError, UnreachableError, UsageFaultError
 from cli.common.local import (
     CERTS_DIR,
     FIRST_USER,
-    READERS,
-    SERVERS_IDENTITY,
     LocalCluster,
     read_cluster,
     read_super,
 )
 from cli.common.options import SETTINGS, Globals, variable_of
 from cli.common.waiting import limit_s, waiting
-from coord.client.access import OPEN_ACCESS, StoreAccess, parse_identities
+from coord.client.access import OPEN_ACCESS, READERS, SERVERS_IDENTITY, StoreAccess, parse_identities, read_role
 from coord.errors import ConfigError, shown_s
 from coord.hosts import is_loopback
 from coord.security import process
@@ -69,9 +67,14 @@ _FILES: Final = frozenset({"certs-dir", "store-tls-ca", "store-tls-cert", "store
 _YES: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
-def read_access(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> StoreAccess:
+def read_access(
+    given: Mapping[str, str], environment: Mapping[str, str] | None = None, *, is_server: bool = False
+) -> StoreAccess:
     """Return the settings of options (by name, as in SETTINGS) and environment. Raise UsageFaultError naming the
-    setting."""
+    setting.
+
+    `--store-auth @DIR` takes from a directory of credentials what the role needs (`coord.client.access.read_role`).
+    """
     known = os.environ if environment is None else environment
     values: dict[str, str] = {}
     for option, _, _ in SETTINGS:
@@ -83,17 +86,26 @@ def read_access(given: Mapping[str, str], environment: Mapping[str, str] | None 
     if check not in _YES:
         raise UsageFaultError(f"{_named('store-tls-host-check')} is yes or no, not {check!r}")
     try:
+        directory = role_directory(values)
+        role = OPEN_ACCESS if directory is None else read_role(directory, is_server=is_server)
         return StoreAccess(
             **paths,
             verify_host=_YES[check],
-            auth=_credential(values, "store-auth"),
+            auth=_credential(values, "store-auth") if directory is None else role.auth,
             sasl=_credential(values, "store-sasl"),
-            readers=parse_identities(_first_line(values, "store-readers"), "reader"),
-            servers=parse_identities(_first_line(values, "store-servers"), "server"),
-            masters=parse_identities(_first_line(values, "store-masters"), "master"),
+            readers=parse_identities(_first_line(values, "store-readers"), "reader") or role.readers,
+            servers=parse_identities(_first_line(values, "store-servers"), "server") or role.servers,
+            masters=parse_identities(_first_line(values, "store-masters"), "master") or role.masters,
         )
     except ConfigError as error:
         raise UsageFaultError(str(error), f"See {_named('store-tls-ca')} and the options that begin alike.") from error
+
+
+def role_directory(values: Mapping[str, str]) -> Path | None:
+    """Return DIR of `--store-auth @DIR`; None for a credential, and for a file of one."""
+    text = values.get("store-auth", "")
+    path = Path(text[1:]).expanduser() if text.startswith("@") else None
+    return path if path is not None and path.is_dir() else None
 
 
 def check_exposed(host: str, certs_dir: Path | None, *, insecure: bool) -> None:
@@ -106,9 +118,9 @@ def check_exposed(host: str, certs_dir: Path | None, *, insecure: bool) -> None:
     )
 
 
-def store_access(given: Globals) -> StoreAccess:
+def store_access(given: Globals, *, is_server: bool = False) -> StoreAccess:
     """Return the connection settings of options, environment, context and file. Raise UsageFaultError."""
-    access = read_access(given.settings(), {})
+    access = read_access(given.settings(), {}, is_server=is_server)
     local = None if access.has_credential() else secured_local(given)
     auth = "" if local is None else read_super(given.data_path)
     if local is None or not auth:

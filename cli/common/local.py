@@ -34,13 +34,15 @@ import msgspec
 
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, variable_of
-from coord.security.making import PEERS_FILE
+from coord.errors import ConfigError
+from coord.security.credentials import STORE_AUTH_FILE, STORE_MASTERS_FILE
+from coord.security.making import PEERS_FILE, write_private
 
 HOST: Final = "127.0.0.1"
 CLUSTER_FILE: Final = "cluster.json"
 LOCK_FILE: Final = "up.lock"
 CONTROL_FILE: Final = "control.sock"
-SUPER_FILE: Final = "store-auth"
+SUPER_FILE: Final = STORE_AUTH_FILE
 SUPER_DIGEST_FILE: Final = "store-super"
 #: Credentials of the daemons and of the first user of a secured cluster (`coord.security.credentials`).
 CERTS_DIR: Final = "certs"
@@ -48,12 +50,6 @@ FORMAT_VERSION: Final = 1
 
 #: The user whose key `rk up` and `rk certs init` make.
 FIRST_USER: Final = "admin"
-
-#: Who may read the znodes of a secured cluster: every user with a key of the cluster.
-READERS: Final = "rk:user"
-
-#: The identity of region servers in access lists: every server proves it by a token of its credentials.
-SERVERS_IDENTITY: Final = "rk:server"
 
 #: Limits of the port plan.
 STORE_NODES_MAX: Final = 9
@@ -159,11 +155,6 @@ class LocalCluster(msgspec.Struct):
     def has_credentials(self) -> bool:
         """Return whether daemons are started with credentials."""
         return self.secured or self.securing
-
-    @property
-    def shares_credential(self) -> bool:
-        """Return whether region servers have the masters' credential but could have an identity of their own."""
-        return self.secured and not self.separate_servers and not self.outside
 
     def certs(self, data_dir: Path) -> Path:
         """Return the directory of the credentials of the cluster in `data_dir`."""
@@ -394,13 +385,20 @@ def make_super(data_dir: Path) -> str:
 def make_super_digest(data_dir: Path) -> Path:
     """Write the hash of super's credential for the nodes, as command lines are visible to all users; return its file.
     Raise CliError."""
-    path = data_dir / SUPER_DIGEST_FILE
-    digest = digest_of(make_super(data_dir))
+    return _write_line(data_dir / SUPER_DIGEST_FILE, digest_of(make_super(data_dir)))
+
+
+def make_masters_identity(directory: Path) -> Path:
+    """Write super's identity as the masters' for region servers that have not the credential; return its file. Raise
+    CliError."""
+    return _write_line(directory / STORE_MASTERS_FILE, f"digest:{digest_of(make_super(directory))}")
+
+
+def _write_line(path: Path, line: str) -> Path:
     try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
-            file.write(digest + "\n")
-    except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}", "Give a writable --data-dir.") from error
+        write_private(path, line.encode() + b"\n")
+    except ConfigError as error:
+        raise CliError(str(error), "Give a writable directory.") from error
     return path
 
 

@@ -54,7 +54,12 @@ SETTINGS: Final = (
     ("store-tls-key", "PEM", "Key of the client certificate, if it is in another file."),
     ("store-tls-host-check", "yes|no", "Whether the store's certificate must name the host.  [default: yes]"),
     ("certs-dir", "DIR", "Directory with the credentials that this process proves to daemons and callers."),
-    ("store-auth", _CREDENTIAL, "Digest credential for the store's access lists."),
+    (
+        "store-auth",
+        f"{_CREDENTIAL}|@DIR",
+        "Digest credential for the store's access lists; @DIR: a directory of"
+        " credentials, from which each daemon takes what its role proves.",
+    ),
     ("store-sasl", _CREDENTIAL, "SASL DIGEST-MD5 credential for the store."),
     ("store-readers", "SCHEME:ID,…", "Identities that may read the znodes that are created with the credential."),
     ("store-servers", "SCHEME:ID,…", "Identities of region servers that have not the masters' credential."),

@@ -23,7 +23,7 @@ from coord import kill_points
 from coord.client.access_lists import UNPROVED, AccessLine, AccessVerdict, compare, describe, has_credential, has_lines
 from coord.security import process
 from coord.security.revocation import path_of
-from coord.wire.opcodes import PERM_CREATE, PERM_READ
+from coord.wire.opcodes import PERM_ALL, PERM_CREATE, PERM_READ
 from coord.wire.values import Acl
 from regions.diagnose.fsck import Finding, Fix, FixKind, Problem, make_finding
 
@@ -112,6 +112,17 @@ def unnamed_servers(cluster: Cluster) -> str:
     mine = {(line.scheme.decode(), line.id.decode()) for line in cluster.access.closed_acl()}
     found = [one.id for one in acl if one.perms & PERM_CREATE and (one.id.scheme, one.id.id) not in mine]
     return ",".join(f"{one.scheme}:{one.id}" for one in found if one.scheme not in UNPROVED)
+
+
+def names_no_servers(cluster: Cluster) -> bool:
+    """Return True if the znodes are closed and their access lists name no region servers, as in clusters of earlier
+    builds: the servers have the masters' credential."""
+    try:
+        acl, _ = cluster.client.get_acls(cluster.layout.servers)
+    except (NoNodeError, NoAuthError):
+        return False
+    is_open = any(one.id.scheme in UNPROVED for one in acl)
+    return not is_open and not any(one.perms & PERM_CREATE and one.perms != PERM_ALL for one in acl)
 
 
 def walk(cluster: Cluster, show: Callable[[str], None]) -> Iterator[ZnodeAccess]:
@@ -288,6 +299,7 @@ def check_daemons(cluster: Cluster, wanted: WantedLists) -> tuple[int, int]:
         raise CliError(
             f"nothing was changed, as {count(len(older), 'master')} would create znodes that lock region servers out:"
             f" {', '.join(older[:5])}",
-            "Restart `rk up` with this build; or masters of another kind, one after the other, with --store-servers.",
+            "Restart `rk up` with this build; or masters of another kind, one after the other, with --store-auth @DIR,"
+            " as `rk systemd` and `rk topology run` do, or with --store-servers.",
         )
     return counts[0], counts[1]

@@ -196,9 +196,6 @@ class _Rounds:
                 masters=[self._of_master(address, one) for address, one in statuses.items()],
                 servers=_with_loads(self._results(servers), loads),
                 figures=_active(statuses.values()),
-                shares_credential=local is not None
-                and local.shares_credential
-                and not self._given.names_store_credential(),
             )
         answering = {address: one for address, one in statuses.items() if isinstance(one, messages.MasterStatus)}
         return Gathered(found, Names([load.server for load in loads.values()], local), answering, loads)
@@ -210,7 +207,14 @@ class _Rounds:
         name = self._names.get(address, address)
         if isinstance(answer, str):
             return ServerFinding(name, address, False, answer)
-        return ServerFinding(name, address, True, expiring=answer.expiring, open_door=answer.open_door)
+        return ServerFinding(
+            name,
+            address,
+            True,
+            expiring=answer.expiring,
+            open_door=answer.open_door,
+            shares_credential=answer.shares_credential,
+        )
 
     def _node(self, address: str) -> StoreFinding:
         name = self._names.get(address, address)

@@ -24,6 +24,7 @@ from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, stale_options
 from cli.common.waiting import limit_s, waiting
 from cli.diagnose import reach
+from cli.diagnose.access_lists import names_no_servers
 from cli.diagnose.audit import read_alarms
 from cli.diagnose.health import DOWN, TIMEOUT_S, Gathered, Registered, find, show_verdict
 from cli.diagnose.reach import Reach
@@ -36,7 +37,7 @@ from coord.rpc.wire import RpcError
 from coord.server.config.addresses import ANYWHERE, parse_config_text, shown
 from master.client import admin_address, split_address
 from regions import messages
-from regions.diagnose.health import EXIT_STATUS, Health, judge
+from regions.diagnose.health import EXIT_STATUS, SHARED_CREDENTIAL, Health, judge
 from regions.messages import TabletHealth
 from regions.messages.staleness import AsOf, Bound
 from regions.records.kinds import KV
@@ -285,6 +286,8 @@ def _fill(found: Status, cluster: Cluster, probe_s: float) -> Names:
     if not isinstance(cluster, MastersAlone):
         path = cluster.layout.cluster  # a master that has not read it before cannot become active
         cluster.understood({path: cluster.get(path) or b""}, decode_cluster)
+        if not found.note and names_no_servers(cluster):
+            found.note = SHARED_CREDENTIAL
         found.problems += [f"ALARM {one.alarm_id}: {one.rule}: {one.text} (rk audit)" for one in read_alarms(cluster)]
     if found.problems:
         name_former(cluster, names, (uuid for one in found.problems for uuid in Names.uuids_in(one)))

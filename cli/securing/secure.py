@@ -13,16 +13,16 @@ import click
 import msgspec
 
 from cli.common import output
-from cli.common.access import certs_dir_named, credentials_of, local_certs_dir
+from cli.common.access import certs_dir_named, credentials_of, local_certs_dir, role_directory, store_access
 from cli.common.connect import open_cluster
 from cli.common.errors import CliError, ExitStatus, UnreachableError, UsageFaultError
 from cli.common.local import (
     FIRST_USER,
-    READERS,
     SERVER,
     SUPER_DIGEST_FILE,
     SUPER_FILE,
     LocalCluster,
+    make_masters_identity,
     make_super,
     make_super_digest,
     named_local,
@@ -31,6 +31,7 @@ from cli.common.options import Globals, global_options
 from cli.diagnose.access_lists import WantedLists, check_daemons, close_all, unnamed_servers
 from cli.diagnose.fsck_deep import progress
 from cli.securing.rolling import outdated, restart_all
+from cli.security.separation import is_separated, separate
 from cli.up.control import ControlRequest, ask
 from cli.up.growing.securing import can_separate
 from coord import kill_points
@@ -67,6 +68,10 @@ class SecuredCluster(msgspec.Struct):
     #: Znodes whose access list was changed.
     changed: int = 0
     access: str = ""
+    #: Whether region servers have the masters' credential, and this command cannot change that.
+    shares_credential: bool = False
+    #: Directories that region servers get instead of theirs: they have an identity of their own (`separation`).
+    separated: list[str] = []
     door: Door = Door.CLOSED
     is_dry_run: bool = False
     #: Znodes whose list could not be changed.
@@ -126,6 +131,8 @@ def _secure(given: Globals, report: SecuredCluster, *, finish: bool, dry_run: bo
     _close_znodes(given, report, is_finish=finish)
     if local is not None and local.secured:
         _separate_servers(given, local, report)
+    elif local is None and not report.failed:
+        _write_identities(given, report)
     return _shown(given, report)
 
 
@@ -181,6 +188,18 @@ def _separate_servers(given: Globals, local: LocalCluster, report: SecuredCluste
         ask(given.data_path, ControlRequest("secure", "separate"))
         kill_points.reached("servers separated")
     report.restarted += restart_all(given.data_path, local, _say(given))
+
+
+def _write_identities(given: Globals, report: SecuredCluster) -> None:
+    """Write the files by which region servers that `rk up` does not run prove their own identity to the store, if
+    `--store-auth @DIR` names a directory without them. All znodes have the lists for this. Raise CliError."""
+    directory = role_directory(given.settings())
+    if directory is None:
+        report.shares_credential = not store_access(given).servers
+        return
+    if is_separated(directory):
+        return
+    report.separated = [str(directory)] if report.is_dry_run else [str(one) for one in separate(directory)]
 
 
 # --- the door for callers without a proof ---
@@ -260,6 +279,17 @@ def _print(report: SecuredCluster) -> None:
         )
     if report.znodes and not report.is_dry_run and not report.failed:
         click.echo(f"on all of them: {report.access}; everybody else: nothing")
+    if report.separated and not report.is_dry_run:
+        click.echo(
+            f"region servers can have an identity of their own: copy {', '.join(report.separated)} to their machines,"
+            f" and delete {SUPER_FILE} where only region servers run. Restart the servers one after the other with"
+            " --store-auth @DIR, as `rk systemd` and `rk topology run` do, then `rk secure` again."
+        )
+    if report.shares_credential:
+        click.echo(
+            "region servers have the masters' credential. With --store-auth @DIR of `rk topology"
+            " credentials` or `rk secure --begin` they can have an identity of their own (docs/security.md)"
+        )
     for path in report.failed[:10]:
         click.echo(f"NOT CHANGED  {path}: the credential may not change its access list (a superuser may)")
     if report.is_dry_run:
@@ -294,6 +324,7 @@ def _begin(given: Globals, *, dry_run: bool) -> int:
                 making.init(directory, Principal(USER, FIRST_USER))
             make_super(directory)
             make_super_digest(directory)
+            make_masters_identity(directory)
             making.write_private(directory / OPEN_TOO_FILE, b"")
         except ConfigError as error:
             raise CliError(str(error), "Give a --certs-dir that you may write.") from error
@@ -308,11 +339,12 @@ def _steps(directory: Path) -> list[str]:
     """Return what an operator does after --begin, in order."""
     secret = f"--peer-secret-file {directory / PEERS_FILE}"
     digest = f"--super-digest-file {directory / SUPER_DIGEST_FILE}"
-    close = f"--store-auth @{directory / SUPER_FILE} --store-readers {READERS}"
+    close = f"--store-auth @{directory}"
     return [
         f"Copy {directory} to every machine of a daemon, mode 0700, with the file {OPEN_TOO_FILE}; leave out"
-        f' {USER}.{FIRST_USER}.json. Units of `rk systemd`: copy it to credentials-dir, write credentials = "keys" in'
-        " the topology file, run `rk systemd` again, and restart the units below.",
+        f" {USER}.{FIRST_USER}.json, and {SUPER_FILE} where only region servers run. Units of `rk systemd`: copy it to"
+        ' credentials-dir, write credentials = "keys" in the topology file, run `rk systemd` again, and restart the'
+        " units below.",
         f"Restart the store nodes one after the other with --certs-dir {directory} --require-auth rk {digest} {secret};"
         " wait for /ready of each.",
         f"Restart the masters one after the other with --certs-dir {directory} {close}.",

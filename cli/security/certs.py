@@ -142,8 +142,7 @@ def rotate(given: Globals, finish: bool) -> None:
         _checked(lambda: change(directory))
     removed = _checked(lambda: making.finish(directory)) if finish else []
     known = _checked(lambda: making.secrets_in(directory) if finish else making.rotate(directory))
-    if is_tls:
-        _checked(lambda: daemons.hand_out(directory))
+    _checked(lambda: daemons.hand_out(directory))
     if certs_dir_named(given) is None and not finish:
         # The daemons of `rk up` read these files themselves: nothing has to be copied before.
         _checked(lambda: daemons.issue_again(directory, _now()))

@@ -9,6 +9,7 @@ from typing import Final
 
 from cli.common.errors import CliError
 from cli.common.local import FIRST_USER, MASTER, SERVER, STORE, Daemon, LocalCluster
+from cli.security.separation import SERVERS_DIR
 from coord.errors import ConfigError
 from coord.security import making
 from coord.security.certificate_facts import CertificateFacts, facts_of
@@ -63,6 +64,9 @@ def issue_missing(cluster: LocalCluster, daemons: Iterable[Daemon], directory: P
 
 def hand_out(directory: Path) -> None:
     """Copy authorities and secrets to the daemons' directories below, which were made here. Raise ConfigError."""
+    servers = directory / SERVERS_DIR / CLUSTER_FILE
+    if servers.exists():
+        making.write_private(servers, read_private(directory / CLUSTER_FILE))
     for target in sorted({path.parent for path, _ in _issued(directory)} - {directory}):
         for name in (AUTHORITY_FILE, CLUSTER_FILE):
             making.write_private(target / name, read_private(directory / name))

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from cli.common.errors import NotFoundError, UsageFaultError
+from cli.common.local import SUPER_FILE
 from cli.common.options import Globals
 from cli.topology.checks import DaemonOption, TopologyError
 from cli.topology.model import FILE_BYTES_MAX, INSECURE, KINDS, MASTERS, SERVERS, STORE, Topology, parse
@@ -88,6 +89,13 @@ def local_data_dir(topology: Topology, path: Path) -> Path:
     return Path(os.path.normpath(path.expanduser().absolute().parent / Path(named)))
 
 
+def _has_credential(given: Globals) -> bool:
+    """Return True if the directory of the command's credentials has the masters' credential for the store, and this
+    user may read it."""
+    directory = given.settings().get("certs-dir", "")
+    return bool(directory) and os.access(Path(directory).expanduser() / SUPER_FILE, os.R_OK)
+
+
 def apply(given: Globals, path: Path) -> Topology:
     """Have a command act on the cluster of a topology file. Another place beside it is refused when it is used."""
     topology = load(path)
@@ -98,6 +106,8 @@ def apply(given: Globals, path: Path) -> Topology:
         given.root = topology.root
         if topology.credentials != INSECURE and "certs-dir" not in given.settings():
             given.store_settings["certs-dir"] = topology.credentials_dir
+        if topology.store and not given.names_store_credential() and _has_credential(given):
+            given.store_settings["store-auth"] = f"@{given.settings()['certs-dir']}"
     given.topology = place
     for name, value in place.items():
         setattr(given, name, getattr(given, name) or value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Final
 
-from cli.common.local import READERS, SUPER_DIGEST_FILE, SUPER_FILE
+from cli.common.local import SUPER_DIGEST_FILE
 from cli.topology.model import CERTIFICATES, INSECURE, MASTERS, STORE, PlacedDaemon, Topology
 from coord.security.making import PEERS_FILE
 
@@ -57,7 +57,7 @@ def arguments(node: PlacedDaemon, topology: Topology) -> list[str]:
     else:
         words += ["--store", store_addresses(topology), "--root", topology.root]
         words += ["--address", address(node, node.port)]
-        secrets = ["--store-auth", f"@{certs}/{SUPER_FILE}", "--store-readers", READERS] if topology.store else []
+        secrets = ["--store-auth", f"@{certs}"] if topology.store else []
     if node.kind not in (STORE, MASTERS):
         words += ["--peer-address", address(node, node.peer_port), "--rack", node.rack]
         words += ["--shared-dir", topology.shared_dir] if topology.shared_dir else []

@@ -30,9 +30,7 @@ from cli.common.local import (
     CONTROL_FILE,
     HOST,
     MASTER,
-    READERS,
     SERVER,
-    SERVERS_IDENTITY,
     SUPER_FILE,
     LocalCluster,
     Shape,
@@ -76,6 +74,7 @@ from cli.up.shape import (
     with_security,
 )
 from cli.up.supervisor import News, Rights, Supervisor
+from coord.client.access import READERS, SERVERS_IDENTITY
 from coord.env import SECONDS_MAX
 from coord.security import process
 from master.settings import ENGINES

@@ -13,10 +13,15 @@ from coord.client.ops import digest_acl
 from coord.digests import is_digest
 from coord.errors import ConfigError
 from coord.security import process
+from coord.security.credentials import STORE_AUTH_FILE, STORE_MASTERS_FILE, check_directory, read_private
 from coord.tls.reloading import CallerContext
 from coord.wire.opcodes import PERM_ALL, PERM_READ
 from coord.wire.values import OPEN_ACL, Acl
 
+#: Who may read the znodes of a secured cluster: every user with a key of the cluster.
+READERS: Final = "rk:user"
+#: The identity of region servers in access lists: every server proves it by a token of its credentials.
+SERVERS_IDENTITY: Final = "rk:server"
 #: Schemes of identities that prove something.
 _PROVING_SCHEMES: Final = ("digest", "rk", "sasl", "x509")
 #: One for each set of files, so that a file is read once for many connections.
@@ -77,6 +82,10 @@ class StoreAccess:
     def has_credential(self) -> bool:
         """Return True if the znodes that this client creates are closed to others."""
         return bool(self.auth or self.sasl or self.masters)
+
+    def shares_credential(self) -> bool:
+        """Return True if a region server with these settings has the masters' credential."""
+        return bool(self.auth or self.sasl) and not self.masters
 
     def acl(self, server_rights: int = PERM_READ) -> list[Acl]:
         """Return the access list of znodes that this client creates: the masters' credentials, region servers with
@@ -147,6 +156,33 @@ def parse_identities(text: str, what: str) -> tuple[tuple[str, str], ...]:
             raise ConfigError(f"a {what} of scheme digest is digest:USER:HASH with base64 of SHA-1 of USER:PASSWORD")
         found.append((scheme, name))
     return tuple(dict.fromkeys(found))
+
+
+def read_role(directory: Path, *, is_server: bool) -> StoreAccess:
+    """Return how a daemon or command proves itself to the store of its cluster by the files of a directory.
+
+    A region server proves its own key if the directory has STORE_MASTERS_FILE. Otherwise it has the masters'
+    credential, as in clusters of earlier builds. Masters and commands have the credential. Raise ConfigError.
+    """
+    check_directory(directory)
+    servers, readers = parse_identities(SERVERS_IDENTITY, "server"), parse_identities(READERS, "reader")
+    masters, credential = directory / STORE_MASTERS_FILE, directory / STORE_AUTH_FILE
+    if is_server and masters.exists():
+        return StoreAccess(masters=parse_identities(_line_of(masters), "master"), servers=servers, readers=readers)
+    if not credential.exists():
+        needed = f"{STORE_MASTERS_FILE} for a region server" if is_server else f"{STORE_AUTH_FILE} of the masters"
+        raise ConfigError(
+            f"{directory} has no file {needed}: copy it from the directory in which the cluster's credentials were made"
+        )
+    return StoreAccess(auth=_line_of(credential), servers=servers, readers=readers)
+
+
+def _line_of(path: Path) -> str:
+    """Return the first line of a file with a secret. Raise ConfigError if there is none."""
+    line = read_private(path).decode("utf-8", "replace").partition("\n")[0].strip()
+    if not line:
+        raise ConfigError(f"{path} is empty: copy it again from where the cluster's credentials were made")
+    return line
 
 
 #: A plain TCP connection without authentication.

@@ -6,6 +6,8 @@
     KIND.NAME.crt, .key    certificate of a daemon or user, and its key
     tls-on-every-port      says that every port of the cluster speaks TLS by these certificates
     open-while-securing    says that callers and peers without a proof are served, too
+    store-auth             the masters' credential for the store, USER:PASSWORD (`--store-auth @DIR`)
+    store-masters          the masters' identities, for region servers that prove their own key to the store
 
 With a certificate this process proves it, and accepts nothing but certificates: TLS both ways. Without one it proves
 keys (`coord.security.handshake`). Without `tls-on-every-port` certificates are for RPC alone, and the store, peers and
@@ -46,6 +48,8 @@ CERTIFICATE_SUFFIX: Final = ".crt"
 _KEY_SUFFIX: Final = ".key"
 EVERY_PORT_FILE: Final = "tls-on-every-port"
 OPEN_TOO_FILE: Final = "open-while-securing"
+STORE_AUTH_FILE: Final = "store-auth"
+STORE_MASTERS_FILE: Final = "store-masters"
 #: Purposes of tokens: a token for one kind of port is worth nothing at the other kind.
 FOR_ADMIN: Final = b"regionkeeper admin 1 "
 FOR_STORE: Final = b"regionkeeper store 1 "

@@ -102,6 +102,14 @@ class ServerFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Sentences about its certificates that soon expire.
     expiring: list[str] = []
     open_door: OpenDoor = OpenDoor.CLOSED
+    #: Whether it has the masters' credential for the store.
+    shares_credential: bool = False
+
+
+#: Said of region servers that have the masters' credential, as those of earlier builds.
+SHARED_CREDENTIAL: Final = (
+    "region servers have the masters' credential for the store: `rk secure` gives them an identity of their own"
+)
 
 
 class Findings(msgspec.Struct, omit_defaults=True):
@@ -112,8 +120,6 @@ class Findings(msgspec.Struct, omit_defaults=True):
     masters: list[MasterFinding] = []
     servers: list[ServerFinding] = []
     figures: MasterStatus | None = None
-    #: Whether region servers have the masters' credential for the store, as those of earlier builds.
-    shares_credential: bool = False
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -140,10 +146,10 @@ def judge(found: Findings) -> Health:
     sentences = dict.fromkeys(text for one in shown for text in one)
     reasons += [Reason(HealthVerdict.DEGRADED, text) for text in sentences]
     reasons += _of_open_doors([*(found.store or []), *found.masters, *found.servers])
-    if found.shares_credential:
-        text = (
-            "region servers have the masters' credential for the store: `rk secure` gives them an identity of their own"
-        )
+    sharing = [one.name for one in found.servers if one.shares_credential]
+    if sharing:
+        some = f" ({', '.join(sharing[:5])})" if len(sharing) < len(found.servers) else ""
+        text = SHARED_CREDENTIAL + some
         reasons.append(Reason(HealthVerdict.HEALTHY, text))
     return _verdict(reasons)
 

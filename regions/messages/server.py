@@ -358,6 +358,8 @@ class ServerStatus(msgspec.Struct, frozen=True, tag=True):
     expiring: list[str] = []
     #: Whether the server serves callers without a proof.
     open_door: OpenDoor = OpenDoor.CLOSED
+    #: Whether the server has the masters' credential for the store, and could have an identity of its own.
+    shares_credential: bool = False
 
 
 # --- splits and merges ------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from cli.common.local import SUPER_FILE
 from tests.support.helpers import PATIENCE_S, daemon, eventually, rk
 
 pytestmark = pytest.mark.e2e
@@ -39,7 +40,7 @@ class Place:
         network = 20 + os.getpid() % 200
         self.folder = folder
         self._addresses = {host: f"127.{network}.{number}.1" for number, host in enumerate(hosts, 1)}
-        for one in ("data", "certs", "shared", "token", "secret", "run", "bin"):
+        for one in ("data", "certs", "server-certs", "shared", "token", "secret", "run", "bin"):
             (folder / one).mkdir(mode=0o700)
         command = shlex.join([sys.executable, "-m", "cli"])
         (folder / "bin" / "rk").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
@@ -51,7 +52,9 @@ class Place:
             text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w.-])", self._addresses[host], text)
         text = text.replace("/etc/regionkeeper/cluster.toml", f"{self.folder}/cluster.toml")
         text = text.replace("/opt/regionkeeper/health.py", str(DOCKER / "health.py"))
-        return re.sub(r'(?<![\w/.-])/(data|certs|shared|token|secret|run)(?=[/\s"\'*]|$)', rf"{self.folder}/\1", text)
+        return re.sub(
+            r'(?<![\w/.-])/(data|certs|server-certs|shared|token|secret|run)(?=[/\s"\'*]|$)', rf"{self.folder}/\1", text
+        )
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the environment of a container's command."""
@@ -85,8 +88,18 @@ def test_the_containers_of_compose(tmp_path: Path) -> None:
     made = place.run([*secrets["entrypoint"][2:], *secrets["command"]])
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "token" / "admin").read_text().strip()
+    assert not (tmp_path / "server-certs" / SUPER_FILE).exists()
     chosen = {name: one for name, one in daemons.items() if name not in left_out}
-    with running(place, {name: shlex.split(one["command"]) for name, one in chosen.items()}):
+    words = {name: shlex.split(one["command"]) for name, one in chosen.items()}
+    # Where servers run, /certs is the volume server-certs.
+    text = (tmp_path / "cluster.toml").read_text()
+    (tmp_path / "servers.toml").write_text(text.replace(f"{tmp_path}/certs", f"{tmp_path}/server-certs"))
+    for name in chosen:
+        if name.startswith("server"):
+            words[name] = [
+                one.replace("/etc/regionkeeper/cluster.toml", f"{tmp_path}/servers.toml") for one in words[name]
+            ]
+    with running(place, words):
         for name, one in chosen.items():
             words = one["healthcheck"]["test"][1:]
             eventually(lambda words=words: place.run(words).returncode == 0, 2 * PATIENCE_S, what=f"{name} is healthy")
@@ -96,6 +109,10 @@ def test_the_containers_of_compose(tmp_path: Path) -> None:
         assert "master" in place.run(["rk", "status"], **settings).stdout
         created = place.run(["rk", "table", "create", "t", "--storage", "tablet"], **settings)
         assert created.returncode == 0, created.stderr
+        shown = place.run(["rk", "health"], **settings).stdout
+        assert "the masters' credential" not in shown, shown
+        fsck = place.run(["rk", "fsck"], **settings)
+        assert fsck.returncode == 0, fsck.stdout
 
 
 def manifests() -> dict[str, dict[str, Any]]:
@@ -136,12 +153,15 @@ def test_the_pods_of_kubernetes(tmp_path: Path) -> None:
     words = ["rk", "topology", "credentials", str(tmp_path / "cluster.toml"), "--to", str(tmp_path / "made")]
     assert place.run(words).returncode == 0
     for file in (tmp_path / "made").iterdir():
-        file.rename(tmp_path / "secret" / file.name)
+        if file.is_file():  # `kubectl create secret --from-file` leaves directories out
+            file.rename(tmp_path / "secret" / file.name)
     commands: dict[str, list[str]] = {}
+    certs = tmp_path / "run" / "regionkeeper" / "certs"
     for name, spec in pods.items():
         for init in spec["initContainers"]:
             copied = place.run(init["command"])
             assert copied.returncode == 0, copied.stderr
+        assert (certs / SUPER_FILE).exists() == (not name.startswith("server-"))
         commands[name] = [one.replace("$(POD_NAME)", name) for one in spec["containers"][0]["args"]]
 
     def answers(name: str, probe: str) -> int:
@@ -151,6 +171,7 @@ def test_the_pods_of_kubernetes(tmp_path: Path) -> None:
         return status_of(f"http://{place(hosts[name])}:{ports[asked['port']]}{asked['path']}")
 
     masters = [name for name in pods if name.startswith("master-")]
+    assert place.run(pods["store-0"]["initContainers"][0]["command"]).returncode == 0  # all pods share a directory here
     with running(place, commands):
         for name in pods:
             for probe in ("livenessProbe", "startupProbe", *(() if name in masters else ("readinessProbe",))):

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from cli.common.local import SUPER_FILE
 from cli.up.control import ControlRequest, ask
+from coord.security.credentials import STORE_MASTERS_FILE
 from tests.e2e.clusters import free_base_port, local_up, processes_of, run_rk
 from tests.support.helpers import PATIENCE_S, daemon, eventually, rk
 
@@ -136,3 +138,11 @@ def test_daemons_of_machines_work_together(tmp_path: Path, credentials: str) -> 
             done = run_rk(*words, *place)
             assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == "v"
+        if credentials == "insecure":
+            return
+        place = (*place, "--store-auth", f"@{folder / 'certs'}")
+        assert "the masters' credential" not in run_rk("health", *place).stdout
+        assert run_rk("fsck", *place).returncode == 0
+        of_server = folder / "certs" / ("servers" if credentials == "keys" else "server-1")
+        assert (of_server / STORE_MASTERS_FILE).exists()
+        assert not (of_server / SUPER_FILE).exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import urllib.error
 import urllib.request
@@ -14,13 +15,17 @@ import pytest
 
 from cli.common.errors import ExitStatus
 from cli.common.local import SUPER_FILE
-from coord.security.credentials import OPEN_TOO_FILE
+from cli.security.separation import SERVERS_DIR
+from cli.topology.load import load
+from cli.topology.words import arguments
+from coord.security.credentials import OPEN_TOO_FILE, STORE_MASTERS_FILE
 from coord.security.making import PEERS_FILE
 from tests.e2e.clusters import run_rk
 from tests.support.helpers import PATIENCE_S, Process, daemon, eventually, free_ports, rk
 
 pytestmark = pytest.mark.e2e
 
+_SHARED = "the masters' credential for the store"
 _FILE = """
 [cluster]
 name = "byhand"
@@ -46,29 +51,39 @@ peer-port = {1}
 admin-port = {2}
 """
 _NODES = 3
-_NAMES = (*(f"store-{number}" for number in range(1, _NODES + 1)), "master-1", "server-1")
+
+
+def names(nodes: int = _NODES) -> tuple[str, ...]:
+    """Return the daemons of a cluster with so many store nodes, in the order of their restarts."""
+    return (*(f"store-{number}" for number in range(1, nodes + 1)), "master-1", "server-1")
 
 
 class ByHand:
     """Daemons by the command lines that `rk systemd` writes into units."""
 
-    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, folder: Path, stack: contextlib.ExitStack, credentials: str = "insecure", nodes: int = _NODES
+    ) -> None:
         self.folder = folder
-        ports = free_ports(5 + 3 * _NODES)
+        ports = free_ports(5 + 3 * nodes)
         self._ports = ports[:5]
         self._nodes = [ports[at : at + 3] for at in range(5, len(ports), 3)]
         #: Of the store's nodes.
         self.addresses = [f"127.0.0.1:{one[0]}" for one in self._nodes]
         self.store = ("--store", ",".join(self.addresses))
         admin = (*(one[2] for one in self._nodes), self._ports[1], self._ports[4])
-        self._admin = dict(zip(_NAMES, admin, strict=True))
+        self._admin = dict(zip(names(nodes), admin, strict=True))
         self._stack = stack
         self._processes: dict[str, Process] = {}
         (folder / "shared").mkdir()
-        self.write("insecure")
-        for name in _NAMES:
-            (folder / name).mkdir()
-            self._start(name)
+        self.write(credentials)
+
+    def open(self, *older: str) -> None:
+        """Start all daemons, with the words `older` in place of the masters' credential."""
+        for name in self._admin:
+            (self.folder / name).mkdir()
+            self.start(name, *older)
+        eventually(lambda: all(self.is_ready(name) for name in self._admin), PATIENCE_S, "a cluster")
 
     def write(self, credentials: str) -> None:
         """Write the topology file."""
@@ -76,15 +91,23 @@ class ByHand:
         text = _FILE.format(*self._ports, store=nodes, credentials=credentials, folder=self.folder)
         (self.folder / "cluster.toml").write_text(text)
 
-    def _start(self, name: str) -> None:
+    def start(self, name: str, *older: str) -> None:
+        """Start a daemon. `older`: options of an earlier build, in place of `--store-auth @DIR`."""
         words = rk("topology", "run", str(self.folder / "cluster.toml"), "--daemon", name)
+        if older:
+            topology = load(self.folder / "cluster.toml")
+            (placed,) = (one for one in topology.nodes() if one.name == name)
+            words = rk(*arguments(placed, topology))
+            if "--store-auth" in words:
+                at = words.index("--store-auth")
+                words[at : at + 2] = older
         self._processes[name] = self._stack.enter_context(daemon(words, log=self.folder / f"{name}.log"))
 
     def restart(self, name: str) -> None:
         """Restart a daemon and wait until it is ready."""
         os.kill(self._processes[name].pid, signal.SIGTERM)
         self._processes[name].wait(PATIENCE_S)
-        self._start(name)
+        self.start(name)
         eventually(lambda: self.is_ready(name), PATIENCE_S, f"{name} is ready")
 
     def is_ready(self, name: str) -> bool:
@@ -116,7 +139,7 @@ def test_daemons_started_by_hand_are_secured_by_the_steps_that_the_command_print
     certs = tmp_path / "certs"
     with contextlib.ExitStack() as stack:
         cluster = ByHand(tmp_path, stack)
-        eventually(lambda: all(cluster.is_ready(name) for name in _NAMES), PATIENCE_S, "an open cluster")
+        cluster.open()
         status, said = cluster.rk("secure")
         assert (status, "rk secure --begin" in said) == (ExitStatus.USAGE, True), said
         begun = run_rk("secure", "--begin", "--certs-dir", str(certs), "--json")
@@ -126,7 +149,7 @@ def test_daemons_started_by_hand_are_secured_by_the_steps_that_the_command_print
             assert any(file in one for one in steps)
             assert (certs / file).stat().st_mode & 0o777 == 0o600
         cluster.write("keys")
-        for name in _NAMES:
+        for name in names():
             cluster.restart(name)
         (words,) = (one.split()[1:] for one in steps if one.startswith("rk secure --certs-dir"))
         eventually(cluster.names_open_nodes, PATIENCE_S, "all nodes serve callers without a proof")
@@ -138,6 +161,51 @@ def test_daemons_started_by_hand_are_secured_by_the_steps_that_the_command_print
         # One answer that comes late, on a busy machine, makes a verdict of `rk health` degraded.
         eventually(lambda: cluster.rk("health", "--certs-dir", str(certs))[0] == 0, PATIENCE_S, "a healthy cluster")
         assert cluster.rk("fsck", *words[1:])[0] == 0
+        assert _SHARED not in cluster.rk("health", "--certs-dir", str(certs))[1]
         eventually(
             lambda: "proved no identity" in cluster.rk("health")[1], PATIENCE_S, "callers without a proof refused"
         )
+
+
+def test_servers_of_an_earlier_build_get_an_identity_of_their_own(tmp_path: Path) -> None:
+    """A topology whose region server has the masters' credential runs on with this build, and `rk health` says so.
+    `rk secure` changes the lists and makes the files; without `store-auth` the server then does all its work.
+
+    Tried: `separate` before the lists are changed: the restarted server cannot register. `status` of the server
+    reports no shared credential.
+    """
+    certs, file = tmp_path / "certs", tmp_path / "cluster.toml"
+    with contextlib.ExitStack() as stack:
+        cluster = ByHand(tmp_path, stack, "keys", nodes=1)
+        made = run_rk("topology", "credentials", str(file), "--to", str(certs))
+        assert made.returncode == 0, made.stderr
+        (certs / STORE_MASTERS_FILE).unlink()  # an earlier build makes no such files
+        shutil.rmtree(certs / SERVERS_DIR)
+        cluster.open("--store-auth", f"@{certs}/{SUPER_FILE}", "--store-readers", "rk:user")
+        place = ("--topology", str(file))
+        for words in (("table", "create", "t", "--replicas", "1"), ("put", "t", "k", "v")):
+            done = run_rk(*words, *place)
+            assert done.returncode == 0, done.stderr
+        assert "Restart `rk up` with this build; or masters" in run_rk("secure", *place).stderr
+        for name in ("master-1", "server-1"):  # an upgrade: the options of this build, the same files
+            cluster.restart(name)
+        eventually(lambda: _SHARED in run_rk("health", *place).stdout, PATIENCE_S, "a note about the server")
+        assert _SHARED in run_rk("status", *place).stdout
+        assert run_rk("secure", "--dry-run", *place).returncode == 0
+        assert not (certs / STORE_MASTERS_FILE).exists()
+        secured = run_rk("secure", *place)
+        assert secured.returncode == 0, secured.stdout + secured.stderr
+        assert str(certs / SERVERS_DIR) in secured.stdout
+        own = tmp_path / "own"  # the server's machine: it gets the directory that the command names
+        shutil.copytree(certs / SERVERS_DIR, own)
+        file.write_text(file.read_text().replace(str(certs), str(own)))
+        assert not (own / SUPER_FILE).exists()
+        cluster.restart("server-1")
+        file.write_text(file.read_text().replace(str(own), str(certs)))
+        eventually(lambda: run_rk("health", *place).returncode == 0, PATIENCE_S, "a healthy cluster")
+        assert _SHARED not in run_rk("health", *place).stdout + run_rk("status", *place).stdout
+        assert run_rk("put", "t", "k", "w", *place).returncode == 0
+        again = json.loads(run_rk("secure", "--json", *place).stdout)
+        assert (again["failed"], again["separated"]) == ([], [])
+        assert run_rk("fsck", *place).returncode == 0
+        assert "NoAuth" not in (tmp_path / "server-1.log").read_text()

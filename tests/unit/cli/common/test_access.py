@@ -21,6 +21,7 @@ from cli.common.access import (
     silence_of,
 )
 from cli.common.errors import ExitStatus, UsageFaultError
+from cli.common.local import make_masters_identity
 from cli.common.options import SETTINGS, variable_of
 from cli.main import rk, run
 from coord.digests import digest_of
@@ -138,6 +139,35 @@ def test_servers_have_their_own_line_in_every_list() -> None:
         read_access({"store-masters": masters}, {})
     with pytest.raises(UsageFaultError, match="without a credential"):
         read_access({"store-servers": "rk:server"}, {})
+
+
+def test_a_directory_gives_each_role_what_it_proves(tmp_path: Path) -> None:
+    """Masters and servers make the same lists; a server takes the masters' credential only where it has no identity of
+    its own. What is missing or wrong is named with the way out.
+
+    Tried: `read_role` takes `store-auth` for a server first.
+    """
+    tmp_path.chmod(0o700)
+    given = {"store-auth": f"@{tmp_path}"}
+    for is_server, needed in ((False, "store-auth of the masters"), (True, "store-masters for a region server")):
+        with pytest.raises(UsageFaultError, match=f"has no file {needed}: copy it"):
+            read_access(given, {}, is_server=is_server)
+    (tmp_path / "store-auth").write_text("super:secret\n")
+    with pytest.raises(UsageFaultError, match="open to other users: chmod 600"):
+        read_access(given, {})
+    (tmp_path / "store-auth").chmod(0o600)
+    of_master, of_older = read_access(given, {}), read_access(given, {}, is_server=True)
+    assert (of_master, of_older.shares_credential()) == (of_older, True)
+    make_masters_identity(tmp_path)
+    of_server = read_access(given, {}, is_server=True)
+    assert read_access(given, {}) == of_master
+    assert (of_server.auth, of_server.shares_credential()) == ("", False)
+    for rights in (1, 3, 13):
+        assert of_server.closed_acl(rights) == of_master.closed_acl(rights) != []
+    assert read_access({**given, "store-readers": "sasl:ann"}, {}).readers == (("sasl", "ann"),)
+    (tmp_path / "store-masters").write_text("\n")
+    with pytest.raises(UsageFaultError, match="store-masters is empty: copy it again"):
+        read_access(given, {}, is_server=True)
 
 
 class _Page(http.server.BaseHTTPRequestHandler):

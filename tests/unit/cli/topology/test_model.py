@@ -91,9 +91,7 @@ def test_command_lines_of_machines() -> None:
     assert "--join db1:2888,db2:2888,db3:2888 " in words["store-4"]
     assert "--peers" not in words["store-4"]
     assert "--store db1:2181,db2:2181,db3:2181,db4:2181 " in words["master-1"]
-    assert words["master-1"].endswith(
-        "--store-auth @/etc/regionkeeper/certs/store-auth --store-readers rk:user --balance-period-s 10"
-    )
+    assert words["master-1"].endswith("--store-auth @/etc/regionkeeper/certs --balance-period-s 10")
     assert "--address [fd00::2]:7060 --peer-address [fd00::2]:7052 " in words["server-7"]
     assert "--data-dir /fast/server-7 " in words["server-7"]
     assert "--data-dir /var/lib/regionkeeper/server-1 " in words["server-1"]

@@ -41,7 +41,6 @@ def test_only_a_new_cluster_begins_with_separate_servers(tmp_path: Path) -> None
     for secured in (False, True):
         before = msgspec.structs.replace(design(shape, tmp_path), secured=secured, separate_servers=False)
         assert not design(shape, tmp_path, before).separate_servers
-        assert before.shares_credential is secured
         made = Securing(before, shape, tmp_path, ClusterFile(before, tmp_path, print), dict, list)
         made.is_open = True
         made.answer(ControlRequest("secure", "separate" if secured else "begin"))
