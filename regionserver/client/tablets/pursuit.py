@@ -91,6 +91,8 @@ class _Member:
     rest_s: float = RETRY_FIRST_S
     #: Its latest failure, for the error message.
     problem: str = ""
+    #: By its latest answer it has no replica.
+    has_none: bool = False
 
 
 @dataclass(slots=True)
@@ -198,7 +200,8 @@ class Pursuit:
         else:
             self._is_ready = True
             member.question_s = None
-            member.problem = "" if view.term or view.leader else "has no replica that runs"
+            member.has_none = not view.term and view.leader is None
+            member.problem = "has no replica that runs" if member.has_none else ""
             if member.problem and not self.doubt:
                 # The record may name former members, or the table may be disabled.
                 self.doubt = f"{sent.server}: {NO_REPLICA}"
@@ -210,6 +213,7 @@ class Pursuit:
             self.doubt = f"{sent.server}: {code}"
         if code in BROKEN:
             self._member(sent.server).ask_last_until_s = now_s + UNREACHABLE_S
+        self._member(sent.server).has_none = code == NO_REPLICA
         if sent.kind is Kind.QUESTION:
             self._member(sent.server).question_s = None
             self._member(sent.server).problem = message
@@ -239,6 +243,11 @@ class Pursuit:
     def is_out(self) -> bool:
         """Return True if a request has no answer yet: it may have been carried out."""
         return bool(self._out)
+
+    @property
+    def is_nowhere(self) -> bool:
+        """Return True if no request is out, and no member has a replica, by the latest answer of each."""
+        return not self._out and all(self._members[one].has_none for one in self._turn)
 
     @property
     def leader(self) -> tuple[int, str] | None:

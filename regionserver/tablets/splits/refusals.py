@@ -9,12 +9,16 @@ Every method is called on the reactor's thread.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, succeed
 
+from regionserver.tablets.commands import KvCommand, WriteOutcome
 from regionserver.tablets.process.host import TabletHost
+from regionserver.tablets.rows.errors import RowsError
+from regionserver.tablets.rows.sealed import sealing
 
 #: Longest time for which a refusal waits: less than clients wait before they ask for another leader.
 HELD_S: Final = 0.15
@@ -48,6 +52,15 @@ class HeldRefusals:
         waiting: Deferred[None] = Deferred()
         self._held.setdefault(tablet, []).append((self._reactor.seconds() + HELD_S, waiting))
         return waiting
+
+    def outcome(self, tablet: str, command: KvCommand) -> WriteOutcome | None:
+        """Return the outcome of a write to a sealed tablet that this server leads; None if the log must decide."""
+        group, rows = self._host.turn.groups.get(tablet), self._host.rows_of(tablet)
+        if group is None or group.failure or group.core.leadership is None or rows is None or not rows.seal.is_set:
+            return None
+        with contextlib.suppress(RowsError):
+            return sealing.outcome_now(rows, command)
+        return None
 
     def stop(self) -> None:
         """Let all refusals be sent."""

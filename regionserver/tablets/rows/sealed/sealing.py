@@ -6,7 +6,8 @@ index. A file without the value was never sealed, so files of tablets that are n
 
 from __future__ import annotations
 
-from typing import Any, Final
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -18,6 +19,7 @@ from regionserver.kv.rows import seal as with_checksum
 from regionserver.kv.rows import unseal
 from regionserver.kv.snapshot import RowSnapshot
 from regionserver.tablets.commands import NO_COMMAND, KvCommand, SealCommand, WriteOutcome
+from regionserver.tablets.rows import environment
 from regionserver.tablets.rows.environment import STATE_KEY, RowsFile
 from regionserver.tablets.rows.round import StoredResults
 from regionserver.tablets.rows.state import RowsState, encode
@@ -91,9 +93,33 @@ def outcome_behind(results: StoredResults, state: RowsState, entry: Entry, comma
     return WriteOutcome(NO_COMMAND, entry.term, entry.index)
 
 
+def outcome_now(rows: SealableRows, command: KvCommand) -> WriteOutcome | None:
+    """Return the outcome of a write that has no entry yet, by the rows of a sealed tablet; None if they are not sealed.
+
+    No later entry changes the outcome: the results of all earlier writes are in the rows. Raise RowsError.
+    """
+    with environment.translated(rows.path), rows.using_file() as file, file.env.begin(db=file.writers) as transaction:
+        seal = seal_in(transaction, file)
+        if not seal.is_set:
+            return None
+        state = environment.stored_state(transaction, file.meta)
+        results = StoredResults(transaction, file.writers)
+        return sealed_outcome(results, command, state.horizon_ms, seal.term, seal.index)
+
+
 def was_split(tablet: str) -> RpcError:
     """Return the error for a request to a sealed tablet."""
     return RpcError(WRONG_REGION, f"tablet {tablet} was split or merged: read the table's regions again")
+
+
+class SealableRows(Protocol):
+    """The rows of a tablet on disk."""
+
+    path: str
+
+    def using_file(self) -> AbstractContextManager[RowsFile]:
+        """Keep the file open meanwhile. Raise RowsError."""
+        ...
 
 
 class _NoRows:

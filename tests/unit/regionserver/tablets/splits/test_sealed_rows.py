@@ -26,11 +26,13 @@ from regionserver.tablets.commands import (
     PutRow,
     SealCommand,
     WriteOutcome,
+    decode,
     encode,
     encode_seal,
 )
 from regionserver.tablets.rows.environment import steady_path
 from regionserver.tablets.rows.errors import RowsFailed, RowsFull
+from regionserver.tablets.rows.sealed.sealing import outcome_now
 from regionserver.tablets.rows.state import Identity, RowsState
 from regionserver.tablets.rows.tablet_rows import TabletRows
 from regionserver.tablets.splits.heirs import Daughter, SealedRows, make_heir, split_key
@@ -101,6 +103,30 @@ def test_a_late_copy_of_a_write_whose_result_is_gone_is_not_said_to_be_undone(pa
     too_old = entry(5, PutRow("a", b"1"), writer="another", number=1)
     assert rows.apply([too_old])[0].code == TOO_OLD
     rows.close()
+
+
+def test_what_becomes_of_a_write_is_known_without_its_entry(path: Path) -> None:
+    """The outcome of its entry, for copies of earlier writes and for new ones. Tried: SEALED for every write."""
+    rows = opened(path)
+    gone = Entry(1, 1, NORMAL, encode(KvCommand("w", 1, 0, 1001, 1001, [PutRow("a", b"1")])))
+    kept = Entry(1, 2, NORMAL, encode(KvCommand("w", 2, 2, 3000, 2000 + KEPT_MS, [PutRow("a", b"2")])))
+    asked = [kept, gone, entry(3, PutRow("a", b"1"), writer="old", number=1)]
+    asked.append(Entry(1, 4, NORMAL, encode(KvCommand("w", 3, 2, 4000, 3000 + KEPT_MS, [PutRow("b", b"3")]))))
+    rows.apply([gone, kept])
+    assert outcome_now(rows, command_of(kept)) is None
+    rows.apply([sealing(3)])
+    found = [outcome_now(rows, command_of(one)) for one in asked]
+    assert [one and one.code for one in found] == [DONE, SUPERSEDED, TOO_OLD, SEALED]
+    assert [one and one.code for one in rows.apply([*asked[:3], asked[3]])] == [DONE, SUPERSEDED, TOO_OLD, SEALED]
+    rows.apply([sealing(8, is_wanted=False)])
+    assert outcome_now(rows, command_of(asked[3])) is None
+    rows.close()
+
+
+def command_of(one: Entry) -> KvCommand:
+    found = decode(one.data)
+    assert isinstance(found, KvCommand)
+    return found
 
 
 def test_the_seal_is_there_after_a_restart_and_after_a_power_cut(path: Path) -> None:

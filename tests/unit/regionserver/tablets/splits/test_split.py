@@ -138,6 +138,27 @@ def test_every_row_is_in_one_daughter(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
+def test_the_leader_of_a_sealed_tablet_refuses_writes_without_the_log(tmp_path: Path) -> None:
+    """So none is under way when the replicas are deleted. Tried: a follower answers as well."""
+
+    async def main(split: Splitting) -> None:
+        done = split.cluster.command(PutRow("k1", b"before"))
+        first = await split.write(done)
+        leader = await split.cluster.leader("p")
+        assert split.work(leader).refusals.outcome("p", done) is None, "it is not sealed"
+        index = (await split.seal()).index
+        for machine in split.cluster.machines:
+            await split.cluster.applied("p", index)
+            leads = machine is await split.cluster.leader("p")
+            refusals, after = split.work(machine).refusals, split.cluster.command(PutRow("k1", b"after"))
+            assert refusals.outcome("p", done) == (first if leads else None)
+            assert (found := refusals.outcome("p", after)) is None or found.code == SEALED
+            assert (found is not None) is leads
+            assert refusals.outcome("another", after) is None
+
+    run(tmp_path, main)
+
+
 def test_the_parent_answers_nothing_more(tmp_path: Path) -> None:
     async def main(split: Splitting) -> None:
         done = split.cluster.command(PutRow("k1", b"before"))
