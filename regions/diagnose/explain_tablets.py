@@ -69,7 +69,7 @@ def explain_split(work: ReshardingRecord) -> str:
     can_be = "it cannot be split or merged" if work.is_merge else "neither can be split or merged"
     return (
         f"the {work.words} is CLEANING: the replicas of {parents} stay until {daughters} {are_led} members are made,"
-        f" for 30 s at least; until then {can_be} again"
+        f" but for those on servers that are gone for 5 minutes, and for 30 s at least; until then {can_be} again"
     )
 
 

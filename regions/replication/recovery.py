@@ -219,9 +219,11 @@ def work_goal(tablet: Tablet, work: MemberWork, fate: ServerFate, *, is_joining:
 
     A server makes the members of a split tablet's daughters from its replica of that tablet, which is then deleted. So
     they are made even while the table is disabled. Those of a removed table are made if the server is there, as the
-    table can be brought back.
+    table can be brought back, until its purge begins.
     """
     table = tablet.table.record
+    if table.state is TableState.REMOVED and table.purging_ms:
+        return Goal.GONE
     if _is_unmade_heir(tablet.record, work) and (fate is not ServerFate.AWAY or table.state is not TableState.REMOVED):
         return Goal.OPEN
     return goal_of(tablet.record, table, work.number, is_joining=is_joining, is_new=is_new)

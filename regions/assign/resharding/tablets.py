@@ -13,7 +13,7 @@ has no record, and the leader of each tablet without a record ends its seal (`re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -24,6 +24,7 @@ from regions.assign.resharding.parents import Handover, Resharding
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.entities import Region, Table
+from regions.messages.heartbeat import MemberHealth
 from regions.records.acts.resharding import ReshardingState
 from regions.records.intents import TabletIntents, TabletMove
 from regions.records.members import MemberRole
@@ -40,7 +41,7 @@ from regions.replication.effects import marked_replaced
 from regions.replication.keeper import Keeper
 from regions.replication.policy.next_change import words_of
 from regions.replication.siting import objection_to_space
-from regions.replication.tablet import Tablet
+from regions.replication.tablet import MemberWork, Tablet
 from regions.transitions.states import Cause
 
 #: The parent's replicas stay for this long, as a client waits by default: it may repeat a write whose answer was lost.
@@ -250,7 +251,9 @@ class TabletParents:
         """See `Parents`: the keeper has the parent's replicas deleted when the work has ended."""
         del table
         tablets = [self._keeper.tablets.get(one.record.region_id) for one in daughters]
-        return _is_kept_long_enough(work, now_ms) and all(one is not None and _is_made(one) for one in tablets)
+        servers = self._keeper.servers
+        is_made = all(one is not None and _is_made(one, servers) for one in tablets)
+        return is_made and _is_kept_long_enough(work, now_ms)
 
     def replaced(self, event: ev.ParentsReplaced, parents: Sequence[Region], now_ms: int) -> None:
         """Pass on to the keeper what the write contained."""
@@ -273,9 +276,29 @@ class TabletParents:
                 self._keeper.region_seen(tablet.record, tablet.version)
 
 
-def _is_made(tablet: Tablet) -> bool:
-    """Return True if all members have replicas of their own: none is being made, or waits for its server."""
-    return tablet.is_led and not tablet.work and not tablet.is_writing
+def _is_made(tablet: Tablet, servers: Mapping[str, ServerRecord]) -> bool:
+    """Return True if all members have replicas of their own, but for those that nobody waits for: none is being made,
+    or waits for its server."""
+    return (
+        tablet.is_led
+        and not tablet.is_writing
+        and all(_is_given_up(tablet, work, servers) for work in tablet.work.values())
+    )
+
+
+def _is_given_up(tablet: Tablet, work: MemberWork, servers: Mapping[str, ServerRecord]) -> bool:
+    """Return True for a member whose server is away and which its leader calls FAILED.
+
+    The server may be gone for ever, and there may be no other one. A majority of the members is made, because the
+    tablet has a leader. If the server comes back, its replicas of the parents are deleted, and the leader has the
+    member copied.
+    """
+    leader, transition = tablet.view.leader_now(), work.transition
+    if leader is None or transition is None or work.is_writing or tablet.home_of(work) in servers:
+        return False
+    is_unmade = transition.state in (RegionState.OFFLINE, RegionState.OPENING) and transition.joins is None
+    health = next((one.health for one in leader.report.health if one.number == work.number), None)
+    return is_unmade and health is MemberHealth.FAILED
 
 
 def _is_kept_long_enough(work: Resharding, now_ms: int) -> bool:

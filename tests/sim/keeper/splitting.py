@@ -25,7 +25,7 @@ from regions.cluster.state import ClusterState
 from regions.messages import OrderOutcome, OrderResult
 from regions.messages.heartbeat import HAS_NO_FILES, TabletReport
 from regions.messages.server import ClosePurpose
-from regions.records.acts.resharding import ReshardingRecord, seal_of
+from regions.records.acts.resharding import ReshardingRecord, ReshardingState, seal_of
 from regions.records.members import Member, MemberRole
 from regions.records.model import RegionRecord, TableRecord, TabletState, WorkOrigin
 from regions.records.partitioning import RegionSpec, check_ranges
@@ -33,7 +33,7 @@ from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, Un
 from regions.replication.keeper import Keeper
 from regions.transitions.resharding import RESHARDING_STEPS
 from regions.transitions.states import Actor, Cause
-from tests.sim.keeper.changing import CHANGES, ChangingWorld
+from tests.sim.keeper.changing import CHANGES, DEAD_MS, ChangingWorld
 from tests.sim.keeper.model import Group, Machine
 from tests.sim.keeper.world import TABLE
 
@@ -108,6 +108,8 @@ class SplittingWorld(ChangingWorld):
         self.seals: dict[str, Seal] = {}
         #: The servers that have prepared daughters, with the seal of the split.
         self.prepared: set[tuple[str, str]] = set()
+        #: Members of daughters that nobody waits for: their servers are away.
+        self.given_up: set[tuple[str, int]] = set()
         #: Highest epoch that a server has heard of.
         self.heard: dict[str, int] = {}
         #: Rows by region, and the region in which a client believes each range.
@@ -196,11 +198,27 @@ class SplittingWorld(ChangingWorld):
 
     def put_work(self, region_id: str, record: ReshardingRecord | None) -> None:
         before, version = self.works.pop(region_id, (None, -1))
+        if before is not None and record is None and before.state is ReshardingState.CLEANING:
+            self._cleaned(before)
         step = (None if before is None else before.state, None if record is None else record.state)
         self.require(step in _LEGAL, f"the split of {region_id} went from {step[0]} to {step[1]}")
         self.counts[f"split {step[0]} -> {step[1]}"] += 1
         if record is not None:
             self.works[region_id] = (record, version + 1)
+
+    def _cleaned(self, work: ReshardingRecord) -> None:
+        """Check that each member of the daughters is made, or was silent for so long that nobody waits for it."""
+        for daughter in work.daughters:
+            region_id = daughter.region_id
+            for one in () if self.table[0].purging_ms else self.regions[region_id][0].members:
+                if one.role is MemberRole.VOTER and not self._was_made(region_id, one):
+                    silent_ms = self.now - self.heard_ms.get((region_id, one.number), self.now)
+                    self.require(silent_ms >= DEAD_MS, f"a parent goes before {region_id}-{one.number} is made")
+                    self.given_up.add((region_id, one.number))
+                    self.counts["member given up"] += 1
+
+    def _was_made(self, region_id: str, one: Member) -> bool:
+        return self.made[region_id, one.number] > 0 or region_id in self.machines[one.uuid].disk
 
     def put_region(self, record: RegionRecord, version: int) -> None:
         former = self.regions.get(record.region_id, (None, -1))[0]
@@ -472,8 +490,9 @@ class SplittingWorld(ChangingWorld):
                 is_heir = order.region_id in [one.region_id for one in record.parents]
                 mine = [one for one in record.members if one.uuid == machine.uuid]
                 if is_heir and mine and not self.is_replaced(record) and mine[0].role is MemberRole.VOTER:
-                    was_made = self.made[record.region_id, mine[0].number] > 0 or record.region_id in machine.disk
-                    self.require(was_made, f"{order.region_id} goes before {record.region_id} is made")
+                    may_go = (record.region_id, mine[0].number) in self.given_up or self.table[0].purging_ms > 0
+                    may_go = may_go or self._was_made(record.region_id, mine[0])
+                    self.require(may_go, f"{order.region_id} goes before {record.region_id} is made")
         return super()._close(machine, order)
 
     @staticmethod

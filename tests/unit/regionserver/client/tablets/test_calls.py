@@ -371,25 +371,6 @@ def test_a_batch_for_a_tablet_that_was_split_is_written_in_two_parts(bench: Benc
     assert bench.servers.tablets["id-rows.0"].rows == {"a": b"0"}
 
 
-def test_a_write_whose_tablet_is_gone_is_unknown_at_once(bench: Bench) -> None:
-    """The tablet was merged long ago, and its replicas were deleted before they answered. Tried: without the look at
-    the members the call lasts until its deadline, which is another error."""
-    bench.client.put("rows", "a", b"0")
-    record = bench.servers.tablets["id-rows.0"].record
-
-    def gone(request: object) -> object:
-        if isinstance(request, TabletWrite):
-            bench.put_region(msgspec.structs.replace(record, state=TabletState.REPLACED, members=()))
-            raise RpcError(OUTCOME_UNKNOWN, "leadership ended")
-        return Leaders([KnownLeader(one) for one in request.tablets], 1) if isinstance(request, WhoLeads) else None
-
-    for server in bench.servers.servers.values():
-        server.answer = gone
-    with pytest.raises(OutcomeUnknown, match="no server knows the outcome") as raised:
-        bench.client.put("rows", "a", b"1")
-    assert raised.value.may_have_been_done
-
-
 @pytest.mark.parametrize("code", [Code.BUSY, OUTCOME_UNKNOWN, REPLICA_FAILED, NO_REPLICA, DAMAGED, Code.INTERNAL])
 def test_passing_errors_are_waited_out(bench: Bench, code: str) -> None:
     left = [code] * 3
