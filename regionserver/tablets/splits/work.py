@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, ensureDeferred, succeed
+from twisted.internet.defer import Deferred, ensureDeferred, maybeDeferred, succeed
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from coord import kill_points
 from coord.errors import CoordError
@@ -246,7 +247,11 @@ class SplitWork:
             for (_, answer), why in zip(jobs, reasons, strict=True):
                 answer.callback(why)
 
-        self._host.make([opening for opening, _ in jobs]).addCallback(made)
+        def failed(failure: Failure) -> None:
+            for _, answer in jobs:
+                answer.callback(failure.getErrorMessage() or "internal error")
+
+        maybeDeferred(self._host.make, [opening for opening, _ in jobs]).addCallbacks(made, failed)
 
     async def _make_rows(self, opening: ReplicaOpening, sealed: Sequence[SealedRows]) -> Daughter | str:
         """Make the file of a daughter's rows. Return what was made, or why not."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import ensureDeferred
+from twisted.internet.defer import ensureDeferred, fail
 from twisted.internet.task import deferLater
 
 from coord.rpc.wire import RpcError
@@ -134,6 +134,20 @@ def test_every_row_is_in_one_daughter(tmp_path: Path) -> None:
         for tablet in DAUGHTERS:
             states = [machine.running().rows_of(tablet).state for machine in split.cluster.machines]  # type: ignore[union-attr]
             assert len({(one.digest, one.rows, one.horizon_ms) for one in states}) == 1
+
+    run(tmp_path, main)
+
+
+def test_a_replica_that_cannot_be_made_ends_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an answer, so that it is sent again. Tried: without the handler the order never ends."""
+
+    async def main(split: Splitting) -> None:
+        index = (await split.seal()).index
+        machine = split.cluster.machines[0]
+        with monkeypatch.context() as broken:
+            broken.setattr(machine.running(), "make", lambda _: fail(OSError("the disk is gone")))
+            assert "the disk is gone" in await split.inherit(machine, "A", index)
+        assert await split.inherit(machine, "A", index) == ""
 
     run(tmp_path, main)
 
