@@ -70,7 +70,7 @@ class TabletParents:
     def objection_now(self, region: Region) -> str:
         """See `Parents`."""
         region_id, parent = region.record.region_id, region.resharding
-        if parent and parent != region_id:
+        if any(one.region_id == parent for one in region.record.parents):
             return (
                 f"tablet {region_id} takes part in the split or merge of {parent}, whose replicas stay until all"
                 f" members of the daughters are made, for {KEPT_MS // 1000} s at least: try again later"

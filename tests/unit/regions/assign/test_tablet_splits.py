@@ -21,6 +21,7 @@ from regions.records.acts.resharding import ReshardingRecord, ReshardingState, e
 from regions.records.formats import RESHARDING, TABLET_MERGES, TABLET_RESHARDING
 from regions.records.members import Member, MemberRole, Storage
 from regions.records.model import NO_ROOM, RegionRecord, ServerRecord, TableRecord
+from regions.records.resharding.parents import Parent
 from regions.replication.keeper import Keeper
 
 TABLETS = TableRecord("t", "rows", replication=3, storage=Storage.TABLET, split_above=100, merge_below=25)
@@ -69,6 +70,9 @@ def test_what_is_in_the_way_of_a_split_now() -> None:
     region = world.regions["t.0A"]
     assert "no leader of tablet t.0A has reported" in tablets.objection_now(region)
     region.resharding = "t.0"
+    # The second parent of a merge. Tried: with the name of the work alone the text is that of a daughter.
+    assert "takes part in a split or merge already" in tablets.objection_now(region)
+    region.record = msgspec.structs.replace(region.record, parents=(Parent("t.0", 5),))
     assert "t.0A takes part in the split or merge of t.0, whose replicas stay" in tablets.objection_now(region)
     region.resharding = "t.0A"
     assert "takes part in a split or merge already" in tablets.objection_now(region)
