@@ -15,6 +15,7 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.protocol.states import ZnodeStat
 
+from cli.common.options import variable_of
 from coord.rpc.blocking import call_blocking
 from coord.rpc.server import Code, RpcError
 from regions import messages as ms
@@ -81,7 +82,9 @@ class Process:
         self.popen: helpers.Process | None = None
 
     def start(self) -> None:
-        with mock.patch.dict(os.environ, self.environ):
+        # Without a name a daemon would take a local cluster in ./rk-data for its own if the addresses are the same.
+        named = {variable_of("data-dir"): str(self.log.parent)}
+        with mock.patch.dict(os.environ, named | self.environ):
             self.popen = self._running.enter_context(daemon(rk(*self.arguments), log=self.log))
 
     def kill(self) -> None:

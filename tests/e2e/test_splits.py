@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import threading
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
+from cli.common.options import variable_of
 from coord.kill_points import KILL_VARIABLE
 from coord.rpc.server import RpcError
 from regions import messages as ms
@@ -119,7 +122,9 @@ def regions_of(cluster: Cluster) -> list[RegionRecord]:
 
 def said(cluster: Cluster, *words: str, status: int = 0) -> str:
     """Return the output of a command of rk, which must end with this status."""
-    done = finished(rk(*words, "--store", cluster.hosts), 2 * SLOW_S)
+    # No local cluster in the working directory counts, whatever its addresses.
+    with mock.patch.dict(os.environ, {variable_of("data-dir"): str(cluster.folder)}):
+        done = finished(rk(*words, "--store", cluster.hosts), 2 * SLOW_S)
     assert done.returncode == status, (words, done.stdout, done.stderr)
     return done.stdout if status == 0 else done.stderr
 
