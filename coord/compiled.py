@@ -1,4 +1,5 @@
-"""The compiled form of the hot modules of store, tablets and assigner: which they are, and the choice at import.
+"""The compiled form of the hot modules of store, tablets and assigner: the list of them, and the choice of the form at
+import.
 
 `pip install` compiles SOURCES with mypyc where possible (setup.py) and writes a stamp: the fingerprint of the compiled
 sources. The package `coord` calls `choose_form` before it imports any other module; every other package with compiled

@@ -16,9 +16,9 @@ from coord.errors import ConfigError
 
 log = Logger()
 
-#: Thresholds of the garbage collector for a daemon with up to millions of long-lived objects, hardly any of which is
-#: part of a cycle. A collection of the youngest two generations looks at some 200,000 objects, in less than 20 ms. One
-#: of all objects takes a second for 100,000 regions, in which the daemon answers nobody, so it hardly ever happens.
+#: Thresholds of the garbage collector for a daemon with up to millions of long-lived objects, few of which are part of
+#: a cycle. A collection of the two youngest generations visits some 200,000 objects in less than 20 ms. A full
+#: collection takes a second for 100,000 regions, and the daemon answers nobody meanwhile. So full collections are rare.
 GC_THRESHOLDS: Final = (50_000, 3, 10_000)
 
 

@@ -75,9 +75,9 @@ def boot_time_s() -> float:
 def waited_s() -> float:
     """Return the seconds that this thread has spent neither on a processor nor in the queue for one, plus a constant.
 
-    That is the time for which it has waited for a disk, a lock or the interpreter. Work that takes long has either
-    waited, or the processors were busy; the clock on the wall cannot distinguish the two. Where the system has no
-    statistics of threads, the queue for a processor counts as well.
+    This is the time of waiting for a disk, a lock or the interpreter. A slow step has either waited, or the processors
+    were busy; a wall clock cannot distinguish the two. On a system without statistics of threads the result includes
+    the time in the queue for a processor.
     """
     return time.monotonic() - time.thread_time() - queued_s()
 
@@ -92,7 +92,8 @@ def queued_s() -> float:
 
 
 def _open_statistics() -> int:
-    """Return a descriptor of this thread's statistics, -1 without them. It stays open as long as the process."""
+    """Return a descriptor of this thread's statistics, or -1 if the system has none. The descriptor stays open as long
+    as the process."""
     try:
         return os.open(_THREAD_STATISTICS, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -240,13 +241,12 @@ class FolderLock:
 
 
 def check_owned(folder: Path) -> None:
-    """Refuse a data directory in which everybody may write: they could replace its files, or lay links.
+    """Refuse a data directory in which everybody may write: other users could replace its files, or put links there.
 
-    A group may write, as an umask of 002 lets it. A mount point may be open, because volumes of containers often are;
-    there are no other users there. Both are logged.
+    A group may write, because an umask of 002 is common. A mount point may be open to everybody, because volumes of
+    containers often are, and a container has no other users. Both cases are logged.
 
-    Raises:
-        ConfigError: with what to do.
+    Raises: ConfigError: everybody may write; the error says what to do.
     """
     mode = folder.stat().st_mode
     if not mode & (stat.S_IWGRP | stat.S_IWOTH):

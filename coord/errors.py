@@ -467,5 +467,5 @@ class ConfigError(CoordError):
 
 
 def shown_s(seconds: float) -> str:
-    """Return a time limit for a message: with tenths of a second; two digits of a limit below one second."""
+    """Return a time limit as text for a message: in tenths of a second, below one second with two digits."""
     return f"{seconds:.2g}" if seconds < 1 else f"{round(seconds, 1):.12g}"

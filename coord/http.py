@@ -8,14 +8,14 @@
 
 A daemon may add actions under other paths; each action checks its caller. It may also have a *front* that answers `/`
 and everything below `/ui/`, with streams that stay open. Pages accept only GET and HEAD. A reply never contains a
-traceback: an exception is logged and becomes a 500 with one sentence. A daemon with credentials serves its front and
-all pages but /health and /ready only for a token (`coord.security.admin`); an open one serves everybody who reaches the
-configured address. With TLS on every port (`coord.security.credentials`) it is HTTPS, and a certificate of the
-cluster replaces a token.
+traceback: an exception is logged and becomes a 500 with one sentence. A daemon with credentials demands a token
+(`coord.security.admin`) for its front and all pages but /health and /ready. An open daemon serves everybody who reaches
+the configured address. With TLS on every port (`coord.security.credentials`) the port is HTTPS, and a certificate of
+the cluster replaces a token.
 
-Callers that do not finish a request cannot close the port to probes: a request has a time limit, and at a bound of
-connections the oldest one without a whole request gives way to the newcomer. An action that answers without end (a
-stream of events) calls `begin_stream`, and counts among the streams from then on.
+Callers that do not finish a request cannot close the port to probes. A request has a time limit, and when there are too
+many connections the oldest one without a whole request is closed for a new one. An action with an endless reply (a
+stream of events) calls `begin_stream`; its connection then counts as a stream.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ log = Logger()
 IDLE_S: Final = 60
 #: Seconds from a connect, or from the first byte of a further request, to the last byte of the request.
 REQUEST_S_MAX: Final = 5.0
-#: Connections of all callers, without streams. Probes and scrapers need a handful. Room for half requests, which cost
-#: little, keeps a crowd of them from being closed and opened again in a circle.
+#: Limit of connections of all callers, without streams. Probes and scrapers need a handful. The limit is generous,
+#: because half requests cost little, and with a low limit a crowd of them would be closed and opened again all the
+#: time.
 CONNECTIONS_MAX: Final = 256
 #: Connections from one address, without streams. Probes of a local cluster share an address.
 CONNECTIONS_PER_ADDRESS_MAX: Final = 192
@@ -80,13 +81,13 @@ _TEXT: Final = b"text/plain; charset=utf-8"
 _STRANGE_HOST: Final = b"This port does not answer to that host name: use its address, or name it with --admin-name.\n"
 _UNAUTHORIZED: Final = 401
 _SECURING: Final = "callers without a proof are served, too, until `rk secure --finish`"
-#: Where a browser keeps the token of its user, after `/?token=…`.
+#: Cookie in which a browser keeps the token of its user, after `/?token=…`.
 _COOKIE: Final = b"rk_token"
 _BEARER: Final = "Bearer "
 _HEAD_END: Final = b"\r\n\r\n"
 #: Bytes of a first request's head before twisted decides about it: twisted's own limit of one line.
 _HEAD_BYTES_MAX: Final = 16_384
-#: What a browser without a token gets instead of the front. The form sends `/?token=…`.
+#: Page that a browser without a token gets instead of the front. Its form sends `/?token=…`.
 _LOGIN: Final = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>RegionKeeper</title>
 <meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
 <h1>RegionKeeper</h1><p>This daemon is secured. <code>rk certs token</code> prints your token.</p>
@@ -111,7 +112,8 @@ class AdminHttp:
         front: Action | None = None,
         names: Collection[str] | None = None,
     ) -> None:
-        """`status` and the further `pages` (by path) return values that msgspec can encode. Called for every request.
+        """`status` and the further `pages` (by path) return values that msgspec can encode. They are called for every
+        request.
 
         `front` answers `/` and the paths below `/ui/`. `names` are the host names that requests may use beside
         addresses and loopback names; None: any.
@@ -123,7 +125,7 @@ class AdminHttp:
         self._credentials = process.own()
         self._bounded: list[_Bounded] = []
         files = process.tls_files()
-        #: Also serves callers without a certificate: probes and browsers.
+        #: Serve callers without a certificate, too: probes and browsers.
         self._tls = None if files is None else TlsContexts(dataclasses.replace(files, client_auth=WANT))
         watch(self)
         self._pages: dict[bytes, Callable[[], Page]] = {
@@ -135,8 +137,8 @@ class AdminHttp:
         }
 
     def _with_certificates(self, answer: tuple[bool, Mapping[str, object]]) -> tuple[bool, Mapping[str, object]]:
-        """Return the answer with certificates that soon expire, and callers without a proof that are still served,
-        among its degradations: a restart would not help."""
+        """Return the answer with two more degradations, because a restart would help against neither: certificates that
+        soon expire, and callers that are still served without a proof."""
         if self._credentials is None:
             return answer
         found = self._credentials.expiring()
@@ -156,7 +158,7 @@ class AdminHttp:
         return found
 
     def site(self, reactor: Any) -> WrappingFactory:
-        """Return a Twisted factory of the pages, without TLS if the daemon has none."""
+        """Return a Twisted factory of the pages, with TLS if the daemon has certificates."""
         site = Site(_Page(self), timeout=IDLE_S)  # type: ignore[no-untyped-call]
         site.noisy = False
         site.requestFactory = _Request
@@ -167,7 +169,8 @@ class AdminHttp:
         return bounded if self._tls is None else TlsFactory(bounded, self._tls.server)
 
     def revocations_changed(self) -> None:
-        """Close streams whose callers may not read them any more. Each other request is checked by itself."""
+        """Close streams whose callers have lost the right to read them. Every other request is checked when it
+        arrives."""
         for bounded in self._bounded:
             bounded.close_streams(lambda request: self.objection(request) is not None)
 
@@ -242,7 +245,7 @@ def _no_access_log(request: Any) -> None:
 
 
 class _Request(Request):
-    """A request whose body is never stored: no page or action uses a body, and a long one ends the connection.
+    """A request whose body is never stored. No page or action uses a body, and a long body ends the connection.
 
     Twisted would write a body of any size to a file before the action could check its caller.
     """
@@ -341,7 +344,7 @@ def _connection_of(request: Any) -> _AdminConnection:
 class _AdminPhase(enum.Enum):
     """State of a connection of the admin port."""
 
-    #: No whole request has arrived since the connect, or since the first byte of a further request.
+    #: The state before a whole request has arrived: after the connect, or after the first byte of a further request.
     UNFINISHED = "unfinished"
     #: The last request is answered; the caller may send another one.
     IDLE = "idle"
@@ -352,13 +355,13 @@ class _AdminPhase(enum.Enum):
 
 
 class _Crowd:
-    """Connections by what they are doing; in each phase those that entered it first come first."""
+    """The connections in each phase, in the order in which they entered the phase."""
 
     def __init__(self) -> None:
         self._phases: dict[_AdminPhase, dict[_AdminConnection, None]] = {phase: {} for phase in _AdminPhase}
 
     def move(self, connection: _AdminConnection, before: _AdminPhase | None, after: _AdminPhase | None) -> None:
-        """Note that a connection has gone from one phase to another one; None: it does not exist then."""
+        """Record that a connection goes from one phase to another. None: the connection is new, or it has ended."""
         if before is not None:
             self._phases[before].pop(connection, None)
         if after is not None:
@@ -383,8 +386,8 @@ class _Crowd:
 class _AdminConnection(ProtocolWrapper):
     """A connection, between the socket and twisted's HTTP.
 
-    Twisted's protocol is made when the head of the first request is complete: until then a connection costs little
-    more than its socket, so a crowd of half requests costs neither time nor much memory.
+    Twisted's protocol is made when the head of the first request is complete. Until then a connection costs little more
+    than its socket, so a crowd of half requests costs little time and memory.
     """
 
     def __init__(self, factory: _Bounded, address: str, peer: Any) -> None:
@@ -416,7 +419,7 @@ class _AdminConnection(ProtocolWrapper):
         Protocol.makeConnection(self, transport)  # type: ignore[no-untyped-call]
 
     def dataReceived(self, data: bytes) -> None:
-        """Note the beginning of a further request; pass on what belongs to whole heads of requests."""
+        """Note the beginning of a further request. Pass complete heads of requests on to Twisted."""
         if self.wrappedProtocol is None:
             self._head += data
             # Twisted answers heads that are too long.
@@ -474,7 +477,7 @@ class _Bounded(WrappingFactory):
     noisy = False
 
     def __init__(self, reactor: Any, site: Site, cost_s: float) -> None:
-        """`cost_s`: what a connection costs until its caller may read pages."""
+        """`cost_s`: the budget that a connection uses until its caller may read pages."""
         super().__init__(site)  # type: ignore[no-untyped-call]
         self.reactor = reactor
         self.newcomers = NewcomerBudget(reactor)
@@ -503,7 +506,7 @@ class _Bounded(WrappingFactory):
         self.newcomers.give_back(self._cost_s)
 
     def moved(self, connection: _AdminConnection, before: _AdminPhase | None, after: _AdminPhase | None) -> None:
-        """Note what a connection is doing now; None: it is closed."""
+        """Record the new phase of a connection; None: the connection is closed."""
         if before is after:
             return
         own = self._by_address[connection.address]

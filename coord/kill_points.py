@@ -1,17 +1,17 @@
 """Points at which a test ends or stops this process: kill -9 between two steps on files, or two writes to the store.
 
-    RK_KILL_AT=<point>      the process kills itself there, the first time that it comes there
-    RK_STOP_AT=<point>      the process stops there (SIGSTOP), and goes on with SIGCONT
+    RK_KILL_AT=<point>      the process kills itself at the first pass of this point
+    RK_STOP_AT=<point>      the process stops there (SIGSTOP), and continues after SIGCONT
     RK_NOTE_POINTS=<file>   the process appends the name of each point that it passes to the file
 
 `RK_KILL_AT=@<file>` and `RK_STOP_AT=@<file>` name a file with the point, which a test may write while the process runs.
-The file is removed before the process dies or stops, so that one process of several does.
+The file is removed before the process dies or stops, so that only one of several processes does so.
 
 A region server's points are named after the effect that has just become durable (`point_of`), after a step of a copy,
-after the state that it has written into the store, or after the fate of a configuration with its numbers of voters and
-newcomers: `config appended 3+1`, `config committed 4+0`. A master's points are named after the operation that the
-store has just done: `Create unassigned`, `SetData regions` and so on. `rk secure` has the points `door closed`, and
-`access list PATH` after a znode has its new list. Only tests set the variables.
+after the state that it has written into the store, or after a configuration was appended or committed, with its numbers
+of voters and newcomers: `config appended 3+1`, `config committed 4+0`. A master's points are named after the operation
+that the store has just done: `Create unassigned`, `SetData regions` and so on. `rk secure` has the points `door
+closed`, and `access list PATH` after a znode has its new list. Only tests set the variables.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def is_wanted() -> bool:
 
 
 def config_reached(fate: str, configuration: Configuration) -> None:
-    """Pass the point after a fate of a tablet's configuration: appended, committed or noted in the consensus metadata;
-    each is durable."""
+    """Pass the point after a tablet's configuration was appended, committed or noted in the consensus metadata. Each of
+    these is durable by then."""
     reached(f"config {fate} {len(configuration.voters)}+{len(configuration.pre_voters)}")
 
 
 def point_of(effect: object) -> str:
-    """Return the point after an effect of `disk/steps.py`: its kind, and what it is about."""
+    """Return the name of the point after an effect of `disk/steps.py`: the kind and the object of the effect."""
     kind = type(effect).__name__
     block = getattr(effect, "block", None)
     if block is not None:

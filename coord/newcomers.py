@@ -4,9 +4,9 @@ A stranger without credentials can connect as fast as the machine allows. Each c
 calls, with TLS a signature, and on a machine with few processors a flood of them takes the time that leases, heartbeats
 and requests need. So each listening port has a NewcomerBudget: connections are accepted while the budget lasts, and
 wait in the kernel otherwise, where they cost nothing. A caller that proves who it is gets its cost back, so a thousand
-clients that reconnect after an outage are not slowed down. During a flood new connections wait; connections that stand
-are served as always. Connections whose caller has left while they waited are closed unread, at a fifth of the cost, so
-that the queue of a flood is soon gone.
+clients that reconnect after an outage are not slowed down. During a flood new connections wait, and established
+connections are served as always. A waiting connection whose caller has left is closed unread, at a fifth of the cost.
+So the queue of a flood is soon empty.
 
 Sources: Apache Kafka KIP-612 (connections per second of a broker); ZooKeeper `connectionMaxTokens` (BlueThrottle).
 """
@@ -35,7 +35,7 @@ PLAIN_S: Final = 50e-6
 REFUSAL_S: Final = 10e-6
 #: The same for a connection with TLS, which needs a signature.
 HANDSHAKE_S: Final = 1.5e-3
-#: Processor time of a session that a client opens before it proves who it is: an entry of the log on every node.
+#: Processor time of a session that a client opens before it proves its identity: one entry of the log on every node.
 SESSION_S: Final = 0.5e-3
 #: Connections that a listening port accepts in one turn, roughly.
 ACCEPTS_PER_TURN: Final = 16
@@ -86,7 +86,7 @@ class NewcomerBudget:
 
     @property
     def is_scarce(self) -> bool:
-        """True if newcomers have used more than half of what was saved."""
+        """True if newcomers have used more than half of the saved budget."""
         return self._left_s < SAVED_S / 2 and not self._is_unbounded
 
     def charge(self, cost_s: float) -> None:
@@ -113,7 +113,7 @@ class NewcomerBudget:
         self._counted_at = now
 
     def _wait(self) -> None:
-        # A little more than what is owed, or the port would stop again after one connection.
+        # A little more than the debt. Otherwise the port would stop again after one connection.
         self._reactor.callLater((ACCEPTS_PER_TURN * PLAIN_S - self._left_s) / SHARE, self._check)
 
     def _check(self) -> None:
@@ -134,7 +134,7 @@ def accept(take: Callable[[], Accepted], budget: NewcomerBudget) -> Accepted:
     """Accept a connection, and return its socket and the caller's address. Raise BlockingIOError if there is none, or
     if the budget is used up. `take` is `accept` of the listening socket.
 
-    While the budget is scarce, close connections whose caller has left. In a quiet time they are served: `echo ruok |
+    While the budget is scarce, close connections whose caller has closed its half. Otherwise serve them: `echo ruok |
     nc` closes its half at once, and reads the answer.
     """
     for _ in range(_SKIPPED_MAX):
@@ -191,7 +191,7 @@ class SummedLines:
         self._unsaid = 0
 
     def more(self) -> str | None:
-        """Return what the line about one more refusal ends with. None: count it, and write no line."""
+        """Return the end of the log line about one more refusal. None: count the refusal, and write no line."""
         now = self._seconds()
         if not 0 <= now - self._since < INTERVAL_S:
             self._since, self._lines = now, 0

@@ -24,7 +24,7 @@ READERS: Final = "rk:user"
 SERVERS_IDENTITY: Final = "rk:server"
 #: Schemes of identities that prove something.
 _PROVING_SCHEMES: Final = ("digest", "rk", "sasl", "x509")
-#: One for each set of files, so that a file is read once for many connections.
+#: One per set of files, so that each file is read once for many connections.
 _caller_context: Final = functools.cache(CallerContext)
 _BETWEEN_IDENTITIES: Final = re.compile(r",(?=\s*(?:digest|rk|sasl|x509):)")
 
@@ -43,7 +43,7 @@ class StoreAccess:
     #: Certificate sent when the store asks for one; its key is in the same file or in `tls_key`.
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    #: Whether a node's certificate must match the dialed host.
+    #: Whether the certificate of a node must match the host that this client dials.
     verify_host: bool = True
     #: `user:password` of scheme digest.
     auth: str = field(default="", repr=False)
@@ -51,8 +51,8 @@ class StoreAccess:
     sasl: str = field(default="", repr=False)
     #: Identities that may read the znodes that this client creates: (scheme, id).
     readers: tuple[tuple[str, str], ...] = ()
-    #: Identities of region servers that have not the masters' credential: (scheme, id). They may change what servers
-    #: write (`regions/records/znode_table.py`) and read everything.
+    #: Identities of region servers without the masters' credential: (scheme, id). They may read every znode, and change
+    #: the znodes that servers write (`regions/records/znode_table.py`).
     servers: tuple[tuple[str, str], ...] = ()
     #: For a region server without the masters' credential: the masters' identities, which may do everything.
     masters: tuple[tuple[str, str], ...] = ()
@@ -88,11 +88,11 @@ class StoreAccess:
         return bool(self.auth or self.sasl) and not self.masters
 
     def acl(self, server_rights: int = PERM_READ) -> list[Acl]:
-        """Return the access list of znodes that this client creates: the masters' credentials, region servers with
-        `server_rights`, and the readers; or open to everyone.
+        """Return the access list of znodes that this client creates: masters, region servers (with `server_rights`) and
+        readers. Without credentials the list is open to everyone.
 
-        While the cluster is being secured, everyone has all permissions besides: daemons that still run without the
-        credential must find and change these znodes, too. `rk secure --finish` closes them.
+        While the cluster is being secured, everyone also has all permissions, because daemons that still run without
+        the credential must read and change these znodes. `rk secure --finish` removes these permissions.
         """
         found = self.closed_acl(server_rights)
         return [*found, *OPEN_ACL] if found and process.is_securing() else found or OPEN_ACL
@@ -117,8 +117,8 @@ class StoreAccess:
         return None if paths is None else _caller_context(*paths, verify_host=self.verify_host).now()
 
     def tls_paths(self) -> tuple[Path, Path | None, Path | None] | None:
-        """Return authority, certificate and key, None without TLS: as configured, or those of this process if every
-        port of its cluster speaks TLS. Raise ConfigError."""
+        """Return the paths of authority, certificate and key, None without TLS. Without configured paths, return those
+        of this process if every port of its cluster speaks TLS. Raise ConfigError."""
         if self.tls_ca is not None:
             return self.tls_ca, self.tls_cert, self.tls_key
         files = process.tls_files()
@@ -142,8 +142,8 @@ def _lines(perms: int, identities: tuple[tuple[str, str], ...]) -> list[Acl]:
 
 
 def parse_identities(text: str, what: str) -> tuple[tuple[str, str], ...]:
-    """Parse identities: `x509:CN=ops,O=Example,sasl:ann`. `what` names one in errors, such as "reader". Raise
-    ConfigError.
+    """Parse identities: `x509:CN=ops,O=Example,sasl:ann`. `what` is the word for an identity in errors, such as
+    "reader". Raise ConfigError.
 
     A comma separates two identities only before a scheme, because certificates' subjects contain commas.
     """

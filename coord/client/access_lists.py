@@ -1,8 +1,7 @@
 """Differences between a znode's access list and the wanted one. Pure.
 
-The wanted list is that of the cluster's credential: all permissions for the masters, some for region servers, reading
-for operators. A list that is read without the permission ADMIN has `x` in place of digests; then only what everybody
-may do can be judged.
+The wanted list has all permissions for the masters, some for region servers, and reading for operators. A client
+without the permission ADMIN reads `x` in place of each digest. Such a list shows only the permissions of everybody.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final, NamedTuple
 #: Permission bits in ZooKeeper's order, with the letters of its command line.
 _LETTERS: Final = "rwcda"
 _ALL: Final = 31
-#: Schemes that prove nothing: an address can be that of anybody.
+#: Schemes that prove nothing: anybody may have the address.
 UNPROVED: Final = ("world", "ip")
 _MASKED: Final = "x"
 
@@ -52,7 +51,7 @@ def compare(found: Sequence[AccessLine], wanted: Sequence[AccessLine]) -> Access
 
 
 def has_credential(found: Sequence[AccessLine], wanted: Sequence[AccessLine]) -> bool:
-    """Return True if `found` gives the daemons of `wanted` all permissions, whatever it gives to others."""
+    """Return True if `found` gives the daemons of `wanted` all permissions. Its other lines do not matter."""
     granted = _by_identity(found)
     owners = _owners(wanted)
     return bool(owners) and all(granted.get(owner) == _ALL for owner in owners)

@@ -37,8 +37,8 @@ from coord.wire import records as r
 from coord.wire.client_conn import MAX_FRAME_BYTES, MAX_REPLY_BYTES, FrameReader
 from coord.wire.jute import I32
 
-#: Requests that may be pending on one connection. Each holds a Deferred and its record. More requests in flight gain
-#: nothing, and a server that stops replying must not fill our memory.
+#: Requests that may be pending on one connection. Each request holds a Deferred and its record. More requests in flight
+#: would not be faster, and a server that stops replying must not fill our memory.
 MAX_OUTSTANDING: Final = 100_000
 
 #: Decodes one reply record inside a block.

@@ -44,8 +44,8 @@ class KazooWatch(VersionFollower):
         token: bytes = b"",
         since: int = 0,
     ) -> None:
-        """Go on from `token`, or else report what has changed after zxid `since`. Raise BadToken, or ImportError
-        without kazoo."""
+        """Continue from `token`, or without a token report the changes after zxid `since`. Raise BadToken, or
+        ImportError without kazoo."""
         try:
             from kazoo import exceptions
         except ImportError as error:

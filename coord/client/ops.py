@@ -155,8 +155,7 @@ def digest_acl(user: str, password: str, perms: int = PERM_ALL) -> Acl:
 def create_request(
     op: Create, path: bytes, default_acl: list[Acl] = OPEN_ACL, *, with_stat: bool = False
 ) -> CreateRequest:
-    """Return the wire form of a create of `path` (chroot included). Without an access list in `op`, `default_acl`
-    holds.
+    """Return the wire form of a create of `path` (chroot included). An `op` without an access list gets `default_acl`.
 
     Raise BadArguments for kinds of znode that exclude each other.
     """

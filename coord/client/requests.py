@@ -75,7 +75,7 @@ def _none_if_missing(reason: Failure) -> None:
 
 
 def _listed(op: ops.Create, acl_of: Callable[[str], list[r.Acl]]) -> ops.Create:
-    """Return a create with the access list of its path, unless it has one."""
+    """Return the create with the default access list of its path, unless it has a list."""
     if op.acl is not None:
         return op
     return ops.Create(op.path, op.data, op.ephemeral, op.sequence, op.container, op.ttl_ms, acl_of(op.path))
@@ -114,7 +114,8 @@ class Requests:
         ttl_ms: int | None = None,
         acl: list[r.Acl] | None = None,
     ) -> Deferred[str]:
-        """Create a znode. Fires with its path, which for `sequence` ends in the number. No `acl`: `default_acl`."""
+        """Create a znode. The Deferred fires with its path, which ends in the sequence number if `sequence`. Without
+        `acl` the znode gets `default_acl`."""
         op = ops.Create(path, data, ephemeral, sequence, container, ttl_ms, acl)
         return self._create(op, with_stat=False)
 
@@ -202,8 +203,8 @@ class Requests:
     def multi_read(self, operations: list[ops.ReadOp]) -> Deferred[list[ops.ReadResult]]:
         """Read several znodes. Fires with one result per operation; errors are results.
 
-        The server answers some megabytes at a time; what is left is asked for again. So a large answer shows several
-        states of the tree, the later parts a later one.
+        The server returns a few megabytes per reply, and this method requests the rest again. So the later parts of a
+        large answer may show a later state of the tree.
         """
         return self._read_part(operations, [])
 
@@ -320,7 +321,7 @@ class Requests:
         return path[self._chroot_length :].decode() or "/"
 
     def _kind_for(self, kind: int, *, exists: bool) -> int:
-        """Return the kind of watch that the server set: exists on a znode that exists sets a data watch."""
+        """Return the kind of watch that the server set: `exists` sets a data watch if the znode exists."""
         return KIND_DATA if kind == KIND_EXIST and exists else kind
 
     def _decode_created(self, data: bytes, at: int, end: int) -> str:

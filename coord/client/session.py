@@ -175,7 +175,7 @@ class ZkClient(Requests):
             revocation.watch(self)
 
     def revocations_changed(self) -> None:
-        """Close what is created from now on, if the cluster has been secured."""
+        """Use closed access lists for new znodes once the cluster has been secured."""
         self.default_acl = self._access.acl()
         self._acls.clear()
 

@@ -39,7 +39,7 @@ class VersionWatch(VersionFollower):
         token: bytes = b"",
         since: int = 0,
     ) -> None:
-        """Go on from `token`, or else report what has changed after zxid `since`. Raise BadToken."""
+        """Continue from `token`, or without a token report the changes after zxid `since`. Raise BadToken."""
         super().__init__(path, handle, children=children, token=token, since=since)
         self._client = client
         self._must_reread = False
@@ -47,7 +47,7 @@ class VersionWatch(VersionFollower):
         self._is_over = False
 
     async def start(self) -> None:
-        """Set the watch in the client's present session, and read everything. Raise what the requests raise."""
+        """Set the watch in the client's present session, and read everything. Raise the errors of these requests."""
         await self._client.add_watch(self._path, self._event, recursive=True)
         self._must_reread = True
         self._go_on()

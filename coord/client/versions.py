@@ -9,14 +9,14 @@ a sign. This module compares what a client reads with what it has read before, a
     DELETED    the znode was deleted
     GAP        `missed` changes were not seen, or an unknown number (None). The event after it has the present state
 
-What the store's counters show: `version` counts the changes of the data since the creation (czxid), so skipped
-versions are counted. `cversion` counts creations and deletions of children, so a child that was created and deleted
-between two readings is a gap of two of its parent. What the counters cannot show is how often a znode changed before it
-was deleted, or how often it was deleted and created again: then `missed` is None.
+The counters of the store: `version` counts the changes of the data since the creation (czxid), so skipped versions are
+counted. `cversion` counts creations and deletions of children, so a child that was created and deleted between two
+readings is a gap of two of its parent. The counters do not show how often a znode changed before its deletion, nor how
+often it was deleted and created again. In these cases `missed` is None.
 
 The caller reads again whenever a watch fires, and reads everything after each reconnect (`lost_watches`). The `token`
-has all that is known; a book made from it goes on there. A book made from a zxid alone (`since`) knows less: it reports
-what changed after that zxid, and gaps of unknown size.
+contains the whole state; a new book continues from a token. A book made from a zxid alone (`since`) has less
+information: it reports the znodes that changed after that zxid, and gaps of unknown size.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class VersionEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     zxid: int
     version: int = -1
     data: bytes = b""
-    #: Of a GAP: number of changes that were not seen; None: unknown.
+    #: Of a GAP: number of changes that were not seen; None if the number is unknown.
     missed: int | None = 0
 
 
@@ -81,15 +81,17 @@ class StatLike(Protocol):
 class _KnownZnode(msgspec.Struct, array_like=True):
     """A client's knowledge of one path."""
 
-    #: Zxid of the creation; 0: there is no znode; below 0: the path was in a list and has not been read yet.
+    #: Zxid of the creation; 0 for a missing znode; below 0 for a path that was in a list and has not been read yet.
     czxid: int
     version: int = -1
-    #: Of a znode whose children are followed: cversion and names of the latest list; cversion -1: never listed.
+    #: For a znode whose children are followed: cversion and names of the latest list; cversion -1 before the first
+    #: list.
     cversion: int = -1
     children: set[str] = set()
     #: Names that have left the list and whose deletion has not been read yet.
     leaving: set[str] = set()
-    #: Changes of the list that no reading of a child has explained; below 0: seen before the list has shown them.
+    #: Changes of the list that are not yet explained by readings of a child. Below 0: the child's change was read
+    #: before the list showed it.
     unexplained: int = 0
     #: True if the list changed after `since`, nobody knows how often.
     is_uncounted: bool = False
@@ -112,7 +114,7 @@ class VersionBook:
     """The versions of znodes that one client has seen."""
 
     def __init__(self, token: bytes = b"", *, since: int = 0) -> None:
-        """Go on from a token, or report what has changed after zxid `since`. Raise BadToken."""
+        """Continue from a token, or report the changes after zxid `since`. Raise BadToken."""
         self._since = since
         self._paths: dict[str, _KnownZnode] = {}
         #: Zxid up to which everything was seen or counted.
@@ -126,7 +128,8 @@ class VersionBook:
             self.lost_watches()
 
     def token(self) -> bytes:
-        """Return what a later book needs to go on. Store it together with the effects of the events."""
+        """Return the state that a later book needs to continue. Store the token together with the effects of the
+        events."""
         return msgspec.json.encode(_Saved(self.zxid, self._paths))
 
     def paths(self) -> list[str]:
@@ -143,10 +146,10 @@ class VersionBook:
     def read(
         self, path: str, stat: StatLike | None, data: bytes, zxid: int, first: VersionKind | None = None
     ) -> list[VersionEvent]:
-        """Return the events that follow from a reading of `path` at `zxid`; `stat` None: there is no znode.
+        """Return the events that follow from a reading of `path` at `zxid`. `stat` is None if the znode does not exist.
 
-        `first` is the kind of the first watch event since the reading before: a watch that fired DELETED first proves
-        that no change preceded the deletion.
+        `first` is the kind of the first watch event since the reading before: if that was DELETED, no change preceded
+        the deletion.
         """
         self.zxid = max(self.zxid, zxid)
         known = self._paths.get(path)
@@ -221,7 +224,8 @@ class VersionBook:
 
     def _first_reading(self, path: str, stat: StatLike | None, data: bytes, zxid: int) -> list[VersionEvent]:
         if stat is None:
-            # In a list, and gone before it was read: the list's counter shows what was missed.
+            # The child was in a list and deleted before it was read: the counter of the list shows how many changes
+            # were missed.
             known = self._paths[path] = _KnownZnode(0)
             self._forget(path, known)
             return [VersionEvent(VersionKind.GAP, path, zxid, missed=None)] if self._since else []
@@ -238,7 +242,7 @@ class VersionBook:
         return _after_gap(changed, 0 if stat.version == 1 else None)
 
     def _parent_of(self, path: str) -> _KnownZnode | None:
-        """Return what is known of the parent, if its children are followed."""
+        """Return the entry of the parent, if its children are followed."""
         above = self._paths.get(path.rpartition("/")[0] or "/")
         return None if above is None or above.cversion < 0 else above
 
@@ -254,7 +258,7 @@ class VersionBook:
             del self._paths[path]
 
     def _explain(self, path: str, changes: int) -> None:
-        """Count changes of the list of children that the readings of a child have shown."""
+        """Count the changes of the list of children that are explained by the readings of a child."""
         above = self._parent_of(path)
         if above is not None:
             above.unexplained -= changes
@@ -285,7 +289,7 @@ class VersionFollower:
         token: bytes = b"",
         since: int = 0,
     ) -> None:
-        """Go on from `token`, or else report what has changed after zxid `since`. Raise BadToken."""
+        """Continue from `token`, or without a token report the changes after zxid `since`. Raise BadToken."""
         self._path = path
         self._handle = handle
         self._with_children = children
@@ -297,8 +301,8 @@ class VersionFollower:
 
     @property
     def token(self) -> bytes:
-        """State after the events that `handle` has processed. Store it with their effects, and pass it to the next
-        watch."""
+        """Return the state after the events that `handle` has processed. Store this token with the effects of the
+        events, and pass it to the next watch."""
         return self._token
 
     @property

@@ -126,12 +126,12 @@ class WatchBook:
         return callback in self._receivers
 
     def others(self, kind: int, path: bytes, callback: _Callback | None) -> bool:
-        """Return True if callbacks other than `callback` need the same watch."""
+        """Return True if a callback other than `callback` needs the same watch."""
         callbacks = self._kinds[kind].get(path, {})
         return callback is not None and any(other != callback for other in callbacks)
 
     def take(self, block: bytes, frames: list[tuple[int, int]], at: int, chroot_length: int) -> FiredEvents:
-        """Decode the notification in `frames[at]`, and those behind it that go to the same callbacks.
+        """Decode the notification in `frames[at]`, and the following ones that fire the same callbacks.
 
         `chroot_length` bytes are cut off each path. Raise RemoteProtocolError for a malformed notification.
         """

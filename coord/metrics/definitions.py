@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: definitions, and the families that a scrape makes of figures that are there anyway.
+"""Metrics for Prometheus: definitions, and the families that a scrape builds from existing figures.
 
 Every name begins with `regionkeeper_` and ends with its unit: seconds, bytes, `_total` for counters. A definition is
 data, so docs/reference/metrics.md and the dashboards are compared with the definitions.
@@ -150,7 +150,7 @@ class _Build(Collector):
 
 class _Certificates(Collector):
     def describe(self) -> list[Metric]:
-        """Return nothing: a daemon may have no certificate."""
+        """Return nothing, because a daemon may have no certificate."""
         return []
 
     def collect(self) -> Iterator[Metric]:

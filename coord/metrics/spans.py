@@ -1,8 +1,8 @@
 """Durations counted in buckets: what a histogram of Prometheus needs, at the cost of two additions and a bisection.
 
-`prometheus_client.Histogram` takes two locks and looks at every bucket, ten times as long. A `Spans` is written by one
-thread; a reader may see a count before its sum, which the next scrape corrects. Compiled, as each step passes here.
-`coord.metrics.definitions` makes the metric.
+`prometheus_client.Histogram` takes two locks and visits every bucket, which takes ten times as long. A `Spans` is
+written by one thread; a reader may see a count before its sum, which the next scrape corrects. Compiled, as each step
+passes here. `coord.metrics.definitions` makes the metric.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 #: Upper bounds of the buckets in seconds, from a fast disk's sync to a failover that takes too long.
 BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-#: Bounds for what may take minutes: transitions, phases of a failover.
+#: Bounds for durations of up to minutes: transitions, phases of a failover.
 LONG_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 

@@ -8,9 +8,9 @@ SAMPLE_S of processor time the kernel sends SIGPROF, and its handler notes where
 gets no signal. A turn that waited in the kernel, for a disk or for a processor, has no sample and so no culprit.
 
 A sample also reads the processor time of the thread. So a long turn that worked differs from one that waited, with an
-error of SAMPLE_S: only the former is too long by itself, the latter shows a busy machine or disk.
+error of SAMPLE_S. Only a turn that worked is too long by itself; one that waited shows a busy machine or disk.
 
-`sample` starts the samples; without it turns are counted all the same.
+`sample` starts the samples. Turns are counted without samples, too.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ log = Logger()
 
 #: Longest turn that is not worth a line.
 LIMIT_S: Final = 0.02
-#: Processor time between two samples, and the age of a turn from which it is sampled: each long turn has a sample.
+#: Processor time between two samples, and the age from which a turn is sampled. So every long turn has a sample.
 SAMPLE_S: Final = 0.01
 #: At most one line of the log in this time.
 LOG_EVERY_S: Final = 10.0
-#: Culprits that are counted by name; further ones count as OTHER.
+#: Number of culprits that are counted by name; all others count as OTHER.
 CULPRITS_MAX: Final = 50
 OTHER: Final = "other"
 UNKNOWN: Final = "unknown"
 #: Calls in a line of the log, the innermost ones.
 CALLS_MAX: Final = 8
 _OLDEST_GENERATION: Final = 2
-#: The loop itself, and what is above it in every stack.
+#: Functions of the loop itself, and those above it in every stack.
 _LOOP: Final = ("twisted.", "coord.peers.reactor", "coord.metrics.turns", "click.", "cli.", "runpy", "__main__")
 
 
@@ -86,7 +86,7 @@ class TurnTimes:
         #: Begin of the last turn with a sample, and the processor time at the last sample before that turn.
         self._processor_turn = 0.0
         self._processor_before_s = 0.0
-        #: Begin of the turn that was sampled last, and the calls that were found, the outermost first.
+        #: Begin of the last sampled turn, and the calls in its samples, the outermost first.
         self._sampled_turn = 0.0
         self._calls: list[str] = []
         self._gc_began_s = 0.0
@@ -136,7 +136,7 @@ class TurnTimes:
 
 
 class _Turn(NamedTuple):
-    """A long turn: its duration, its processor time, and the calls that were found in it, the outermost first."""
+    """A long turn: its duration, its processor time, and the calls in its samples, the outermost first."""
 
     seconds: float
     worked_s: float

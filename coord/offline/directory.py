@@ -59,7 +59,8 @@ class LockedDirectory:
         self.close()
 
     def _take_lock(self, daemon: str) -> int:
-        """Take a shared lock; return its descriptor. Without a lock file, as in a copy, no daemon runs: return -1."""
+        """Take a shared lock and return its descriptor. Return -1 without a lock file, as in a copy: then no daemon
+        runs."""
         try:
             fd = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:

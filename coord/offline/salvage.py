@@ -50,7 +50,7 @@ class Salvaged:
         self.config = start.config
         #: Entries up to this index are known to be committed.
         self.committed_index = start.index
-        #: One line for each part that is missing from the state although the directory had it or may have had it.
+        #: One line for each part that is missing from the state, although the directory had it, or may have had it.
         self.missing: list[str] = []
 
     def is_committed(self) -> bool:

@@ -1,4 +1,5 @@
-"""Links between processes of one kind: nodes of a store, region servers. What both need of sockets and frames.
+"""Links between processes of one kind: nodes of a store, region servers. The code for sockets and frames that both
+need.
 
 reactor.py     Twisted's epoll reactor with turns: read all ready sockets, then act once
 stream.py      one non-blocking TCP socket on that reactor, bounded in both directions

@@ -1,8 +1,8 @@
-"""The accepting side of links: nothing of a connection is used before its other end is authenticated and known.
+"""The accepting side of links: no input of a connection is used before its other end is authenticated and identified.
 
-An accepted connection is *unidentified* until the owner of the links accepts its hello. Before that it is read frame by
-frame, with short frames; it has HELLO_TIMEOUT_S; and there are UNIDENTIFIED_MAX such connections at most. At the bound
-the oldest gives way to the newcomer, because a peer sends its hello at once. They share a part of the port's time
+An accepted connection is *unidentified* until the owner of the links accepts its hello. Before that, the connection is
+read one short frame at a time and has HELLO_TIMEOUT_S. At UNIDENTIFIED_MAX such connections the oldest is closed for a
+new one, because a peer sends its hello at once. Unidentified connections share a part of the port's time
 (`coord.newcomers`).
 """
 
@@ -203,7 +203,7 @@ class PeerListener:
             self._plan_sweep(HELLO_TIMEOUT_S)
 
     def _plan_sweep(self, delay_s: float) -> None:
-        # One timer for all: a timer of its own would keep a connection in memory that has long been closed.
+        # One timer for all connections: a timer per connection would keep closed connections in memory.
         if not self._is_sweep_planned:
             self._is_sweep_planned = True
             self.reactor.callLater(delay_s, self._sweep)

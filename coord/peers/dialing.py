@@ -132,7 +132,7 @@ class PeerDialer:
         #: Bytes in the stream's output since it was last flushed.
         self.queued = 0
         self.is_stopped = False
-        #: Pause before the next attempt, without its random part; 0: the shortest.
+        #: Pause before the next attempt, without its random part; 0 is the shortest pause.
         self.pause_ms = 0
         #: The timer of the next attempt.
         self._again: Any = None

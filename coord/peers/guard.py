@@ -13,8 +13,8 @@ Both ends prove a shared secret before the hello. The secret itself is never sen
 
 n1 and n2 are new for every connection. `names` are the cluster, the dialer and the peer that it looks for. The listener
 rejects a challenge that looks for another peer, and then a hello of another peer than the challenge names. So nobody
-can listen at the address of one peer and pass the frames on to another one. Somebody who only asks which cluster is
-here names nobody, and cannot say hello.
+can listen at the address of one peer and pass the frames on to another one. A dialer that only requests the id of the
+cluster sends no names, and cannot send a hello.
 
 Earlier builds send no names. A listener still answers them, with the MACs of that time ("listener", "dialler"), so
 that their nodes can be upgraded one by one; a dialer always sends names. The secret authenticates peers. It neither
@@ -48,7 +48,8 @@ _NAMED_DIALER: Final = b"dialer 2"
 
 
 class PeerNames(msgspec.Struct, array_like=True, frozen=True):
-    """Cluster, dialer and wanted listener of a link; all empty for somebody who only asks."""
+    """Cluster, dialer and wanted listener of a link; all empty for a dialer that only requests the id of the
+    cluster."""
 
     cluster: str = ""
     source: str = ""
@@ -69,9 +70,9 @@ class Handshake:
         """
         assert len(nonce) == NONCE_BYTES
         self._names = names
-        #: At the listener: the dialer's names as it sent them; b"" from an earlier build.
+        #: At the listener: the names as the dialer sent them; b"" from an earlier build.
         self._sent_names = b""
-        #: At the listener: the peer that the dialer is, once proved; None from an earlier build.
+        #: At the listener: the name that the dialer has proved; None from an earlier build.
         self.source: str | None = None
         #: True after the other end has proved that it has the secret.
         self.is_done = False
@@ -187,7 +188,7 @@ class PeerGuard:
         return None if self._contexts is None else self._contexts.client()
 
     def misnamed(self, tls: Engine | None, kind: str, name: str = "") -> str:
-        """Return why the peer's certificate is not a valid one of `kind:name`, "" if it is, or if names are not
+        """Return why the peer's certificate is not valid for `kind:name`. Return "" if it is valid, or if names are not
         checked."""
         revoked = self.revoked(tls)
         if revoked or tls is None or not self.verifies_host:
@@ -222,8 +223,8 @@ class PeerGuard:
         return Handshake(self._secret, self._token(NONCE_BYTES), self._own) if self._secret else None
 
     def dialing(self, names: PeerNames = NO_NAMES) -> Handshake | None:
-        """Return the challenge-response of a connection that this process opens, None without a secret, or if the
-        peer has just said that it has none."""
+        """Return the challenge-response of a connection that this process opens, None without a secret, or if the peer
+        has just announced that it has none."""
         if names.destination in self._open_peers:
             self._open_peers.discard(names.destination)
             if self.admits_open():

@@ -6,8 +6,8 @@ the request needs the token of `admin.json`. `direction` is relative to this pro
 `in` frames from its peers. The cut ends with `POST /heal`, or after `for_s` seconds if the drill has died.
 
 A cut behaves like a network partition. Frames are dropped without an error on either side, and attempts to connect get
-no reply. After `stream.GIVE_UP_MS` connections are closed, as the kernel would close them: acknowledgments are
-lost whichever direction is cut. Client connections are not affected.
+no reply. After `stream.GIVE_UP_MS` connections are closed, as the kernel would close them: acknowledgments are lost in
+either case. Client connections are not affected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LosingLinks(Protocol):
 
     @property
     def is_cut(self) -> bool:
-        """True while frames are dropped in a direction. No connection is established then."""
+        """True while frames are dropped in a direction. No connection can be established then."""
         ...
 
     def lose(self, *, is_incoming: bool, is_outgoing: bool) -> None:

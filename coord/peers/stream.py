@@ -23,7 +23,8 @@ Address = tuple[str, int]
 class Stream:
     """A connected socket. Subclasses implement `received` and `lost`.
 
-    `output` has the bytes to send; `flush` sends them with one call and keeps what the kernel did not accept.
+    `output` has the bytes to send. `flush` sends them with one call, and keeps the bytes that the kernel did not
+    accept.
     """
 
     #: Limit of unsent bytes for a peer that does not read.
@@ -34,7 +35,7 @@ class Stream:
     def __init__(self, reactor: TurnReactor, sock: socket.socket) -> None:
         self.reactor = reactor
         self.sock = sock
-        # Bound once: a look-up at each call is a part of what an event for one of many watchers costs.
+        # Bound once, because a look-up at each call is a noticeable part of the cost of an event.
         self._recv_some = sock.recv
         self._send_some = sock.send
         self.fd = sock.fileno()

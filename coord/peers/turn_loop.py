@@ -1,6 +1,7 @@
 """The hot part of the turn reactor: one poll, and a call of the function of each descriptor with an event.
 
-Apart from `TurnReactor` because a class of Twisted's cannot be compiled. See there for what a turn is.
+Separate from `TurnReactor`, because a subclass of a Twisted class cannot be compiled. `TurnReactor` explains what a
+turn is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ log = Logger(__name__)
 EVENTS_MAX: Final = 1024
 EVENTS_MIN: Final = 8
 #: After a longer turn the next poll takes half as many events, after a shorter one twice as many. The kernel keeps the
-#: others, and returns those first that it has not returned before.
+#: other events, and returns first those that it has not returned before.
 SHORTER_FROM_S: Final = 0.02
 LONGER_BELOW_S: Final = 0.005
 
@@ -29,7 +30,7 @@ Events = list[tuple[int, int]]
 
 
 class TurnLoop:
-    """The watched descriptors of one reactor, and what is called around them."""
+    """The watched descriptors of one reactor, and the functions that are called around a turn."""
 
     def __init__(self, poll: Callable[[float, int], Events], unwatch: Callable[[int], None], times: TurnTimes) -> None:
         """`poll(timeout, most)` returns events, or raises OSError. `unwatch(fd)` ends a watcher that failed."""
@@ -51,7 +52,8 @@ class TurnLoop:
         self._times = times
 
     def turn(self, timeout: float) -> Events | None:
-        """Poll and serve the events. Return those of descriptors without a watcher; None if a signal interrupted."""
+        """Poll and serve the events. Return the events of descriptors without a watcher; None if a signal interrupted
+        the poll."""
         times = self._times
         began = times.busy_since
         if began:

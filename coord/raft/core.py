@@ -94,7 +94,7 @@ class RaftCore:
         """
         assert node_id > 0, node_id
         self.id: int = node_id
-        #: The shell changes it if it finds that this disk is not the one on which this id made its promises.
+        #: The shell sets another memory if it finds that this disk does not hold the promises made under this id.
         self.memory: int = memory
         self.settings: RaftConfig = config
         self.log: RaftLog = RaftLog(snapshot, entries or [])
@@ -310,8 +310,8 @@ class RaftCore:
     def probe_from(self, peer: int) -> int:
         """Return the first index that `peer`, which was offered a snapshot, needs; 0 if it was offered none.
 
-        For a shell that has the compacted entries on its disk, and sends them itself in the place of the snapshot. The
-        peer is probed at that index again after its next reply.
+        For a shell that still has the compacted entries on its disk, and sends them itself in place of the snapshot.
+        The core probes the peer at that index again after the peer's next reply.
         """
         return self.leadership.probe_from(peer) if self.leadership is not None else 0
 
@@ -384,8 +384,8 @@ class RaftCore:
             self._become_follower(m.term, m.src if from_leader else 0)
             return True
         if kind in (APPEND, HEARTBEAT, SNAPSHOT):
-            # A leader that missed an election must learn the new term. Otherwise this node would ignore its appends,
-            # and it would ignore this node's pre-votes, forever.
+            # A leader that missed an election must learn the new term. Otherwise this node would ignore the leader's
+            # appends, and the leader would ignore this node's pre-votes, forever.
             self._output.messages.append(self._answer(HEARTBEAT_RESP, m.src, self.term))
         elif kind in (PRE_VOTE, VOTE):
             # A rejection promises nothing, so it does not wait for the disk.

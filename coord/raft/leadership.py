@@ -102,7 +102,7 @@ class Leadership:
         self.pending = True
 
     def _update_counts(self, peer: Progress) -> None:
-        """Decide whether the replies of `peer` count. Those of a voter that has lost its memory do not."""
+        """Decide whether the replies of `peer` count. They do not count if it is a voter that has lost its memory."""
         peer.counts = peer.memory in (-1, self.config.memory_of(peer.peer))
 
     def _note_memory(self, peer: Progress, memory: int) -> None:
@@ -189,10 +189,9 @@ class Leadership:
     def is_promotion_safe(self, newcomer: int) -> bool:
         """Return True if the group does not depend on `newcomer` more than it must once that PRE_VOTER votes.
 
-        The voters that answer, without the newcomer, must be a majority of the new voters. One or two voters
-        cannot be that majority, so it is enough that all of them answer. A new leader waits for their first answers.
-        A newcomer that caught up long ago must still be there: a single voter that promotes a dead one has no majority
-        any more.
+        The voters that answer, without the newcomer, must be a majority of the new voters. One or two voters cannot be
+        that majority, so it is enough that all of them answer. A new leader waits for their first answers. A newcomer
+        that caught up long ago must still reply: a single voter that promotes a dead node loses its majority.
 
         A lost voter is removed first. Of three voters beside a lost one none may fail; of three voters alone, one may.
         """
@@ -208,7 +207,7 @@ class Leadership:
     def to_demote(self) -> int:
         """Return a voter that restarted without its memory and can be removed, 0 for none.
 
-        A majority of the remaining voters must commit the removal, so that many must have replied recently.
+        A majority of the remaining voters must have replied recently, because they must commit the removal.
         """
         for peer in self.config.voters:
             progress = self.by_id.get(peer)
@@ -284,8 +283,8 @@ class Leadership:
             )
 
     def resumed(self, alive: Collection[int]) -> None:
-        """Continue after a time without ticks and messages, in which the shell has watched the members' servers: count
-        the members in `alive` as heard now, and send heartbeats."""
+        """Continue after a time without ticks and messages, during which the shell has watched the members' servers.
+        Count the members in `alive` as active now, and send heartbeats."""
         for peer in self.peers:
             if peer.peer in alive:
                 peer.last_received = self.now
@@ -452,7 +451,8 @@ class Leadership:
             peer.waiting = True
 
     def probe_from(self, peer_id: int) -> int:
-        """Go on probing a peer in SNAPSHOT at the index that it needs, and return the index; 0 for another peer."""
+        """Probe a peer in SNAPSHOT at the index that it needs, and return the index. Return 0 for a peer in another
+        state."""
         peer = self.by_id.get(peer_id)
         if peer is None or peer.state != AWAITS_SNAPSHOT:
             return 0

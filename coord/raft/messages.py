@@ -36,7 +36,7 @@ ROLE_NAMES: Final = ["follower", "pre-candidate", "candidate", "leader"]
 def validate_role(role: int, own: int, leader: int, vote: int, votes: dict[int, bool], *, is_leading: bool) -> None:
     """Raise AssertionError unless these facts about the node `own` fit its role. For tests.
 
-    `votes` are those that it counts; `is_leading` states whether it has a leader's state.
+    `votes` are the votes that the node counts; `is_leading` states whether it has a leader's state.
     """
     name = ROLE_NAMES[role]
     assert is_leading == (role == LEADER), f"a {name} with a leader's state: {is_leading}"
@@ -131,7 +131,8 @@ class HardState:
 
 
 class RaftSnapshot:
-    """Position of a snapshot. It replaces the log up to `index`, whose entry had `term`; `config` was in force there.
+    """Position of a snapshot. The snapshot replaces the log up to `index`; the entry there had `term`, and `config` was
+    in force.
 
     `handle` belongs to the shell (a file name, a transfer id). The core passes it from the SNAPSHOT message to the
     Ready that requests the installation.

@@ -187,7 +187,7 @@ class TraceModel:
         return max(self._committed, default=0)
 
     def forget(self, node: int) -> None:
-        """Drop the promises of a node whose disk was removed. Entries that it had stay known."""
+        """Drop the promises of a node whose disk was removed. The entries of that disk stay known."""
         self._replicas.pop(node, None)
 
     def take(self, node: int, event: Event) -> None:

@@ -1,8 +1,8 @@
 """Budgets of the callers of an RPC server: connections, unfinished frames, and time of a turn.
 
-Nobody is known at this port before its first request, so each budget asks the same question: who gives way? A caller
-that has sent one whole request has shown that it follows the protocol; it keeps its connection. Otherwise the oldest
-gives way to the newcomer, because an honest caller sends its request at once.
+No caller is known before its first request, so each budget must decide which connection is closed when there are too
+many. A caller that has sent one whole request follows the protocol and keeps its connection. Of the others the oldest
+is closed for the new one, because an honest caller sends its request at once.
 
     connections     per address and in all; beyond the bound the oldest connection without a whole request is closed,
                     and a newcomer is refused only if every other connection has sent one
@@ -52,8 +52,8 @@ CONNECTION_TURN_MS_MAX: Final = 10
 #: Milliseconds of one turn for requests that have waited since an earlier turn.
 TURN_MS_MAX: Final = 10
 
-#: Interval between searches for overdue connections, while there is one to watch. The bytes of silent connections count
-#: anew after each.
+#: Interval between searches for overdue connections, while there is one to watch. After each search the count of bytes
+#: of silent connections begins again at 0.
 _SWEEP_S: Final = 1.0
 
 
@@ -227,7 +227,7 @@ class RpcBudgets:
         self._sweeping = None
         now = self._reactor.seconds()
         if now - self._sweep_due > _SWEEP_S:
-            # This process was stopped: what callers have sent meanwhile has not been read yet.
+            # This process was stopped (SIGSTOP). Requests that arrived meanwhile have not been read yet.
             self._release()
             self._watch()
             return

@@ -131,15 +131,10 @@ class RpcClient:
         wanted: str = "",
         lost: Callable[[], None] | None = None,
     ) -> None:
-        """
-        Args:
-            reactor: Time and TCP.
-            host: Where the peer listens.
-            port: Where the peer listens.
-            replies: The possible replies.
-            credentials: What to prove, by default those of this process.
-            wanted: The identity that the peer has to prove, `kind:` for any of a kind.
-            lost: Called when a connection ends that was not closed by `close`, before its calls fail.
+        """Args: reactor: Time and TCP. host: Where the peer listens. port: Where the peer listens. replies: The
+        possible replies. credentials: Credentials that this end proves, by default those of this process. wanted: The
+        identity that the peer must prove; `kind:` for any identity of a kind. lost: Called when a connection ends
+        without `close`, before its calls fail.
         """
         self._reactor = reactor
         self.credentials = credentials or process.own()
@@ -148,8 +143,8 @@ class RpcClient:
         self.port = port
         self._replies = replies
         self._lost = lost
-        #: The next connection begins without a proof: the peer runs without credentials, and the cluster is being
-        #: secured.
+        #: The next connection begins without a proof, because the peer runs without credentials while the cluster is
+        #: being secured.
         self.dials_open = False
         self._connection: _ClientConnection | None = None
         self._connector: IConnector | None = None
@@ -342,8 +337,8 @@ class RpcClient:
         for call in late:
             self._fail_calls([call], RpcError(Code.TIMEOUT, f"{self.address} did not reply to {call.what} in time"))
         if silent and self._connection is not None:
-            # Nothing has arrived since the call was sent. The peer may be dead or the link cut, which TCP may report
-            # minutes later. The next call opens a new connection.
+            # No bytes have arrived since the call was sent. The peer may be dead or the link cut; TCP may report this
+            # only minutes later. The next call opens a new connection.
             self._connection.drop(RpcError(Code.CONNECTION_LOST, "silent for too long"))
         self._arm_timer()
 

@@ -41,9 +41,9 @@ class Frames(TwistedProtocol):
     def __init__(self, reactor: RpcReactor, channel: ProofChannel | None = None) -> None:
         """`channel`: the proof that begins this connection, None for an open one."""
         self._reactor = reactor
-        #: None as soon as bytes pass through unchanged.
+        #: None once the handshake is done and bytes pass through unchanged.
         self._channel = channel
-        #: Who is at the other end, once proved.
+        #: The identity of the other end, once proved.
         self.peer: Principal = NOBODY
         #: By which credential, if it can be revoked.
         self.shown: ShownCredential | None = None
@@ -106,7 +106,7 @@ class Frames(TwistedProtocol):
             self.payload_received(payload)
 
     def _unseal(self, channel: ProofChannel, data: bytes) -> bytes:
-        """Return the plain bytes in `data`, and write what the handshake sends. Raise StreamError."""
+        """Return the plain bytes in `data`, and write the handshake's own output. Raise StreamError."""
         try:
             plain = channel.receive(data)
         except Unproven as error:

@@ -10,9 +10,9 @@ Callers use `coord.rpc.client`, tools `coord.rpc.blocking`.
 All frames queued in one turn of the reactor leave in one write. A server stops reading from a caller that does not read
 its replies. Connections, unfinished frames and the time of a turn are bounded: `coord.rpc.budgets`.
 
-With `credentials` every caller proves an identity before its first request is read (`coord.security`). `authorize`
-sees the caller's identity and the decoded request, and raises RpcError for what the caller may not do; a handler may
-ask for `caller_principal`. Without `credentials` every caller is NOBODY. While the cluster is being secured
+With `credentials` every caller proves an identity before its first request is read (`coord.security`). `authorize` sees
+the caller's identity and the decoded request, and raises RpcError if the caller lacks the permission; a handler may
+read `caller_principal`. Without `credentials` every caller is NOBODY. While the cluster is being secured
 (`coord.security.credentials`), callers without a proof are served as by an open server: NOBODY, and not authorized.
 """
 
@@ -125,7 +125,7 @@ class _ServerConnection(Frames):
         self._limit = None
 
     def dataReceived(self, data: bytes) -> None:
-        """Ignore what a rejected caller sends; else see the base."""
+        """Ignore further input of a rejected caller; otherwise as in the base class."""
         if not self._is_rejected:
             super().dataReceived(data)
 
@@ -305,7 +305,7 @@ class RpcServer:
         self.receiver = receiver
         self.check = check
         self.authorize = authorize
-        #: What callers are proved to, by default the credentials of this process; None: this server is open.
+        #: Credentials that this server proves to callers, by default those of this process; None for an open server.
         self.credentials = credentials or process.own()
         #: Times from requests to their replies, by kind.
         self.times = SpansByName()
@@ -314,7 +314,7 @@ class RpcServer:
         self.calling: ITransport | None = None
         self.calling_principal: Principal = NOBODY
         self._port: IListeningPort | None = None
-        #: What callers may use of the port that listens.
+        #: Budgets of the callers of the listening port.
         self.budgets: RpcBudgets | None = None
         watch(self)
 

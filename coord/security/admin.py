@@ -1,16 +1,16 @@
-"""Who may read an admin port: the one function that decides about a request, and the token that it takes.
+"""The right to read an admin port: the one function that decides about a request, and the token that it checks.
 
     GET /metrics
     Authorization: Bearer user:alice:1:9f…       principal, number of the secret, HMAC of its key
 
 The token of a principal follows from the principal's key, so every daemon verifies it without a list, and the rotation
-of the secret ends it. `rk certs token` prints it, for Prometheus and curl. /health and /ready name nothing and are open
-to every probe.
+of the secret ends it. `rk certs token` prints it, for Prometheus and curl. /health and /ready reveal no names and are
+open to every probe.
 
-The Host header is checked first, against DNS rebinding: a page from anywhere in an operator's browser can make its own
-host name resolve to this machine, and the browser then sends that name as Host and lets the page read the replies. So a
-port answers only to the names that it is known by. Addresses need no check: the browser would have to load the foreign
-page from that very address.
+The Host header is checked first, against DNS rebinding: a foreign page in an operator's browser can make its own host
+name resolve to this machine. The browser then sends that name as Host and lets the page read the replies. So a port
+answers only to its own names. Addresses need no check, because a page with an address as its host was loaded from that
+address.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     channel.start(local, remote)           once, when the socket is connected
     plain = channel.receive(data)          for every read; raises Unproven
     wire = channel.send(plain)             for every write; holds bytes back until the handshake is done
-    wire = channel.take()                  after every `start` and `receive`: what else is to be written
+    wire = channel.take()                  after every `start` and `receive`: further bytes to write
 
-When `is_plain` is True the channel has nothing more to do and the caller may drop it: from then on a request costs what
-it costs on an open connection.
+When `is_plain` is True the channel is finished and the caller may drop it. From then on a request costs no more than on
+an open connection.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ IS_OPEN: Final = (
 class Unproven(CoordError):  # noqa: N818 - a state of affairs
     """The other end has not proved who it is, or rejects our proof. The text is a sentence for people.
 
-    `take` returns what is to be written before the connection is closed. `is_open_caller`: the caller speaks the
-    protocol without a proof, and can be rejected in its words. So can one whose certificate is revoked: `is_done` of
-    its channel is True. `is_open_daemon`: the listener proves nothing, because it runs without credentials.
+    `take` returns the bytes to write before the connection is closed. `is_open_caller`: the caller speaks the protocol
+    without a proof, and can be rejected in the words of the protocol. The same holds for a caller whose certificate is
+    revoked: `is_done` of its channel is True. `is_open_daemon`: the listener proves nothing, because it runs without
+    credentials.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ProofChannel:
     def __init__(self) -> None:
         #: The identity of the other end, once proved.
         self.peer: Principal = NOBODY
-        #: By which credential it has proved that; None as long as nothing can revoke it.
+        #: The credential by which the other end has proved its identity; None while nothing can revoke it.
         self.shown: ShownCredential | None = None
         self.is_done = False
         #: True if the other end has proved nothing and is served all the same: the cluster is being secured.
@@ -79,7 +80,7 @@ class ProofChannel:
         return b""
 
     def take(self) -> bytes:
-        """Return what else is to be written to the socket."""
+        """Return further bytes to write to the socket."""
         out, self._out = self._out, b""
         return out
 
@@ -92,7 +93,7 @@ class ProofChannel:
 
 
 class DialingChannel(ProofChannel):
-    """The end that opens the connection and proves that it has the key of an identity."""
+    """The end that opens the connection, and proves that it has the key of an identity."""
 
     def __init__(self, who: Principal, cluster: str, number: int, key: bytes, nonce: bytes, wanted: str = "") -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""The directory of --certs-dir: what this process proves about itself, and whom it accepts.
+"""The directory of --certs-dir: the identity that this process proves, and the identities that it accepts.
 
-    cluster-secret.json    the cluster's secret: for daemons, and for whoever issues keys
+    cluster-secret.json    the cluster's secret: for daemons, and to issue keys
     user.NAME.json         the key of one user
     ca.crt                 authorities whose certificates are accepted
     KIND.NAME.crt, .key    certificate of a daemon or user, and its key
@@ -14,11 +14,11 @@ keys (`coord.security.handshake`). Without `tls-on-every-port` certificates are 
 admin ports have options of their own.
 
 `open-while-securing` is for the change of an open cluster to a secured one while it runs (`rk secure`). A daemon that
-finds the file when it starts proves its key to whoever asks for it, and serves the others as an open daemon does, until
-the file is gone. Credentials with a certificate ignore the file.
+finds this file when it starts proves its key to every caller that requests it, and serves the others as an open daemon
+does, until the file is removed. Credentials with a certificate ignore the file.
 
-Files are read again when they change: whoever rotates a secret need not restart a process. A file that other users can
-read is not a secret, and is rejected.
+Files are read again when they change, so a rotation needs no restart. A file that other users can read is not a secret,
+and is rejected.
 """
 
 from __future__ import annotations
@@ -263,9 +263,9 @@ def read_daemon(directory: Path, principal: Principal) -> Credentials:
 
 
 def certificate_of(directory: Path, principal: Principal) -> Path | None:
-    """Return the certificate that a process shows, None if there is none: a user's own, or that of a daemon's kind.
+    """Return the certificate that this process presents, None if there is none: that of the user, or of the daemon.
 
-    Raise ConfigError if the directory has those of several daemons of this kind.
+    Raise ConfigError if the directory has certificates of several daemons of this kind.
     """
     name = "*" if principal.is_daemon else principal.name
     found = sorted(directory.glob(f"{principal.kind}.{name}{CERTIFICATE_SUFFIX}"))

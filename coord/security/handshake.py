@@ -7,9 +7,9 @@
     PROOF(HMAC(key, "dialer" …)), requests              ---->
 
 `key` is that of the dialer's identity (`coord.security.keys`); `number` is the number of the secret that it comes from.
-n1 and n2 are new for every connection. Each MAC covers everything that both ends have said: role, cluster, number,
-both identities, the address, the wanted identity, and both nonces. So a proof is worth nothing on another connection,
-in the other direction, for another caller, in another cluster, or at another listener:
+n1 and n2 are new for every connection. Each MAC covers all fields that both ends have sent: role, cluster, number, both
+identities, the address, the wanted identity, and both nonces. So a proof is invalid on another connection, in the other
+direction, for another caller, in another cluster, or at another listener:
 
 - `address` is where the dialer's socket is connected to. A listener rejects a hello for another address than that of
   its own socket, so nobody between two processes can pass a hello on. (This needs equal addresses at both ends: through
@@ -220,12 +220,13 @@ class ListeningEnd(_HandshakeEnd):
 
 
 def refusal(why: str) -> bytes:
-    """Return what a listener sends before it closes a connection whose caller speaks this handshake."""
+    """Return the bytes that a listener sends before it closes the connection of a caller that speaks this handshake."""
     return GREETING + _frame(Rejection(why[: FRAME_MAX // 2]))
 
 
 def satisfies(listener: Principal, wanted: str) -> bool:
-    """Return True if a listener is what the dialer wants: an identity, a kind (`server:`), or "" for any daemon."""
+    """Return True if a listener has the wanted identity, or is of the wanted kind (`server:`). "" accepts any
+    daemon."""
     return wanted in ("", f"{listener.kind}:", str(listener))
 
 
@@ -240,5 +241,5 @@ def _frame(message: Message) -> bytes:
 
 
 def _printable(text: str) -> str:
-    """Return the other end's sentence without control characters: it has proved nothing yet."""
+    """Return the text of the other end without control characters, because that end has proved nothing yet."""
     return "".join(one if one.isprintable() else "?" for one in text)

@@ -4,7 +4,7 @@ A cluster has one secret, or two while it is rotated. The key of an identity is 
 
     key = HMAC-SHA-256(secret, cluster, kind, name)
 
-So a daemon, which has the secret, verifies every identity without a list of them, and a user who has only the own key
+So a daemon, which has the secret, verifies every identity without a list of them, and a user, who has only one key,
 cannot act for anybody else. Secrets are numbered; a key has the number of its secret.
 """
 
@@ -44,7 +44,7 @@ class ClusterSecrets(msgspec.Struct, frozen=True):
 
 
 class IdentityKey(msgspec.Struct, frozen=True):
-    """The content of `user.NAME.json`: what one user needs."""
+    """The content of `user.NAME.json`: the key of one user."""
 
     cluster: str
     kind: str
@@ -55,7 +55,7 @@ class IdentityKey(msgspec.Struct, frozen=True):
 
     @property
     def principal(self) -> Principal:
-        """Whose key this is."""
+        """The identity that the key belongs to."""
         return Principal(self.kind, self.name)
 
 

@@ -12,7 +12,7 @@ NODE: Final = "node"
 MASTER: Final = "master"
 SERVER: Final = "server"
 USER: Final = "user"
-#: Kinds of daemons. Only they listen, so a caller accepts no other kind at the other end.
+#: Kinds of daemons. Only daemons listen, so a caller accepts no other kind at the other end.
 DAEMONS: Final = frozenset({NODE, MASTER, SERVER})
 KINDS: Final = DAEMONS | {USER}
 
@@ -42,7 +42,7 @@ NOBODY: Final = Principal("", "")
 
 
 class OpenDoor(enum.StrEnum):
-    """Whether other machines, or callers of a cluster with credentials, are served without a proof, and why."""
+    """Whether a port serves other machines, or callers of a cluster with credentials, without a proof; and why."""
 
     CLOSED = ""
     #: The cluster is being secured (`rk secure`).

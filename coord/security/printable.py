@@ -1,12 +1,13 @@
 """Text of strangers for terminals and logs: names, keys, values and errors may hold anything.
 
-A terminal obeys control characters (ESC ]52 sets the clipboard), and bidirectional controls show another text than the
-one that is there. So every process of `rk` writes through `QuotedStream`, which escapes them. Line ends and tabs pass.
+A terminal obeys control characters (ESC ]52 sets the clipboard), and bidirectional controls make a terminal show
+another text than the one received. So every process of `rk` writes through `QuotedStream`, which escapes them. Line
+ends and tabs pass.
 
     \\x1b      a control character below U+0080, or a byte that is not UTF-8 (a surrogate of `os.fsdecode`)
     \\u202e    any other
 
-Between `$'` and `'` a shell such as bash reads the same notation, so what is printed can be pasted.
+Between `$'` and `'` a shell such as bash reads the same notation, so printed text can be pasted.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class QuotedStream:
     """A text stream whose texts are printable. Everything else is the stream's own, also its `buffer` for bytes."""
 
     def __init__(self, stream: TextIO) -> None:
-        #: The stream behind, for those that send controls of their own and quote what they show.
+        #: The wrapped stream, for code that sends controls of its own and quotes the texts itself.
         self.behind: TextIO = stream.behind if isinstance(stream, QuotedStream) else stream
 
     def write(self, text: str) -> int:

@@ -1,4 +1,4 @@
-"""The credentials of this process: what its connections prove unless their maker gives others.
+"""The credentials of this process. Connections prove them unless their maker gives others.
 
 A process is one identity. Commands and daemons set it once, from --certs-dir; a program that uses the clients as a
 library sets it here, or by RK_CERTS_DIR and RK_CERTS_USER in its environment. Without either, connections are open.
@@ -31,7 +31,7 @@ class _Own:
 
 
 def use(credentials: Credentials | None) -> None:
-    """Set the credentials of this process; None: its connections are open."""
+    """Set the credentials of this process. None makes its connections open."""
     _Own.is_set, _Own.credentials = True, credentials
 
 
@@ -57,13 +57,13 @@ def store_token() -> str:
 
 
 def shown_by_store_token(token: str) -> ShownCredential | None:
-    """Return the key that a token for store nodes comes from, as far as this process can verify tokens."""
+    """Return the key from which a token for store nodes is derived, as far as this process can verify tokens."""
     credentials = own()
     return None if credentials is None else credentials.shown_by(token, FOR_STORE)
 
 
 def tls_files() -> TlsFiles | None:
-    """Return the files by which every port of the cluster speaks TLS, None if ports have options of their own."""
+    """Return the files by which every port of the cluster speaks TLS, None if each port has options of its own."""
     credentials = own()
     return None if credentials is None else credentials.tls_files()
 

@@ -1,8 +1,9 @@
-"""Credentials that are worth nothing before their time: the list in the store, and what it says of one. Pure.
+"""Revoked credentials: the list in the store, and whether it contains a credential. Pure.
 
-The list is the value of one znode, `/regionkeeper-revoked-CLUSTER`, with the credentials' id of the cluster. It is
-outside of the cluster's own znodes, so that store nodes find it whatever the cluster's root is. A process learns the
-list when it changes (`coord.client.following.revocations`); `known` is what every check of the process asks.
+The list is the value of one znode, `/regionkeeper-revoked-CLUSTER`, where CLUSTER is the cluster's id in the
+credentials. The znode is outside of the cluster's own znodes, so that store nodes find it under any root of the
+cluster. A process learns the list when it changes (`coord.client.following.revocations`); Every check in the process
+uses `known`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ _BEFORE_S: Final = 300
 
 
 class Revoked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One entry: everything of a principal up to now, or one certificate."""
+    """One entry: all credentials that a principal has had so far, or one certificate."""
 
-    #: `user:alice`: its keys by the secrets up to `number`, and its certificates made until `at_s`. "": a certificate.
+    #: `user:alice`: its keys by the secrets up to `number`, and its certificates made until `at_s`. "" if the entry is
+    #: one certificate.
     principal: str = ""
     number: int = 0
     #: Serial number of a certificate in hexadecimal.
@@ -90,7 +92,7 @@ class RevocationWatcher(Protocol):
     """Something with connections that are proved by credentials."""
 
     def revocations_changed(self) -> None:
-        """Close the connections that are proved by what is revoked now."""
+        """Close the connections that were proved by credentials which are revoked now."""
         ...
 
 
@@ -103,10 +105,10 @@ class _OwnRevocations:
 
 
 def learn(data: bytes) -> bool:
-    """Use this value of the znode from now on, and return whether it is another one. Raise ValueError for a damaged
-    one; the former stays in force.
+    """Use this value of the znode from now on, and return whether it differs from the former one. Raise ValueError for
+    a damaged value; then the former one stays in force.
 
-    Connections that were proved by what is revoked now are closed before this function returns (`watch`).
+    Connections that were proved by a credential which is revoked now are closed before this function returns (`watch`).
     """
     if data == _OwnRevocations.data:
         return False

@@ -21,7 +21,7 @@ WANTS_TLS: Final = (
 
 
 class TlsChannel(ProofChannel):
-    """One end of a TLS connection whose both ends show certificates of the cluster's authority."""
+    """One end of a TLS connection. Both ends present certificates of the cluster's authority."""
 
     def __init__(self, context: ssl.SSLContext, *, is_server: bool, host: str = "", wanted: str = "") -> None:
         """`host`: the dialed host, which the listener's certificate must name. `wanted`: the listener's principal."""
@@ -98,9 +98,11 @@ def shown_by(engine: Engine, who: Principal) -> ShownCredential:
 
 
 def revoked_peer(engine: Engine) -> str:
-    """Return why the peer's certificate is revoked, "" if it is not, or if the peer has shown none (yet).
+    """Return why the peer's certificate is revoked. Return "" if it is not revoked, or if the peer has not presented
+    one (yet).
 
-    As far as this process knows. A serial number is enough for certificates that name no principal.
+    The answer depends on the list that this process knows. A serial number is enough for certificates that name no
+    principal.
     """
     known = revocation.known()
     if not known.revoked:
@@ -110,7 +112,7 @@ def revoked_peer(engine: Engine) -> str:
 
 
 def shown_by_peer(engine: Engine) -> ShownCredential | None:
-    """Return the certificate that the peer has shown, None if it has shown none (yet)."""
+    """Return the certificate that the peer has presented, None if it has not presented one (yet)."""
     if not engine.is_established:
         return None
     found = next((one for uri in engine.peer_uris() if (one := principal_in(uri)) is not NOBODY), NOBODY)
@@ -119,9 +121,10 @@ def shown_by_peer(engine: Engine) -> ShownCredential | None:
 
 
 def misnamed(uris: Sequence[str], kind: str, name: str = "") -> str:
-    """Return why a certificate with these URIs is not that of `kind:name`, "" if it is; "" as name: any of the kind.
+    """Return why a certificate with these URIs is not that of `kind:name`, or "" if it is. With "" as name any identity
+    of the kind fits.
 
-    A certificate of another authority's making names no principal. Then only its host can be checked.
+    A certificate that another authority has issued names no principal. Then only its host can be checked.
     """
     found = [one for uri in uris if (one := principal_in(uri)) is not NOBODY]
     if not found or any(one.kind == kind and name in ("", one.name) for one in found):

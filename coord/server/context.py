@@ -35,5 +35,6 @@ class NodeContext(Protocol):
         ...
 
     def propose(self, commands: list[bytes]) -> None:
-        """As the leader, add commands of the store itself to the next batch. They are lost if leadership ends."""
+        """As the leader, add commands of the store itself to the next batch. The commands are lost if leadership
+        ends."""
         ...

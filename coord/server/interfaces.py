@@ -61,7 +61,7 @@ class Tracer(Protocol):
     """Receiver of this node's Raft events (`coord.raft.trace`)."""
 
     def ready(self, core: RaftCore, ready: Ready) -> None:
-        """Record a Ready before it is carried out, when nothing of it has left the node."""
+        """Record a Ready before the node carries out any part of it."""
         ...
 
     def sent(self, messages: list[Message]) -> None:
@@ -106,7 +106,7 @@ class MembersView(Protocol):
         ...
 
     def own_address(self) -> str:
-        """Return `host:port` of this node for its peers, or "" if its configuration has no address."""
+        """Return this node's `host:port` for its peers, or "" if the configuration has no address."""
         ...
 
     def may_return(self, peer: int) -> bool:
@@ -114,7 +114,7 @@ class MembersView(Protocol):
         ...
 
     def removed_since(self, peer: int) -> int:
-        """Return the index of the committed configuration if neither it nor a newer one has `peer`, else 0."""
+        """Return the index of the committed configuration if `peer` is in neither this nor a newer one, else 0."""
         ...
 
     def removed(self, peer: int, index: int) -> None:

@@ -221,8 +221,8 @@ class Node:
         self.divergence.peer_arrived()
         self._transfers.peer_introduced(peer)
         try:
-            # A node that knows a term has a disk that remembers its votes. Without this test, a first leader whose
-            # voters have received no entry yet would make all of them joining: no node could ever be elected.
+            # A node that knows a term has its votes on its disk. Without this test, a first leader whose voters have
+            # received no entry yet would make all of them joining nodes, and no node could be elected any more.
             others = [voter for voter in self.core.configs.current.voters if voter != self.settings.node_id]
             knows = self.has_log() or self.core.term > 0
             self.joining.peer_introduced(peer, others, peer_has_log=has_log, has_log=knows)
@@ -497,7 +497,7 @@ class Node:
         return True
 
     def _apply_one_by_one(self, entry: Entry) -> None:
-        """Apply a batch and reply to each command before the next: reads of its session wait in between."""
+        """Apply a batch command by command, with the reply after each, because reads of the session wait in between."""
         try:
             time_ms, commands = decode_batch(entry.data)
         except RemoteProtocolError:
@@ -520,7 +520,7 @@ class Node:
         self.clients.close_all()
         self._transfers.free(self.machine)
         self.proposals.forget()
-        # The leader must not wait for the numbers of forwards that this node will not send again.
+        # The leader must not wait for the numbers of forwards that this node will not resend.
         self.submission.link_is_new(self.core.leader)
         self.syncs.forget()
         self.machine = machine
@@ -583,7 +583,8 @@ class Node:
         return ROLE_NAMES[self.core.role]
 
     def followers(self) -> dict[int, int]:
-        """As the leader, return connected peer -> entries that the peer is behind; else nothing."""
+        """As the leader, return connected peer -> number of entries by which the peer is behind. Otherwise return
+        {}."""
         lead = self.core.leadership
         if lead is None:
             return {}

@@ -78,9 +78,9 @@ class NodeSettings:
         self.members: Members = members or {}
         #: Client address of this node, announced to the leader.
         self.client = client
-        #: Whether clients of this node may change the membership, given permission.
+        #: Whether clients of this node with permission may change the membership.
         self.reconfig_enabled = reconfig_enabled
-        #: Whether a majority confirms every read first, as if a sync came before the read.
+        #: Whether a majority confirms every read first, as after a sync.
         self.linearizable_reads = linearizable_reads
         #: `user:base64 of SHA-1` of the superuser; "" without a superuser.
         self.super_digest = super_digest
@@ -90,7 +90,7 @@ class NodeSettings:
         self.required_schemes = tuple(required_schemes)
         #: Returns the principal whose token for store nodes a client has sent, None for another credential.
         self.shown_by = shown_by
-        #: Returns key and last part of the token whose first part a client gives as its SASL user; None: no tokens.
+        #: Returns key and last part of the token whose first part is a client's SASL user; None: no tokens.
         self.secret_part_of = secret_part_of
         #: Whether read-only clients are served while there is no leader.
         self.read_only_mode = read_only_mode
@@ -102,7 +102,7 @@ class NodeSettings:
         self.data_bytes_max = data_bytes_max
 
     def authenticator(self, token: Callable[[int], bytes], monotonic_ms: Callable[[], int]) -> Authenticator:
-        """Return what checks the clients' credentials; `token(n)` returns n unpredictable bytes."""
+        """Return the authenticator of the clients' credentials; `token(n)` returns n unpredictable bytes."""
         return Authenticator(
             token,
             super_digest=self.super_digest,

@@ -1,7 +1,8 @@
-"""Follows the list of revoked credentials in this node's own tree, and ends what was proved by them.
+"""Follows the list of revoked credentials in this node's own tree, and ends connections and sessions that were proved
+by them.
 
-Every node closes its connections with clients and peers. The leader also ends the sessions of a user whose keys are
-revoked, wherever they are connected, and if they are not: a session keeps the identities that it has proved.
+Every node closes its connections with clients and peers. The leader also ends all sessions of a user whose keys are
+revoked, connected or not, because a session keeps the identities that it has proved.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class RevokedCredentials:
         self._node = node
         self._clients = clients
         self._links = links
-        #: Whether this node led before the latest change: a new leader has learned the list, and nothing of it is new.
+        #: Whether this node led before the latest change. A new leader knows the list already, so no entry is new to
+        #: it.
         self._has_led = False
         credentials = process.own()
         self._path = b"" if credentials is None else revocation.path_of(credentials.cluster).encode()

@@ -1,4 +1,4 @@
-"""One store node as a process: takes directory and ports, assembles the parts, runs and stops them."""
+"""One store node as a process: opens the directory and the ports, and assembles, runs and stops the parts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ EXIT_FAILED: Final = 1
 EXIT_CONFIG: Final = 2
 #: Ticks between the first elections of nodes that start together.
 HASTENED_APART_TICKS: Final = 3
-#: How long a stopping leader waits for another node to lead.
+#: Time for which a stopping leader waits until another node leads.
 HAND_OVER_S: Final = 1.0
 #: Descriptors reserved for the node: peers, unauthenticated connections to the peer port, log, snapshots, admin port.
 OWN_DESCRIPTORS: Final = 256
@@ -286,8 +286,8 @@ class Service:
     def _may_wait_for_disk(self) -> bool:
         """Return True if the main thread may wait for the disk, because there is no other work meanwhile.
 
-        This holds while no snapshot of this node slows the disk, and either the node is the only voter, or the turn had
-        at most one event and at most one command waits.
+        This holds while this node writes no snapshot, which would slow the disk. In addition the node must be the only
+        voter, or the turn had at most one event and at most one command waits.
         """
         node = self.node
         is_alone = node.core.configs.current.voters == [self.settings.node_id]
@@ -337,7 +337,7 @@ class Service:
         return meta
 
     def _first_meta(self, disk: Disk) -> bytes:
-        """Return META of a new directory: of a new cluster, or of the running cluster that `--join` names."""
+        """Return META of a new directory: of a new cluster, or of the cluster that `--join` names."""
         settings = self.settings
         if not settings.join:
             # In a cluster of one node no other node must derive the same cluster id: use a random one.
@@ -425,7 +425,7 @@ class Service:
             node.core.hasten(1 + HASTENED_APART_TICKS * sum(peer < own for peer in present))
 
     def _peers_served(self) -> None:
-        """Apply what peers have sent. The reactor calls this before it serves clients."""
+        """Apply the entries that peers have sent. The reactor calls this before it serves clients."""
         try:
             self.node.peers_served()
         except Exception as error:  # a broken invariant: stop the node

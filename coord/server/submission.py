@@ -97,7 +97,7 @@ class Submission:
         self._peers = peers
         self._proposals = proposals
         self._forwarded = Forwarded()
-        #: Peers whose present link does not know yet which number comes first.
+        #: Peers that have not yet announced the first number on their present link.
         self._fresh_links: set[int] = set()
 
     def submit(self, machine: StateMachine) -> None:

@@ -31,7 +31,7 @@ from coord.errors import CorruptRecord
 NAME: Final = "log.extent"
 MAGIC: Final = b"RKWE"
 VERSION: Final = 1
-#: One sector: a torn write destroys no more.
+#: One sector: a torn write destroys no other sector.
 SLOT_BYTES: Final = 512
 
 _SLOT: Final = struct.Struct(">4sHQQQQ")

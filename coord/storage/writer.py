@@ -32,7 +32,7 @@ log: Final = Logger()
 
 FULL_RETRY_S: Final = 0.5
 #: A disk is fast after FAST_IN_A_ROW writes in a row of at most FAST_S each. A write that took n times as long requires
-#: n more fast ones, so a disk that stalls now and then is left to the thread.
+#: n more fast ones, so the thread serves a disk that sometimes stalls.
 FAST_S: Final = 0.001
 FAST_IN_A_ROW: Final = 16
 #: Writes whose times are kept for operators.
@@ -44,7 +44,7 @@ B_contra = TypeVar("B_contra", contravariant=True)
 
 
 def full_words(error: OSError) -> str:
-    """Return why the log has no room, and what makes room."""
+    """Return a sentence: why the log has no room, and how to make room."""
     cure = "free some space"
     if error.errno == errno.EFBIG:
         cure = "raise the limit of this process on the size of files (ulimit -f, LimitFSIZE=, or prlimit --fsize)"
@@ -79,7 +79,7 @@ class WriterEvents(Protocol):
         ...
 
     def on_failed(self, error: Exception) -> None:
-        """The log has failed. No further batch will be reported as durable."""
+        """Handle a failed log: no further batch will be reported as durable."""
         ...
 
 

@@ -177,7 +177,7 @@ class Engine:
                 while part := self._ssl.read(_RECORD_BYTES):
                     parts.append(part)
                     if not self._incoming.pending and not self._ssl.pending():
-                        break  # an exception would say the same, at twice the cost of a record
+                        break  # An exception would carry the same result, at twice the cost of a record.
                 self.is_ended = not part
         except ssl.SSLZeroReturnError:
             self.is_ended = True
@@ -190,7 +190,8 @@ class Engine:
 
         Each frame begins a new TLS record, as in ZooKeeper. kazoo selects on its socket and reads one frame at a time;
         it would not notice bytes of the next frame that the `ssl` module has already decrypted. So a record must not
-        hold the beginning of another frame. Both ends of this program agree in the handshake that it may.
+        hold the beginning of another frame, unless both ends have agreed in the handshake that it may, as two ends of
+        this program do.
         """
         if self.is_established:
             if self._is_together and len(frames) > 1:

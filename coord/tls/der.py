@@ -11,7 +11,7 @@ from typing import Final
 _OID: Final = 0x06
 _OCTETS: Final = 0x04
 _VERSION: Final = 0xA0
-#: Attribute names of RFC 2253. Other attributes are shown by their number, as in Java.
+#: Attribute names of RFC 2253. Other attributes are printed as their number, as in Java.
 _NAMES: Final = {
     "2.5.4.3": "CN", "2.5.4.6": "C", "2.5.4.7": "L", "2.5.4.8": "ST", "2.5.4.9": "STREET", "2.5.4.10": "O",
     "2.5.4.11": "OU", "0.9.2342.19200300.100.1.25": "DC", "0.9.2342.19200300.100.1.1": "UID",

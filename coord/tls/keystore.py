@@ -1,7 +1,7 @@
 """Private keys and certificates from PEM files or Java key stores, which ZooKeeper's configurations name.
 
-The package `cryptography` reads PKCS #12, which keytool writes by default. JKS is read here: the only package for the
-format, pyjks, has had no release since 2020.
+The package `cryptography` reads PKCS #12, which keytool writes by default. JKS is read here, because the only package
+for the format, pyjks, has had no release since 2020.
 
 Layout of a JKS file; numbers are big-endian, a text is length:u16 and bytes:
 

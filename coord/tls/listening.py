@@ -62,6 +62,6 @@ class TlsFactory(WrappingFactory):
         self._context = context
 
     def buildProtocol(self, addr: Any) -> Any:
-        """Return the protocol of a new connection, None if the factory above takes no more."""
+        """Return the protocol of a new connection, None if the factory above accepts no more connections."""
         made = self.wrappedFactory.buildProtocol(addr)
         return None if made is None else TlsConnection(self, made, self._context())

@@ -1,6 +1,6 @@
-"""TLS contexts of files that change while the process runs: whoever renews a certificate need not restart it.
+"""TLS contexts of files that change while the process runs: a renewed certificate needs no restart.
 
-Each question for a context looks whether a file has changed, which costs three system calls for each new connection; a
+Each request for a context checks whether a file has changed. The check costs three system calls per new connection; a
 TLS handshake costs a thousand times as much. Files that cannot be used, such as a new certificate beside the old key,
 leave the last usable contexts in force.
 """
@@ -27,7 +27,7 @@ class _ReadAgain:
         self._read()
 
     def version(self) -> tuple[object, ...]:
-        """Return what changes with the content of the files."""
+        """Return a value that changes with the content of the files."""
         return tuple(version_of(path) for path in self._paths)
 
     def _read(self) -> None:
@@ -53,7 +53,7 @@ class TlsContexts(_ReadAgain):
         """Read the files. Raise ConfigError."""
         self.files = files
         self._server: ssl.SSLContext
-        #: None without an authority: then this process opens no connections by these files.
+        #: None without an authority: then this process opens no connections with these files.
         self._client: ssl.SSLContext | None
         super().__init__(files.cert, files.key, files.ca)
 
@@ -69,7 +69,7 @@ class TlsContexts(_ReadAgain):
         return self._client
 
     def certificates(self) -> dict[str, bytes]:
-        """Return in PEM what expires: this process's certificate ("own") and the newest authority ("authority").
+        """Return the certificates that expire, in PEM: this process's ("own") and the newest authority's ("authority").
 
         Raise ConfigError.
         """
@@ -105,7 +105,7 @@ class CallerContext(_ReadAgain):
 
 
 def version_of(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes with a file's content, None if the file is missing."""
+    """Return a value that changes with a file's content, None if the file is missing."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Versions and cipher suites that an operator allows, by the names that Java and zoo.cfg use.
+"""Allowed versions and cipher suites, by the names that Java and zoo.cfg use.
 
 Python's `ssl` module chooses among the suites of TLS 1.2 by OpenSSL's names, and cannot leave out single suites of
 TLS 1.3. A choice that the module cannot keep raises ConfigError, because the operator would rely on it.
@@ -13,7 +13,7 @@ from coord.errors import ConfigError
 
 #: Java's names of the versions that are supported.
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-#: Versions that are never used, so that allowing them has no effect.
+#: Versions that are never used here. Allowing them has no effect.
 _OLD_VERSIONS: Final = ("SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1")
 #: Suites of TLS 1.3 that OpenSSL offers.
 _SUITES_OF_1_3: Final = frozenset(("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"))

@@ -1,4 +1,4 @@
-"""Access lists: who may do what with a znode.
+"""Access lists: the permissions of identities on a znode.
 
 An access list is a list of entries `permissions scheme:id`. A session has identities `(scheme, id)`, replicated with
 the session, so that every replica decides alike. Schemes: world (anyone), ip (address, with or without /bits), digest
@@ -28,14 +28,14 @@ IP: Final = b"ip"
 DIGEST: Final = b"digest"
 SUPER: Final = b"super"
 
-#: Schemes that authenticate: `auth` is replaced by identities of these. An address authenticates nobody, and `super` is
-#: not a user name: a superuser's other identities are used (ZooKeeper 3.9.5).
+#: Schemes that authenticate: `auth` stands for the identities of these schemes. An address authenticates nobody.
+#: `super` is not a user name, so a superuser's other identities are used (ZooKeeper 3.9.5).
 PROVING_SCHEMES: Final = (DIGEST, b"x509", b"sasl", b"rk")
 #: Schemes in which a session may have identities.
 IDENTITY_SCHEMES: Final = (IP, SUPER, *PROVING_SCHEMES)
 
 
-#: A Kerberos name. An id that is not one must not contain @ (ZooKeeper's KerberosName).
+#: A Kerberos name. An id of another form must not contain @ (ZooKeeper's KerberosName).
 _is_principal: Final = re.compile(rb"[^/@]*(/[^/@]*)?@[^/@]*").fullmatch
 # Numbers that Java's Integer.parseInt accepts and that are not too long for an address.
 _is_decimal: Final = re.compile(rb"[+-]?[0-9]{1,12}").fullmatch

@@ -17,8 +17,8 @@ decides alike: whether quotas are enforced, and whether the store is full, so th
 the count.
 
 `time_ms` is the leader's clock at the time of the batch and never decreases; it is the only time that the tree uses.
-Every command takes the next zxid, rejected or not. So zxids are dense and count commands, while the Raft index counts
-batches.
+Every command takes the next zxid, rejected or not. So zxids have no gaps and count commands, while the Raft index
+counts batches.
 
 `owner` identifies the connection that owns the session. It is the zxid of the session's latest CREATE_SESSION or
 ATTACH. A command with an older owner comes from a connection that the client has left, and is rejected. EXPIRE names

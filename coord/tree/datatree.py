@@ -101,9 +101,9 @@ class DataTree(TreeView):
         self.ttls: dict[bytes, None] = {}
         self.quotas = QuotaBook()
         self.enforces_quotas: bool = False
-        #: Nothing may grow, with or without a quota. Then `enforces_quotas` is set, too.
+        #: With or without a quota no znode may grow. `enforces_quotas` is set as well then.
         self.is_full: bool = False
-        #: The ephemeral znodes of the session that asked for them last, sorted; session 0: none.
+        #: Sorted ephemeral znodes of the session that last requested its ephemerals; session 0: none.
         self._sorted: list[bytes] = []
         self._sorted_owner: int = 0
         self._listings: dict[bytes, bytes] = {}
@@ -112,7 +112,8 @@ class DataTree(TreeView):
             self._insert_roots()
 
     def _insert_roots(self) -> None:
-        """Insert the znodes of a new tree. Their parents do not count their creation, as in ZooKeeper."""
+        """Insert the znodes of a new tree. As in ZooKeeper, the counters of their parents do not include these
+        creations."""
         for path, children in zip(SPECIAL_PATHS, (1, 2, 0, 0), strict=True):
             node = Znode(b"", READ_ONLY if path == CONFIG else OPEN, KIND_PERSISTENT, 0, 0)
             extra = node.ensure_extra()
@@ -260,7 +261,7 @@ class DataTree(TreeView):
             self._charge(path, -1, -size_of(node.data))
             self.quotas.deleted(path)
         if node.is_digest_stale:
-            # It stays on the list until the next digest, but its data need not.
+            # The znode stays on the list until the next digest, but its data is not needed.
             node.is_digest_stale = False
             node.data = None
         else:

@@ -1,9 +1,9 @@
 """Feature levels: the rules by which the commands of the log are planned.
 
-All replicas must plan a command alike, also while nodes of two builds work together. A build that plans a command
-differently than the previous build does so from a new level on. The level in force is part of the replicated state: an
-entry of kind LEVEL raises it, and every command after that entry is planned by it. A node never plans by the highest
-level that its own build supports.
+All replicas must plan a command alike, also while nodes of two builds work together. If a build changes the plan of a
+command, the change takes effect at a new level. The level in force is part of the replicated state: an entry of kind
+LEVEL raises it, and every command after that entry is planned by it. A node never plans by the highest level that its
+own build supports.
 
     body of a LEVEL entry := format:u8 (1)  level:u32
 

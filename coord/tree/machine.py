@@ -120,7 +120,7 @@ class CommandOutcome:
 
     `err` is OK or an error code; `body` is the reply record, empty after an error. `events` are for watchers, in order:
     (event type, path, access list that decides which sessions may get the event). `owner` is the command's: for
-    CREATE_SESSION and ATTACH a token of the waiting connection, whose owner is `zxid` from now on.
+    CREATE_SESSION and ATTACH it is a token of the waiting connection, and `zxid` is the connection's owner from now on.
     """
 
     def __init__(self, zxid: int, session_id: int, owner: int, cxid: int, opcode: int) -> None:
@@ -157,10 +157,10 @@ class StateMachine:
         self._watches: WatchTable | None = None
 
     def serve_clients(self, sessions: Container[int] | None, watches: WatchTable | None) -> None:
-        """Encode reply bodies only for commands of `sessions`, and collect events only while `watches` is not empty.
+        """Encode reply bodies only for commands of `sessions`. Collect events only while `watches` is not empty.
 
-        None stands for all sessions, and for always. The caller changes both objects as its clients come and go. The
-        replicated state depends on neither.
+        `sessions` None means all sessions, `watches` None means always. The caller changes both objects as clients
+        connect and leave. The replicated state does not depend on them.
         """
         self._answered = sessions
         self._watches = watches
@@ -461,7 +461,8 @@ class StateMachine:
     def begin_watches(
         self, opcode: int, body: bytes, session: Session, watches: WatchTable
     ) -> tuple[int, WatchRestore | None]:
-        """Begin setWatches or setWatches2. Return an error code, or OK and what `restore_watches` does in parts."""
+        """Begin setWatches or setWatches2. Return (error code, restore); `restore_watches` performs the restore in
+        parts."""
         try:
             second = opcode == OP_SET_WATCHES2
             return OK, begin_watches(body, 0, len(body), session, watches, second=second)

@@ -27,7 +27,7 @@ KIND_CONTAINER: Final = 2
 KIND_TTL: Final = 3
 
 I32_MAX: Final = 0x7FFFFFFF
-#: As long as a znode has had at most this many creates of children, its Stat determines the number of creates.
+#: Highest number of creates of children up to which the Stat of a znode determines that number.
 _CREATES_SHOWN: Final = I32_MAX // 2
 
 #: The largest prime below 2**32: reduces a longer number to 32 bits so that every bit has an effect.
@@ -192,7 +192,7 @@ class Znode:
             self.ensure_extra().owner_or_ttl = owner_or_ttl
 
     def ensure_extra(self) -> ZnodeExtra:
-        """Return `extra`, after creating it if it is missing."""
+        """Return `extra`; create it if it is missing."""
         extra = self.extra
         if extra is None:
             extra = self.extra = ZnodeExtra(self.czxid)
@@ -354,7 +354,7 @@ class Znode:
             extra.num_children = children
             extra.creates = creates
             extra.pzxid = pzxid
-        # Not in 32 bits: mypyc would convert an int next to an i32.
+        # Not 32 bits: mypyc would convert an int next to an i32.
         number: int = children
         counted = 2 * creates - number
         if counted > I32_MAX:
@@ -427,7 +427,7 @@ class Znode:
 class Delta:
     """One planned change of one znode. Planning has checked that it can be applied.
 
-    A delta may carry the tree's znode that planning has found, so that applying need not look it up again.
+    A delta may carry the znode that planning has found in the tree. Then applying need not look it up again.
     """
 
     def __init__(self, path: bytes) -> None:

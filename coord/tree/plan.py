@@ -1,4 +1,4 @@
-"""Planning: from a request to the changes that it makes, or to the error code that rejects it. Changes nothing.
+"""Planning: turns a request into changes, or into an error code. Planning itself changes nothing.
 
 The order of the checks is ZooKeeper's, because a client sees which of several errors it gets. Planning reads a
 TreeView. The parts of a multi are planned one after the other: on the tree itself if no part reads what another one
@@ -260,7 +260,8 @@ class Overlay(TreeView):
         return known if known >= 0 else self._tree.size_at(path)
 
     def is_over_quota(self, path: bytes, count: int, size: int) -> bool:
-        """Return True if a hard limit would be exceeded. Counts earlier growth, but not what earlier changes freed."""
+        """Return True if a hard limit would be exceeded. The check counts the growth by earlier changes, but not the
+        space that they freed."""
         if self._tree.is_full and (count > 0 or size > 0):
             return True
         limited = self._tree.quotas.limited(path)
@@ -359,8 +360,8 @@ def plan_multi(tree: DataTree, session: Session, ops: list[MultiOp]) -> PlannedM
 def _are_apart(ops: list[MultiOp]) -> bool:
     """Return True if every part is a setData or a check, and no two parts name the same znode.
 
-    Then no part reads what another one changes, unless hard quotas are enforced: each counts the growth by the parts
-    before.
+    Then no part reads a znode that another part changes. The exception are enforced hard quotas: they count the growth
+    by the parts before.
     """
     paths: set[bytes] = set()
     for op in ops:

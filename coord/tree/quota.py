@@ -29,7 +29,7 @@ NOTES_MAX: Final = 100
 
 
 class QuotaBook:
-    """The znodes with a quota. `active` is False while there is none, so that other stores pay nothing."""
+    """The znodes with a quota. `active` is False while there is none, so that stores without quotas have no cost."""
 
     def __init__(self) -> None:
         #: Lines for this node's log: limits exceeded since the list was last cleared. Not part of the replicated state.

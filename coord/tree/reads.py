@@ -66,7 +66,7 @@ if IS_COMPILED:
 Answer = tuple[int, bytes]
 
 #: Bytes of values and listings in the answer to a multiRead, unless its first part is longer. One frame can name many
-#: large znodes, and other clients wait while they are copied. ZooKeeper's own clients take no longer answer.
+#: large znodes, and other clients wait while they are copied. ZooKeeper's own clients accept no longer answer.
 MULTI_READ_BYTES_MAX: Final = 1 << 20
 _pack_i32: Final = I32.pack
 _OK_HEADER: Final = (i32(OP_GET_DATA) + b"\0" + i32(OK), i32(OP_GET_CHILDREN) + b"\0" + i32(OK))
@@ -158,8 +158,8 @@ def get_all_children_number(tree: DataTree, path: bytes, session: Session) -> An
 def multi_read(tree: DataTree, body: bytes, at: int, end: int, session: Session) -> Answer:
     """Perform multiRead: getData and getChildren; errors are parts of the reply.
 
-    A value that does not fit into MULTI_READ_BYTES_MAX is not read, and neither are the parts behind it: their error is
-    ThrottledOp, and the client asks for them again. The first part is always read, so every request gets on.
+    The first part that does not fit into MULTI_READ_BYTES_MAX, and all parts after it, get the error ThrottledOp, and
+    the client requests them again. The first part of a request is always read, so every request makes progress.
     """
     parts: list[bytes] = []
     left = MULTI_READ_BYTES_MAX
@@ -254,8 +254,8 @@ _MISSED: Final = (EVENT_DATA_CHANGED, EVENT_CREATED, EVENT_CHILDREN_CHANGED)
 
 
 class WatchRestore:
-    """A setWatches or setWatches2 under way: restores a reconnected client's watches a part at a time, and reports what
-    the client has missed. A znode that changes between two parts counts as missed, or its watch fires."""
+    """A setWatches or setWatches2 under way. Restores a reconnected client's watches in parts, and reports the events
+    that the client has missed. A change between two parts is either reported as missed, or fires the watch."""
 
     def __init__(self, sets: WatchSets) -> None:
         self._since = sets.relative_zxid
@@ -267,7 +267,7 @@ class WatchRestore:
         self.left = sum([len(paths) for paths in self._kinds])
 
     def step(self, tree: DataTree, session: Session, watches: WatchTable, most: int) -> list[tuple[int, bytes]]:
-        """Restore at most `most` more watches; return (event type, path) of what the client has missed of them. An
+        """Restore at most `most` more watches; return (event type, path) of the events that the client has missed. Each
         event is returned once."""
         missed: list[tuple[int, bytes]] = []
         while self.left and most > 0:

@@ -80,7 +80,7 @@ class SessionTable:
         return self._per_address.get(address, 0)
 
     def _count(self, session: Session, change: int) -> None:
-        """Count a session at its address, or stop counting it. Its first identity is its address."""
+        """Count a session for its address, or end the count. The address is the session's first identity."""
         if session.identities:
             address = session.identities[0][1]
             count = self._per_address.get(address, 0) + change

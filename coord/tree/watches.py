@@ -31,7 +31,8 @@ from coord.wire.opcodes import (
 _NO_SESSIONS: Final[list[int]] = []
 #: Watches of closed connections that are removed in one turn. A session may have a million: a second's work.
 REMOVED_PER_TURN: Final = 500
-#: Each new watch removes this many, so those that wait become fewer, however fast clients set watches and disconnect.
+#: Number of closed watches that each new watch removes. So the closed watches become fewer, however fast clients set
+#: watches and disconnect.
 _REMOVED_PER_WATCH: Final = 2
 
 #: Paths in the single dict of a small PathMap. To move them into many dicts takes a millisecond.
@@ -46,7 +47,8 @@ V = TypeVar("V")
 class PathMap(Generic[V]):
     """Values by path, in one dict or in many.
 
-    A dict is copied in one step when it grows. For a million paths this takes 130 ms, in which the node serves nobody.
+    A dict is copied in one step when it grows. For a million paths this takes 130 ms, during which the node serves
+    nobody.
     """
 
     def __init__(self) -> None:

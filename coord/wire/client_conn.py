@@ -58,7 +58,7 @@ FOUR_LETTER_WORDS: Final[frozenset[bytes]] = frozenset(
     )
 )
 
-PHASE_START: Final = 0  #: neither a four-letter word nor a connect request is complete
+PHASE_START: Final = 0  #: Neither a four-letter word nor a connect request is complete.
 PHASE_OPEN: Final = 1  #: the connect request has arrived; frames follow
 PHASE_WORD: Final = 2  #: a four-letter word arrived: answer and close; further bytes are ignored
 PHASE_CLOSED: Final = 3  #: the client violated the protocol (see `violation`); further bytes are ignored

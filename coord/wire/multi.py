@@ -87,7 +87,7 @@ def decode_multi(data: bytes, at: int, end: int) -> list[MultiOp]:
 
 
 def _write_buffer(out: BytesWriter, value: bytes | None) -> None:
-    """Write what `buffer` returns."""
+    """Append the bytes that `buffer` returns."""
     if value is None:
         out.write(NULL)
     else:
@@ -96,7 +96,7 @@ def _write_buffer(out: BytesWriter, value: bytes | None) -> None:
 
 
 def _write_create(out: BytesWriter, request: CreateRequest) -> None:
-    """Write what `encode_create` returns."""
+    """Append the bytes that `encode_create` returns."""
     _write_buffer(out, request.path)
     _write_buffer(out, request.data)
     acl = request.acl

@@ -7,7 +7,7 @@
                    <------------------------------------  rspauth: proves that the server knows the secret
 
 The only quality of protection is `auth`: later bytes are not wrapped. The caller supplies the nonces. A peer that fails
-learns only that it failed. `SaslError` has the reason for the log and never contains a secret.
+learns only the failure. `SaslError` has the reason, for the log, and never contains a secret.
 """
 
 from __future__ import annotations

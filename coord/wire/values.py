@@ -107,8 +107,8 @@ OPEN_ACL: Final[list[Acl]] = [Acl(PERM_ALL, b"world", b"anyone")]
 
 
 class ConnectRequest:
-    """The first record of a connection. `has_read_only`: the read-only byte of 3.4+ was sent; the response mirrors
-    it."""
+    """The first record of a connection. `has_read_only`: the client sent the read-only byte of ZooKeeper 3.4+; then the
+    response has it, too."""
 
     def __init__(
         self,

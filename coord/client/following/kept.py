@@ -16,13 +16,13 @@ class KeptValue:
     """A value in a private file, which is written only if the value differs."""
 
     def __init__(self, file: Path, what: str) -> None:
-        """`what` names the value in the log, such as "the grants"."""
+        """`what` is the name of the value in log lines, such as "the grants"."""
         self.file = file
         self._what = what
         self._data: bytes | None = None
 
     def read(self) -> bytes:
-        """Return what an earlier process kept. Raise OSError."""
+        """Return the value that an earlier process saved. Raise OSError."""
         self._data = self.file.read_bytes()
         return self._data
 

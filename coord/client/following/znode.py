@@ -1,9 +1,8 @@
-"""The value of one znode, followed: read when it changes, and at least every `every_s`.
+"""Follows the value of one znode: reads the znode when it changes, and at least every `every_s`.
 
-A watch alone is no bound on the age of what was read: its event may be lost with a connection, or wait behind a store
-node that lags. So the znode is also read at intervals, each time after a sync, by which the node that serves this
-session catches up with its leader. The follower passes the begin of each read, by its clock, so that the owner knows
-how old the value can be.
+A watch alone does not bound the age of the value: its event may be lost with a connection, or the store node may lag.
+So the znode is also read at intervals. A sync before each read makes the session's node catch up with its leader. The
+owner gets the time at which each read began, and so knows how old the value can be.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Make and change the certificates in a directory of --certs-dir: the authority, and those it issues.
 
-`ca.crt` may hold several authorities, the newest first: all are accepted, and `ca.key` is the key of the newest. So an
-authority is rotated while old certificates are still in use.
+`ca.crt` may hold several authorities, the newest first. Daemons accept all of them, and `ca.key` is the key of the
+newest. So an authority can be rotated while old certificates are still in use.
 """
 
 from __future__ import annotations

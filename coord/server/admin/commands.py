@@ -118,7 +118,7 @@ def _connections(words: FourLetterWords) -> Mapping[str, object]:
 
 
 def _connection(c: Connection) -> Mapping[str, object]:
-    """Return one connection's fields. As in `cons`, single connections have no latencies."""
+    """Return one connection's fields. As in the word `cons`, a single connection has no latencies."""
     latencies = dict.fromkeys(("last_latency", "min_latency", "avg_latency", "max_latency"), 0)
     return {
         "remote_socket_address": shown((c.address, c.port)),

@@ -124,7 +124,8 @@ class FourLetterWords:
         return list(islice(self._node.clients.connections.values(), LINES_MAX))
 
     def log_time_ms(self, share: float) -> float | None:
-        """Return the time within which this share of the last writes of the log were durable; None before the first."""
+        """Return the time in which this share of the last writes of the log became durable; None before the first
+        write."""
         times = sorted(self._log_times_s)
         return round(1000 * times[int(share * (len(times) - 1))], 3) if times else None
 

@@ -73,7 +73,7 @@ def expiring_files(watched: Sequence[WatchedFiles], now: datetime.datetime) -> l
 
 
 def _names_of(settings: StoreSettings) -> set[str]:
-    """Return the host names by which the admin port is known: those of this node's addresses, and the given ones."""
+    """Return the host names that the admin port accepts: those of this node's addresses, and `names`."""
     own = [settings.admin_address, settings.client_address, settings.secure_client_address, settings.peer_address]
     own.append(settings.peers.get(settings.node_id))
     return {address[0] for address in own if address is not None} | set(settings.admin_names)

@@ -131,7 +131,7 @@ class StoreMetrics(Collector):
         add_process(registry, "store")
 
     def describe(self) -> list[Metric]:
-        """Return nothing: the node is not read before the first scrape."""
+        """Return nothing, because the node must not be read before the first scrape."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -28,7 +28,7 @@ class Readiness:
         self._wal = wal
         self._clock = clock
         self._checked_ms = clock.monotonic_ms()
-        #: As the leader: the commit index, and when it last moved or equaled the last index.
+        #: As the leader: the commit index, and the time at which it last moved or equaled the last index.
         self._commit = 0
         self._moved_ms = self._checked_ms
         #: Path of the log's newest file, and the inode that the path had at the first check.

@@ -1,9 +1,9 @@
-"""The audit log: who proved what, and who changed access lists. Bounded, as clients decide how much there is to say.
+"""The audit log: authentications, and changes of access lists. Its size is bounded, because clients decide how many
+events there are.
 
-Of one session, LINES_PER_SESSION lines of a second are written one by one; the others of that second become one line
-with their number. So an attacker makes few lines, and other sessions keep theirs. If so many sessions speak in one
-second that LINES_PER_SECOND are written, the rest of the second is summed up for all of them together. Proofs of the
-superuser are always written one by one.
+In each second the first LINES_PER_SESSION events of a session are written as lines; one more line has the number of the
+others. So an attacker produces few lines, and does not suppress those of other sessions. After LINES_PER_SECOND lines
+of all sessions, one line sums up the rest of the second. Authentications of the superuser are always written.
 """
 
 from __future__ import annotations

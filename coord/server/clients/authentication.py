@@ -7,13 +7,13 @@
 | SASL DIGEST-MD5 | (sasl, user) |
 | the packet `digest` with a token of the cluster's credentials | (rk, kind:name) and (rk, kind) |
 | SASL DIGEST-MD5 by the same token: `kind:name:number` as user, the rest as password | the same |
-| TLS with a client certificate | (x509, subject), with the session itself |
+| TLS with a client certificate | (x509, subject), when the session is opened |
 
-If identities of certain schemes are required, a connection that has proved none of them may only prove one: any other
-request is answered SessionClosedRequireSaslAuth, whatever the scheme, and ends the connection. So does ZooKeeper
-(`enforce.auth.enabled`). The superuser has proved `rk`, too. As in ZooKeeper, each connection of a session proves its
-own. A failed SASL exchange is answered AuthFailed nevertheless: ZooKeeper's other code ends the thread of a kazoo
-client with a traceback.
+If identities of certain schemes are required, a connection without one may only authenticate. Any other request is
+answered SessionClosedRequireSaslAuth, for every scheme, and ends the connection, as in ZooKeeper
+(`enforce.auth.enabled`). The superuser counts as an identity of `rk`. As in ZooKeeper, each connection of a session
+must authenticate. Unlike ZooKeeper, a failed SASL exchange is answered AuthFailed: ZooKeeper's code ends the thread of
+a kazoo client with a traceback.
 
 Every attempt is a line of the audit log, `authentication scheme=… id=… session=… address=… result=…`, and so is every
 setACL, `acl path=… session=… address=… result=…`. No line contains a secret or a hash of one.
@@ -38,13 +38,13 @@ from coord.wire.sasl import SaslError, SaslServer
 
 X509: Final = b"x509"
 SASL: Final = b"sasl"
-#: Scheme of the principals of the cluster: `user:alice`; and `user`, which every user has.
+#: Scheme of the cluster's principals, with ids such as `user:alice`; the id `user` stands for every user.
 RK: Final = b"rk"
 _NONCE_BYTES: Final = 18
 #: Characters of a path that an audit line shows; a path may have a million.
 PATH_SHOWN_MAX: Final = 1024
 #: Longest user name of a digest credential. Every node keeps it with the session, in memory and in snapshots, and a
-#: stranger may give 255 of them.
+#: stranger may give 255 names.
 USER_BYTES_MAX: Final = 1024
 #: The identity with all permissions.
 _SUPERUSER: Final[Identity] = (SUPER, b"")
@@ -67,10 +67,10 @@ class Authenticator:
     ) -> None:
         """`token(n)` returns n unpredictable bytes; `super_digest` is `user:base64 of SHA-1`, "" for no superuser.
 
-        `required` has the schemes of which a connection must prove one; empty: none. `shown_by` returns the key that a
-        token comes from, `secret_part_of` the key and the last part of the token that begins with this text; None:
-        there are no tokens. `is_securing` returns True while connections without a required proof are served, too.
-        `monotonic_ms` is the audit log's clock.
+        `required` has the schemes of which a connection must prove one; empty: none. `shown_by` returns the key from
+        which a token is derived; `secret_part_of` returns the key and the last part of the token that begins with a
+        text. Without tokens both are None. `is_securing` returns True while connections without a required proof are
+        served, too. `monotonic_ms` is the audit log's clock.
         """
         self._token = token
         self._super_digest = super_digest.encode()
@@ -112,7 +112,7 @@ class Authenticator:
                 self._proved(connection, RK)
                 scheme_of_line = "super"
             elif (shown := self._shown_by(credential.decode(errors="replace"))) is not None:
-                # Not the digest: it would change with the secret, and lists name the principal.
+                # Not the digest: the digest changes with the secret, and access lists name the principal.
                 proved = self._proved_principal(connection, shown)
                 scheme_of_line, user = "rk", str(shown.who).encode()
             self._note(connection, scheme_of_line, user, "ok")

@@ -1,7 +1,7 @@
 """One client's connection inside the node: identity, pending requests, output, and limits.
 
 A connection has no socket: `output` is a list of bytes that a `ClientTransport` sends. This module has the state; the
-module `pipeline` acts on it.
+module `pipeline` changes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from coord.wire.values import NO_PASSWD
 
 #: Bounds of the counted times of requests; the node's clock has a resolution of a millisecond.
 REQUEST_BOUNDS_MS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
-#: Time in ms -> its place among the bounds, for times within them.
+#: Time in ms -> the index of its bucket, for short times.
 _PLACES: Final = bytes([bisect_left(REQUEST_BOUNDS_MS, span_ms) for span_ms in range(REQUEST_BOUNDS_MS[-1] + 1)])
 
 
@@ -50,12 +50,13 @@ class Limits:
         self.session_timeout_max_ms = session_timeout_max_ms
         #: Sessions in the whole cluster at which new sessions are rejected.
         self.sessions_max = sessions_max
-        #: Sessions of one address at which it gets no more; 0: half of what the other addresses leave.
+        #: Number of sessions of one address at which the address gets no more; 0: half of the sessions that other
+        #: addresses do not use.
         self.sessions_per_address_max = sessions_per_address_max
-        #: Bytes of unsent replies to one client beyond which the node answers no more of its requests.
+        #: Bytes of unsent replies to one client beyond which the node handles no further requests of this client.
         self.output_bytes_max = output_bytes_max
         #: Bytes of unsent replies at which a connection is closed: reads that wait for a write are answered together,
-        #: and a thousand reads may ask for a megabyte each.
+        #: and a thousand of them may read a megabyte each.
         self.backlog_bytes_max = backlog_bytes_max
         #: Watches of one session; 0: no limit.
         self.watches_max = watches_max
@@ -77,7 +78,8 @@ class ClientTransport(Protocol):
         ...
 
     def close(self, *, flush: bool) -> None:
-        """Close, after sending the output if `flush`; `Pipeline.connection_lost` has been called by then."""
+        """Close the connection, if `flush` after sending the output. `Pipeline.connection_lost` has been called
+        already."""
         ...
 
 
@@ -151,8 +153,8 @@ class Connection:
         self.output_bytes = 0
         #: Pending syncs, membership requests and barriers.
         self.syncs = 0
-        #: Requests not handled yet: the connection is choked, the first of them is a write after a pending sync, or the
-        #: reads before them took the time that one connection may take in one turn.
+        #: Requests that are not handled yet, because the connection is choked, the first of them is a write after a
+        #: pending sync, or the reads before them used the connection's time in this turn.
         self.parked: list[tuple[bytes, list[tuple[int, int]]]] = []
         # For the four-letter words.
         self.established_ms = now_ms

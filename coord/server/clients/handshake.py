@@ -50,7 +50,7 @@ class SessionHandshake:
         self.authenticator = Authenticator(token)
         #: Service for clients while there is no leader.
         self.read_only = ReadOnly(clients, token, limits)
-        #: Sessions rejected because their address has its share, since the start.
+        #: Sessions that were rejected because their address had too many, since the start.
         self.refused = 0
         self._node_id = node_id
         self._clients = clients
@@ -100,8 +100,8 @@ class SessionHandshake:
     def _has_room(self, address: bytes) -> bool:
         """Return True if a client at this address may open one more session.
 
-        One address may take half of what the other addresses leave. So no address can take all sessions, and a new
-        one always gets some.
+        One address may have half of the sessions that other addresses do not use. So no address can take all sessions,
+        and a new address always gets some.
         """
         limits, sessions = self._limits, self.machine.sessions
         own, total = sessions.count_at(address), len(sessions)

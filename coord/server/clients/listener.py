@@ -34,8 +34,9 @@ SWEEP_S = 1.0
 ACCEPTS_PER_TURN = 64
 #: The same with TLS, where each connection soon costs a signature of about a millisecond.
 SECURE_ACCEPTS_PER_TURN = 16
-#: At a bound of connections, the oldest one without a session and proof gives way to a newcomer after this time: a
-#: stranger who holds all connections of an address must not keep the daemons and users at this address out.
+#: When there are too many connections, the oldest one without a session and proof is closed for a new one after this
+#: time. Otherwise a stranger who holds all connections of an address would keep out the daemons and users at this
+#: address.
 MAKES_WAY_AFTER_MS = 500
 
 
@@ -68,8 +69,9 @@ class ClientLimits:
         self.send_queue_bytes_max = send_queue_bytes_max
         #: While more output than this is unsent, the client's requests are not read.
         self.pause_bytes = pause_bytes
-        #: Connections that a turn sends to, plus the same number of those that earlier turns left over. A change
-        #: watched by thousands of clients costs a system call for each; other clients must not wait for all of them.
+        #: Number of connections that a turn sends to; in addition the turn sends to as many connections left over by
+        #: earlier turns. A change watched by thousands of clients costs a system call per client; other clients must
+        #: not wait for all of them.
         self.sends_per_turn = sends_per_turn
 
 
@@ -102,7 +104,7 @@ class ClientStream(Stream, ClientTransport):
         self.since_ms = now_ms
         self.stalled_ms = 0
         self._wants_reading = True
-        #: What the connection costs until its client has proved what it must: charged to the newcomers.
+        #: Budget that the connection uses until its client has proved what is required; the newcomers' budget pays it.
         self._cost_s = HANDSHAKE_S if tls is not None else PLAIN_S
         listener.newcomers.charge(self._cost_s)
 
@@ -268,7 +270,7 @@ class ClientListener:
         self._may_answer = may_answer
         #: Connections with output, in order; `_late` has those left over by earlier turns.
         self.dirty: list[ClientStream] = []
-        #: What clients may cost before they have a session, and a proof where one is demanded.
+        #: Budget of clients before they have a session, and a proof where one is required.
         self.newcomers = NewcomerBudget(reactor, self._set_accepting)
         #: Lines about connections that ended in TLS.
         self.lines = SummedLines(reactor.seconds)
@@ -277,7 +279,7 @@ class ClientListener:
         self._held: list[ClientStream] = []
         self.streams: dict[ClientStream, None] = {}
         self._per_address: dict[str, int] = {}
-        #: Connections by address that have no session yet, or lack the proof that is demanded. Oldest first.
+        #: Connections by address that have no session yet, or lack the required proof. Oldest first.
         self._unproven: dict[str, dict[ClientStream, None]] = {}
         #: Listening socket -> its TLS contexts, None for plain TCP.
         self._listening: dict[socket.socket, TlsContexts | None] = {}
@@ -306,10 +308,10 @@ class ClientListener:
     def send_all(self) -> bool:
         """Send every connection's output of this turn, one call each; return True if some must wait for the next turn.
 
-        Without recent contact with the leader, the output of sessions waits (`coord.server.sessions.contact`).
+        While this node lacks contact with the leader, the output of sessions waits (`coord.server.sessions.contact`).
 
-        Output of this turn goes before output left over by earlier turns, so that a request does not wait behind
-        thousands of watchers. Both get the same number of calls, so neither is starved. The order within one
+        Output of this turn is sent before output left over by earlier turns, so that a request does not wait for
+        thousands of watchers. Both kinds get the same number of calls, so both make progress. The order within one
         connection's output does not change.
         """
         late = self._late
@@ -362,7 +364,7 @@ class ClientListener:
         return SESSION_S
 
     def proved(self, stream: ClientStream, cost_s: float) -> None:
-        """Handle a client that has a session now, and has proved what is demanded: it is no newcomer any more."""
+        """Record that a client has a session and the required proof, and is not a newcomer any more."""
         self.newcomers.give_back(cost_s)
         self._forget_unproven(stream)
 
@@ -374,7 +376,7 @@ class ClientListener:
                 del self._unproven[stream.address]
 
     def close_revoked(self) -> None:
-        """Close the connections that were proved by credentials which are revoked now."""
+        """Close the connections whose credentials are revoked now."""
         for stream in list(self.streams):
             why = stream.revoked()
             if why:

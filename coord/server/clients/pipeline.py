@@ -76,10 +76,11 @@ WRITES: Final = op.WRITE_OPCODES - {op.OP_CHECK, op.OP_RECONFIG}
 #: turn. The clock is looked at after READS_PER_LOOK reads and after each read that may take long, if others follow.
 READS_MS_MAX: Final = 5
 READS_PER_LOOK: Final = 64
-#: After this many connections have used their time in one turn, each of the others is served until its first look.
+#: Number of connections that may use their whole time in one turn. After that, each other connection is served until
+#: its first look at the clock.
 POSTPONED_MAX: Final = 4
-#: Watches that setWatches of all clients restore in one turn; the rest waits for the next turns. One frame can have
-#: some 50,000, and a write of another client waits for three or four turns.
+#: Watches of all clients' setWatches that are restored in one turn; the rest waits for the next turns. One frame can
+#: have some 50,000 watches, and a write of another client waits for three or four turns.
 RESTORED_PER_TURN: Final = 250
 #: Opcode of an internal item among a connection's pending requests: the reads after it wait for a read index.
 BARRIER: Final = -2
@@ -111,11 +112,11 @@ class Pipeline:
         self.serve(machine)
         #: Connections whose sessions were opened by the batch being applied and that have early requests.
         self._opened: list[Connection] = []
-        #: Called with every session that a command opened or moved, and the node that serves it.
+        #: Called with every session that a command opened or moved, and with the node that serves the session.
         self.on_session_opened: Callable[[int, int], None] = _ignore_session
         #: Called with every membership request; `answer_membership_request` answers it.
         self.on_membership_request: Callable[[Connection, Pending], None] = _ignore_membership_request
-        #: The clock, for the time that reads may take in one turn. Without one they may take any time.
+        #: The clock that limits the time of reads in one turn. Without a clock the time is not limited.
         self.monotonic_ms: Callable[[], int] = _no_clock
         #: Connections that have used their time in this turn.
         self.postponed = 0
@@ -173,7 +174,7 @@ class Pipeline:
                 xid, opcode = _header_at(block, at)
             if opcode in READS:
                 if self.is_linearizable and not has_barrier:
-                    # One barrier for all reads up to the next write, which is parked until the reads are answered.
+                    # One barrier for all reads up to the next write. That write is parked until the reads are answered.
                     has_barrier = True
                     self._add_barrier(connection)
                 if pending:
@@ -241,7 +242,8 @@ class Pipeline:
             self._resume(connection)
 
     def _receive_proofs(self, connection: Connection, block: bytes, frames: list[tuple[int, int]]) -> None:
-        """Handle the requests of a connection that must authenticate first: all that follows its proof is served."""
+        """Handle the requests of a connection that must authenticate first. After a proof the remaining requests are
+        served."""
         for number, (at, end) in enumerate(frames):
             if connection.is_admitted:
                 self.receive(connection, block, frames[number:])
@@ -321,7 +323,8 @@ class Pipeline:
         try:
             answer, proved = self.handshake.authenticator.sasl(connection, token)
         except SaslError:
-            # With an empty token: the Java client reads a token even after an error code; without one it waits forever.
+            # The reply has an empty token: the Java client reads a token even after an error code, and otherwise waits
+            # forever.
             self._answer_now(connection, xid, op.OP_SASL, AUTH_FAILED, closes=True, body=encode_sasl(None))
             return
         body = encode_sasl(answer)
@@ -420,8 +423,8 @@ class Pipeline:
     def _serve_early(self) -> None:
         """Handle the requests that arrived before their session was open.
 
-        They wait until the batch has been applied, because they read the state after its last command: all its events
-        must have been sent before.
+        They wait until the whole batch is applied, because they read the state after its last command. All events of
+        the batch must be sent before.
         """
         opened, self._opened = self._opened, []
         for connection in opened:
@@ -465,9 +468,8 @@ class Pipeline:
     def release_sync(self, connection: Connection, waiting: Pending) -> None:
         """Reply to a sync: this node has applied its read index.
 
-        From now on the sync is handled as a read. The reply carries the zxid at the moment at which it leaves, which
-        covers the writes before the sync. With an older zxid the client could move to a server that has not applied
-        them.
+        From now on the sync is handled as a read. The reply carries the zxid at the moment of sending, which covers the
+        writes before the sync. With an older zxid the client could move to a server that has not applied these writes.
         """
         if connection.is_closed:
             return
@@ -492,8 +494,8 @@ class Pipeline:
     def _advance(self, connection: Connection) -> None:
         """Send the replies from the front of the queue up to the first request that is not finished.
 
-        A choked connection gets them, too: if replies were held back, events would overtake them, and reads would see
-        later writes. `Limits.backlog_bytes_max` limits their size.
+        A choked connection gets these replies, too: otherwise events would overtake them, and reads would see later
+        writes. `Limits.backlog_bytes_max` limits their size.
         """
         pending = connection.pending
         output = connection.output
@@ -550,8 +552,8 @@ class Pipeline:
         return True
 
     def _restore_watches(self, connection: Connection, waiting: Pending, session: Session) -> int | None:
-        """Restore watches of a setWatches, as many as this turn has room for, and send what the client has missed.
-        Return an error code; None if watches are left for a later turn."""
+        """Restore as many watches of a setWatches as this turn has room for, and send the events that the client has
+        missed. Return an error code, or None if watches are left for a later turn."""
         if self._restorable > 0:
             machine = self.machine
             if waiting.restore is None:

@@ -4,11 +4,12 @@ A command is *waiting* until this node sends it to a leader, then *sent* in that
 it. Every command is applied exactly once, in order, and clients do not notice a change of leader, because:
 
 1. A leader of term T accepts only commands stamped T, so a command sent in T can only become part of an entry of term
-  T.
+   T.
 2. Terms never decrease along the log. Once this node has applied an entry of a term T' > T, every entry of term T that
-   will ever be applied has been applied before it. A command sent in T and not applied by then will never be applied.
+   will ever be applied has been applied before it. A command sent in T that has not been applied before will never be
+   applied.
 3. Only then this node sends the command again, stamped T', and before any newer command: the order of each session
-  holds.
+   holds.
 4. Within one term the link to the leader may break. Commands sent in a term are numbered 1, 2, 3, …. After a reconnect
    this node resends all commands not yet applied, and the leader skips the numbers that it has (`Forwarded`). The
    leader keeps the numbers for the whole term: if it leads again after a restart, it does so in a later term.

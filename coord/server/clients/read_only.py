@@ -1,4 +1,4 @@
-"""Read-only mode: what a node without a leader serves, if its settings allow this mode.
+"""Read-only mode: the service of a node without a leader, if its settings allow this mode.
 
 Without a majority no write can be committed, and after `leader_absence_ms` the node closes its client connections. In
 read-only mode, clients that offered read-only sessions may reconnect. They read this node's tree, however old, and get

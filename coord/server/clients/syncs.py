@@ -61,7 +61,7 @@ class Syncs:
                 self.ask_again()
 
     def confirmed(self, state: ReadState) -> None:
-        """Handle the core's reply. A context that was requested again is unknown by now."""
+        """Handle the core's reply. Ignore the context of a request that was repeated under a new context."""
         waiting = self._asked.pop(state.context, None)
         if waiting is not None:
             self._confirmed.append((state.index, waiting))

@@ -1,4 +1,4 @@
-"""All client connections of one node, by number and by session; which of them were active; their counters."""
+"""All client connections of one node, by number and by session, with their activity and counters."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class MemberAddress:
         return text + (f";{shown(self.client)}" if self.client is not None else "")
 
     def __eq__(self, other: object) -> bool:
-        """Return True for the same node at the same addresses."""
+        """Return True if both are the same node at the same addresses."""
         return isinstance(other, MemberAddress) and self.node_id == other.node_id and self.line() == other.line()
 
     def __hash__(self) -> int:

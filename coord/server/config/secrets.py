@@ -1,4 +1,4 @@
-"""Files with secrets: SASL users, in ZooKeeper's JAAS syntax or as plain lines; the secret that peers share.
+"""Files with secrets: SASL users, in ZooKeeper's JAAS syntax or as plain lines; the secret that all peers share.
 
 Of a JAAS file only the section `Server` with ZooKeeper's DigestLoginModule is used:
 
@@ -21,7 +21,7 @@ from coord.errors import ConfigError
 
 _MODULE: Final = "DigestLoginModule"
 _USER: Final = "user_"
-#: Comments and blanks; strings; punctuation; words.
+#: Token kinds: comments and blanks; strings; punctuation; words.
 _TOKEN: Final = re.compile(
     r"""(?P<blank>\s+|//[^\n]*|\#[^\n]*|/\*.*?\*/)|"(?P<text>(?:[^"\\]|\\.)*)"|(?P<mark>[{};=])|(?P<word>[^\s{};="]+)""",
     re.DOTALL,

@@ -20,9 +20,9 @@ DEFAULT_WORDS: Final = frozenset({"srvr", "ruok", "mntr", "isro"})
 REQUIRABLE_SCHEMES: Final = ("digest", "rk", "sasl", "x509")
 #: Raft tick; heartbeats and election timeouts are counted in these ticks.
 RAFT_TICK_MS: Final = 50
-#: Upper limit of `frame_bytes_max`. A follower forwards a request to the leader in one frame of the peer protocol
-#: (`raft_frames.COMMAND_BYTES_MAX`), our own client accepts replies of at most 64 MiB, and a length must be below every
-#: four-letter word. 32 MiB leaves room for all of these.
+#: Upper limit of `frame_bytes_max`. Three other limits are higher: a follower forwards a request in one frame of the
+#: peer protocol (`raft_frames.COMMAND_BYTES_MAX`), our client accepts replies of at most 64 MiB, and a length must be
+#: below every four-letter word read as a number.
 FRAME_BYTES_LIMIT: Final = 32 << 20
 #: Upper limit of times in ms, 24 days: session timeouts have 32 bits on the wire.
 MS_MAX: Final = 0x7FFFFFFF
@@ -52,7 +52,7 @@ class StoreSettings:
     secure_client_address: Address | None = None
     #: This node's certificate for clients; needed with `secure_client_address`.
     tls: TlsFiles | None = None
-    #: This node's certificate for its peers, and the authority of theirs; None: no TLS between peers.
+    #: This node's certificate for its peers, and the authority of the peers' certificates; None: no TLS between peers.
     peer_tls: TlsFiles | None = None
     #: Secret that all nodes of the cluster share; b"": none.
     peer_secret: bytes = field(default=b"", repr=False)
@@ -79,11 +79,11 @@ class StoreSettings:
     connections_max: int = 0
     frame_bytes_max: int = 0xFFFFF
     outstanding_max: int = 1000
-    #: Bound of the sessions in the whole cluster, as this node sees them; at the bound it opens no more.
+    #: Bound of the sessions in the whole cluster, as this node counts them; at the bound this node opens no more.
     sessions_max: int = 100_000
-    #: Bound of the sessions of one address in the cluster; 0: half of what the other addresses leave.
+    #: Bound of the sessions of one address in the cluster; 0: half of the sessions that other addresses do not use.
     sessions_per_address_max: int = 0
-    #: Bytes of unsent replies to one client beyond which the node answers no more of its requests.
+    #: Bytes of unsent replies to one client beyond which the node handles no further requests of this client.
     output_bytes_max: int = 4 << 20
     #: Time after which a connection without a connect request is closed.
     connect_timeout_ms: int = 10_000
@@ -95,10 +95,10 @@ class StoreSettings:
     keep_entries: int = 10_000
     keep_bytes: int = 16 << 20
     segment_bytes: int = 64 << 20
-    #: Whether clients of this node may change the members, given permission.
+    #: Whether clients of this node with permission may change the members.
     reconfig_enabled: bool = True
     linearizable_reads: bool = False
-    #: Whether clients that asked for read-only mode are served reads while there is no leader.
+    #: Whether clients that requested read-only mode are served reads while there is no leader.
     read_only_mode: bool = False
     #: As a leader: whether hard quota limits reject commands that would exceed them.
     enforce_quotas: bool = False

@@ -8,10 +8,10 @@ The server lines may be in a separate file, `dynamicConfigFile`, to which ZooKee
 enabled. The election port is not used: one port carries all traffic between nodes. The role is participant or observer;
 if `peerType` contradicts the node's own server line, the line takes precedence. initLimit and syncLimit are accepted;
 only syncLimit has an effect (how long a node without a leader keeps its clients). A prefix `zookeeper.`, as of system
-properties, is removed. Unknown keys are named in a warning and ignored, so that an existing file works unchanged. The
-exception are settings that decide about access in ZooKeeper and have no effect here: they prevent the start. So do a
-key with two different values, and a server line whose id is not a number: a member that overlooked its own line would
-start as a store of its own.
+properties, is removed. Unknown keys are named in a warning and ignored, so that an existing file works unchanged. Three
+faults prevent the start: a setting that decides about access in ZooKeeper and has no effect here; a key with two
+different values; a server line whose id is not a number, because a member that overlooked its own line would start as a
+separate store.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coord.tls.suites import parse_suites, parse_versions
 #: Folder below dataDir with ZooKeeper's log and snapshots.
 _ZOOKEEPERS_DATA: Final = "version-2"
 #: Settings that decide who may do what and are not supported here, with the one value that has no effect. Any other
-#: value prevents the start: the operator would rely on a protection that does not exist, or on a door that stays shut.
+#: value prevents the start: the operator would rely on a protection, or on an access, that does not exist.
 _PROTECTIONS: Final = {
     **dict.fromkeys(
         (
@@ -271,8 +271,8 @@ class _SettingsReader:
         return {"client_address": plain, "secure_client_address": (host, port), "tls": files}
 
     def _tls_files(self, prefix: str, client_auth: str) -> TlsFiles:
-        """Return the stores that keys with this prefix name. As in ZooKeeper, client certificates are required by
-        default."""
+        """Return the key stores that are named by settings with this prefix. As in ZooKeeper, client certificates are
+        required by default."""
         stores: dict[str, Any] = {}
         for store, file, secret in (("keyStore", "cert", "key_password"), ("trustStore", "ca", "ca_password")):
             stores[file] = self._path_of(f"{prefix}{store}.location")

@@ -24,7 +24,7 @@ from coord.wire.jute import buffer
 from coord.wire.records import decode_data_reply, encode_connect_request
 from coord.wire.values import NO_PASSWD, ConnectRequest
 
-#: How long a node searches for members, and how long it waits for one member's answer.
+#: Time for which a node searches for members, and time limit of one member's answer.
 SEARCH_S: Final = 30.0
 ANSWER_S: Final = 3.0
 PAUSE_S: Final = 0.3

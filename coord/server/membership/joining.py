@@ -10,9 +10,9 @@ Two files record this. MEMORY_FILE has the number and stays. JOINING_FILE exists
 this memory; while it exists, older builds take no part in elections.
 
 In a new store no node has a log, and all have the first memory. A node that starts after its peers have elected a
-leader looks like one that lost its disk and is handled as one; until it counts, the store does not survive the loss of
-another node. So the nodes of a new store wait a little for each other (`Joining.awaits`), and a node that has met all
-others without a log counts from the beginning, even if an election is quicker than its second link to a peer.
+leader is handled like a node that lost its disk; until its votes count, the store does not survive the loss of another
+node. So the nodes of a new store wait a little for each other (`Joining.awaits`). A node that has met all others
+without a log counts from the beginning, even if an election is faster than its second link to a peer.
 
 Two cases are not covered: a node that lost its disk and meets only nodes that never had a log, and a directory restored
 from an old copy.
@@ -33,7 +33,8 @@ log = Logger()
 
 JOINING_FILE: Final = "joining"
 MEMORY_FILE: Final = "memory"
-#: How long a node of a new store waits for voters that it has not met before it becomes a candidate without them.
+#: Time for which a node of a new store waits for voters that it has not met, before it becomes a candidate without
+#: them.
 FIRST_ELECTION_WAIT_MS: Final = 2000
 #: With fewer voters the others are not a majority that could make this node a voter again.
 VOTERS_MIN: Final = 3
@@ -79,7 +80,7 @@ class Joining:
         self.memory = read_memory(disk)
         #: Peers that have sent a hello to this process.
         self._met: set[int] = set()
-        #: Those of them that had no log when they did.
+        #: Those of the met voters that had no log at the first meeting.
         self._met_new: set[int] = set()
         if self.is_joining and self.memory == FIRST_MEMORY:
             # An older build found this directory empty.
@@ -89,8 +90,8 @@ class Joining:
     def peer_introduced(self, peer: int, others: Collection[int], *, peer_has_log: bool, has_log: bool) -> None:
         """Handle the hello of `peer`, which announces whether it has a log. Raise OSError if the disk fails.
 
-        `others`: the other voters. A node that has met all of them without a log began the store with them: it has
-        promised nothing before, even if a peer has a log by its second hello.
+        `others`: the other voters. If all of them had no log when this node met them, they began the store together.
+        Then this node has made no earlier promises, even if a peer has a log at its second hello.
         """
         self._met.add(peer)
         if not peer_has_log:

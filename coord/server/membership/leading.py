@@ -196,8 +196,8 @@ class MembershipLeader:
             if queued.request.applied > self._context.applied_index or not has_addresses:
                 continue
             if queued.request.is_checked and self._change is not None:
-                # Its leader transferred leadership for it. Another request has begun here meanwhile and is finished
-                # first.
+                # The former leader transferred leadership for this request. Another request has begun here meanwhile
+                # and is finished first.
                 continue
             self._queue.remove(queued)
             try:
@@ -330,7 +330,8 @@ class MembershipLeader:
         return False
 
     def _await_promotion(self, change: _Change) -> bool:
-        """Wait until the joiner is a voter; remove it if it makes no progress. Return True if there is another step."""
+        """Wait until the joiner is a voter; remove the joiner if it makes no progress. Return True if a step
+        remains."""
         core = self._context.core
         config = core.configs.current
         joiner = change.joiner
@@ -370,7 +371,7 @@ class MembershipLeader:
         return [core.id, *(p.peer for p in lead.peers if p.last_received > oldest and self._peers.is_connected(p.peer))]
 
     def _counting(self) -> list[int]:
-        """Return those of `_alive` whose votes count."""
+        """Return the nodes of `_alive` whose votes count."""
         lead = self._context.core.leadership
         return [i for i in self._alive() if lead is None or i not in lead.by_id or lead.by_id[i].counts]
 

@@ -1,14 +1,14 @@
-"""One node's part in the store's feature level: what peers support, when the leader raises it, which peers are
-rejected.
+"""One node's part in the store's feature level: what peers support, when the leader raises the level, and which peers
+are rejected.
 
     hello (supported, required) --> Levels: what each peer supports, while its link is up
     leader: all members of the committed configuration have links and support more than the level in the log
             --> a LEVEL entry, committed as every other; commands after that entry are planned by the new level
     any node: a LEVEL entry in its log, committed or not, makes the level *required*; peers below are rejected
 
-A peer that announces no level supports level 0: it is a build without feature levels. A node never applies a LEVEL
-entry above its own support: it stops (`UnsupportedLevel`). Nodes below the required level get neither entries nor
-snapshots, so such a node never diverges; it waits until it is started with a newer build.
+A peer that announces no level supports level 0: it is a build without feature levels. A node stops at a LEVEL entry
+above its own support (`UnsupportedLevel`). Nodes below the required level get neither entries nor snapshots, so such a
+node never diverges; it waits until it is started with a newer build.
 
 Compare etcd's cluster version (the lowest version of all members, decided by the leader, never lowered) and
 CockroachDB's cluster version. Here the level is a log entry and so has one position in the order of commands.
@@ -28,8 +28,8 @@ from coord.tree.levels import LEVELS, decode_level, encode_level
 
 log = Logger(__name__)
 
-#: Limit of nodes outside of the configuration whose levels are kept for `Levels.newcomer`: more than an operator adds
-#: at a time, and a bound for the memory that such nodes can use.
+#: Limit of nodes outside of the configuration whose levels are kept for `Levels.newcomer`. An operator adds fewer at a
+#: time; the limit bounds the memory that such nodes can use.
 NON_MEMBERS_MAX: Final = 64
 
 
@@ -61,7 +61,8 @@ class Levels:
         return self._context.machine.level
 
     def required(self) -> int:
-        """Return the lowest level that peers must support: that in force, or that of a LEVEL entry in the log."""
+        """Return the lowest level that peers must support: the level in force, or the level of a LEVEL entry in the
+        log."""
         return max([self.in_force(), *(level for _, level in self._in_log)])
 
     # --- the log ------------------------------------------------------------------------------------------------------
@@ -166,9 +167,11 @@ class Levels:
         self.on_required()
 
     def attainable(self) -> int:
-        """Return the highest level that all members support, or the level required now if that is not known.
+        """Return the highest level that all members support. Return the level required now if some member's level is
+        unknown.
 
-        A member without a link may run any build. So may a member whose removal is not committed: it may return.
+        A member without a link may run any build. A member whose removal is not committed counts, too, because it may
+        return.
         """
         core = self._context.core
         if core.configs.newest_index() > core.log.commit:
@@ -180,7 +183,7 @@ class Levels:
 
 
 def describe(level: int) -> str:
-    """Return what a level changes, in one line."""
+    """Return one line that describes the changes of a level."""
     return LEVELS[level] if level < len(LEVELS) else "not known to this build"
 
 

@@ -81,7 +81,7 @@ class Reconfiguration:
         self._ticks = 0
         #: 16 bytes that identify this store.
         self.cluster = bytes(16)
-        #: Index of the configuration that removed this node; 0 for a member and for a node that never was one.
+        #: Index of the configuration that removed this node; 0 for a member and for a node that was never a member.
         self.removed_at = 0
 
     # --- this node's clients ------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class Reconfiguration:
         if core.leader:
             return
         if not any(config.is_member(core.id) for config in core.configs.configs):
-            return  # According to its log this node never was a member. It waits to be added.
+            return  # According to its log this node was never a member. It waits until it is added.
         newest = core.configs.newest_index()
         is_member = core.configs.current.is_member(core.id)
         if index > newest or (index == newest and not is_member):

@@ -32,7 +32,7 @@ REMOVE: Final = "remove"
 DEMOTE: Final = "demote"
 #: A member gets another address.
 MOVE: Final = "move"
-#: Only the version changes.
+#: The change only raises the version.
 RENEW: Final = "renew"
 #: Leadership is transferred; the configuration does not change.
 TRANSFER: Final = "transfer"
@@ -169,9 +169,9 @@ def steps_to(
 
 
 def check_majority(step: MembershipStep, config: Configuration, alive: list[int]) -> None:
-    """Raise RefusedError if the nodes in `alive` are no majority of the voters after a step that removes one.
+    """Raise RefusedError if the nodes in `alive` are not a majority of the voters that a removing step leaves.
 
-    Such a change itself might be committed, but no entry after it.
+    Such a removal might be committed, but no entry after it.
     """
     if step.kind not in (REMOVE, DEMOTE) or step.node_id not in config.voters:
         return
@@ -189,7 +189,7 @@ def check_majority(step: MembershipStep, config: Configuration, alive: list[int]
 
 
 def addresses_of(config: Configuration, fallback: Members) -> dict[int, tuple[str, int]]:
-    """Return the peer address of each member: that in the configuration, else that in `fallback`."""
+    """Return the peer address of each member, from the configuration, or else from `fallback`."""
     known = decode_members(config.attachment)
     found: dict[int, tuple[str, int]] = {}
     for i in config.members():

@@ -1,4 +1,4 @@
-"""Links between the store's nodes, on the parts that all links share (`coord.peers`); snapshots in chunks.
+"""Links between the store's nodes, built on `coord.peers`; transfers of snapshots in chunks.
 
 codec.py              kinds and limits of frames, and the bodies that are not about Raft (pure)
 hello_frames.py       the frames with which a connection begins (pure)

@@ -1,7 +1,7 @@
 """The incoming side of links: accept connections, check their hello, pass frames to the node.
 
 An accepted connection is *unidentified* until its hello is accepted. A hello must have our version or the previous one,
-name our cluster and this node, come from a member, and have a certificate and feature levels that fit. An unidentified
+name our cluster and this node, and come from a member. Its certificate and feature levels must fit. An unidentified
 connection may also ask for the cluster (WHO). A node that is no longer a member gets REMOVED.
 
 A node outside of this node's configuration may be a member of a newer one. Its hello has the index of its newest
@@ -154,7 +154,7 @@ class Acceptor:
             stream.fail(reason)
 
     def close_revoked(self) -> None:
-        """Close the connections of peers that have a revoked certificate, or lack the proof that is due now."""
+        """Close the connections of peers with a revoked certificate, or without the proof that is required by now."""
         for accepted in list(self._accepted.values()):
             why = accepted.objection()
             if why:
@@ -174,13 +174,13 @@ class Acceptor:
         """Return why a hello is rejected, and log a new reason; return "" if the hello is accepted."""
         why = self.level_mismatch(hello) or self.objection(hello) or self.certificate_mismatch(hello, tls)
         if why and why not in self._logged and len(self._logged) < LOGGED_REFUSALS_MAX:
-            # Only once: a node that waits to be added, or has been removed, dials repeatedly.
+            # Log this only once: a node that waits to be added, or has been removed, dials repeatedly.
             self._logged[why] = None
             log.warn("rejected a connection from a node that claims to be node {src}: {why}", src=hello.src, why=why)
         return why
 
     def objection(self, hello: Hello) -> str:
-        """Return why this hello is rejected, apart from its levels and certificate; return "" if it is not.
+        """Return why this hello is rejected, or "" if it is acceptable. Do not check its levels and certificate.
 
         The sentence about versions is part of the protocol (`hello_frames.refused_version`).
         """
@@ -225,7 +225,8 @@ class Acceptor:
         return members is not None and hello.config > members.config_index() and hello.address != ""
 
     def _may_return(self, hello: Hello) -> bool:
-        """Return True if the configuration without the node is not committed: the node may lead after all."""
+        """Return True if the configuration without the node is not committed: then the node may still become the
+        leader."""
         members = self.context.members
         return members is not None and hello.address != "" and members.may_return(hello.src)
 

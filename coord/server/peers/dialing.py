@@ -110,7 +110,7 @@ class Link(PeerDialer):
         return DialedStream(self, sock)
 
     def refused(self, reason: str) -> None:
-        """Handle a rejected hello. If the listener is an older build, dial once with its version.
+        """Handle a rejected hello. If the listener is an older build, dial once with the listener's version.
 
         Only once: after the link breaks, the peer may be a newer build.
         """

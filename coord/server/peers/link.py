@@ -90,7 +90,7 @@ class PeerLinks:
 
     @property
     def is_cut(self) -> bool:
-        """True while a drill cuts this node off. No connection is established then."""
+        """True while a drill cuts this node off. No connection can be established then."""
         return self._context.is_cut
 
     def lose(self, *, is_incoming: bool, is_outgoing: bool) -> None:
@@ -118,7 +118,7 @@ class PeerLinks:
         self.acceptor.recheck()
 
     def close_revoked(self) -> None:
-        """Close the links with peers that have a revoked certificate, or lack the proof that is due now."""
+        """Close the links to peers with a revoked certificate, or without the proof that is required by now."""
         for link in list(self._links.values()):
             stream = link.stream
             if stream is not None and (why := stream.objection()):
@@ -126,10 +126,10 @@ class PeerLinks:
         self.acceptor.close_revoked()
 
     def follow(self, addresses: dict[int, Address]) -> None:
-        """Close and open links so that they lead to the peers in `addresses`.
+        """Open links to the peers in `addresses`, and close the others.
 
-        A node outside of them dials again if it was accepted before its removal was committed. It learns of the removal
-        from the answer to its hello.
+        A removed node whose link was accepted before its removal was committed dials again. The answer to its hello
+        reports the removal.
         """
         for peer in sorted(self._links):
             if addresses.get(peer) != self._links[peer].address:

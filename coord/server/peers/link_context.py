@@ -23,7 +23,7 @@ class LinkContext:
         rng: Rng,
         guard: PeerGuard | None = None,
     ) -> None:
-        """`cluster` has 16 bytes; `guard` authenticates peers, None: not at all."""
+        """`cluster` has 16 bytes; `guard` authenticates peers; None: no authentication."""
         self.reactor = reactor
         self.node_id = node_id
         self.cluster = cluster
@@ -42,7 +42,7 @@ class LinkContext:
 
     @property
     def is_cut(self) -> bool:
-        """True while a drill cuts this node off. No connection is established then."""
+        """True while a drill cuts this node off. No connection can be established then."""
         return self.loses_incoming or self.loses_outgoing
 
     def hello(self, peer: int, version: int = VERSION) -> Hello:

@@ -36,7 +36,7 @@ SNAPSHOT_BYTES_MAX: Final = 16 << 30
 SYNC_BYTES: Final = 8 << 20
 #: Znodes of a replaced state that are freed in one turn, which takes a few ms.
 FREED_PER_STEP: Final = 20_000
-#: How long the receiver accepts no snapshot after its disk has rejected one, usually for lack of space.
+#: Time for which the receiver accepts no snapshot after its disk has rejected one, usually for lack of space.
 REFUSED_MS: Final = 5000
 
 
@@ -254,7 +254,7 @@ class SnapshotInbox:
             return Arrival(peer, message, None, f"the message arrived without the file {name}")
         before = self.restoring
         if before is not None:
-            # It came from an earlier leader. The snapshot of the present leader replaces it.
+            # The snapshot came from an earlier leader. The snapshot of the present leader replaces it.
             before.discard()
             self.restoring = None
         try:

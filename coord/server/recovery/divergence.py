@@ -99,7 +99,7 @@ class DivergenceCheck:
                 self._answer(index, found)
             elif now_ms - found.since_ms > PATIENCE_MS:
                 self._end(index, found)
-        # Without load all nodes have their digest after the last entry, else only at common indexes.
+        # Without load all nodes have their digest after the last entry; otherwise they have it only at common indexes.
         at = self._last if self._last == self._seen else self._remembered
         self._seen = self._last
         has_reason = at > self._began_at or self._has_newcomer

@@ -1,8 +1,8 @@
 """META, the file that says whose data directory this is: node, cluster and first members.
 
-JSON, so that people can read it. `check` is the CRC32C of the other fields except `format`. A damaged digit could
-otherwise give the node another cluster, or other voters, whose majority is not the store's. Files without it are
-accepted. Builds from before the check ignore the field, and keep it if they raise the format after a downgrade.
+JSON, so that people can read it. `check` is the CRC32C of the other fields except `format`. Without it, a damaged digit
+could give the node another cluster, or other voters, whose majority is not the store's. Files without `check` are
+accepted. Older builds ignore the field, and keep it if they raise the format after a downgrade.
 """
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ Its new memory is on the disk before any file is moved, so a crash in between is
 
 Damaged files are moved to the folder `damaged`, not removed: if other disks turn out to be worse, they may be the best
 copy. While that folder exists no second repair begins: a disk that damages its files again must be replaced. (An
-interrupted repair is completed.) Readable snapshots stay.
+interrupted repair is completed.) Readable snapshots stay in place.
 
 A store of one node has no other copy, and a lost vote harms no other node. There, damage that the newest valid snapshot
 covers is skipped (`coord.storage.covered`): no data is missing, so the node starts at once.
 
-Repair is rejected, with file and byte, if the other nodes cannot send the state: in a store of one or two voters, where
-the others are not a majority; if no file has the other members; for files of another format.
+Repair is rejected, with file and byte, if the other nodes cannot send the state: in a store of one or two voters,
+because the others are not a majority; without a file that names the other members; and for files of another format.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def recover_or_repair(
 
 
 def has_forgotten(disk: Disk) -> bool:
-    """Return True if this node lost its memory and does not count yet: its earlier votes are unknown."""
+    """Return True if this node lost its memory and does not count yet. Its earlier votes are unknown."""
     return JOINING_FILE in disk.names("")
 
 
@@ -153,7 +153,7 @@ def _objection(disk: Disk, node_id: int, began: list[int] | Configuration) -> st
         )
     voters = _voters(disk, began)
     if node_id not in voters:
-        # An observer, or a node that never became a voter: its log was never part of a majority.
+        # An observer, or a node that never became a voter: no majority depended on its log.
         return ""
     if len(voters) == 1:
         return "No other node has this state: restore a backup (rk coord restore)"

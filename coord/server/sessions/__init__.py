@@ -1,4 +1,4 @@
-"""Sessions of this node's clients: how long they live, and which node may end them.
+"""Sessions of this node's clients: their lifetime, and the nodes that may end them.
 
 contact.py   the lease from the leader during which this node may reply to its clients
 liveness.py  reports to the leader; at the leader, the expiry of silent sessions

@@ -103,11 +103,11 @@ class Liveness:
             self.report(is_patient=False)
 
     def _confirms_silence(self, session_id: int) -> bool:
-        """Return True unless this node may have replied to the session within its timeout.
+        """Return True if this node certainly sent the session no reply within the session's timeout.
 
         An earlier process of this node may have replied and died before its report, so a process cannot confirm a
-        silence that began before its start. Clocks of nodes run at different rates, so it waits longer by the same
-        factor.
+        silence that began before its start. Clocks of nodes run at different rates, so this node waits longer by the
+        same factor.
         """
         settings = self._context.settings
         session = self._context.machine.sessions.sessions.get(session_id)

@@ -1,8 +1,8 @@
 """Writing a snapshot while the node works: a forked child has a copy-on-write image of the state.
 
 `gc.freeze` before the fork keeps the garbage collector from writing to, and so copying, every page. The child uses only
-the parent's memory. It closes every inherited descriptor, so that a connection closes when the parent closes it, and it
-exits without the parent's shutdown code. It also removes older snapshots that its own snapshot replaces.
+the parent's memory. The child closes every inherited descriptor, so that a connection closes when the parent closes it.
+It exits without the parent's shutdown code. It also removes the older snapshots that the new one replaces.
 
 The child never outlives its parent: a restarted node needs exclusive use of the directory and may write a snapshot of
 the same name. The child ignores the signals that stop the parent, which reach whole process groups; the parent kills
@@ -112,7 +112,7 @@ class ForkSnapshotJob:
             os.closerange(writing + 1, FD_MAX)
             os.nice(NICE)
             self._snapshots.write(meta, machine.snapshot_chunks())
-            # Removing a large file takes time. The parent removes what is left.
+            # Removing a large file takes time, so the child does it. The parent removes the rest.
             with contextlib.suppress(OSError):
                 self._snapshots.retain()
             status = 0

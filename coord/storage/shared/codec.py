@@ -52,7 +52,7 @@ ITEM_ROW: Final = 0x11
 ITEM_TRAIL: Final = 0x12
 ITEM_BLOCK: Final = 0x13
 
-#: Flags of a block: what its content begins with, and whether the slot ends here.
+#: Flags of a block: the items at the beginning of its content, and whether the slot ends here.
 HAS_ROW: Final = 1
 HAS_STATE: Final = 2
 HAS_FLOOR: Final = 4
@@ -97,7 +97,7 @@ class SlotRow:
         self.last = last
         self.floor = floor
         self.tablet = tablet
-        #: Description of what the slot has lost, "" if it is whole.
+        #: Description of the data that the slot has lost, "" if the slot is whole.
         self.damage = damage
 
 

@@ -26,7 +26,7 @@ class Span(NamedTuple):
 
 
 class LiveSlot:
-    """One slot: what a row states, and the spans of its entries."""
+    """One slot: the fields of a row, and the spans of its entries."""
 
     __slots__ = (
         "damage",
@@ -60,7 +60,7 @@ class LiveSlot:
         self.start = row.last.index
         #: Ascending and contiguous.
         self.spans: list[Span] = []
-        #: Description of what the slot has lost, "" if it is whole.
+        #: Description of the data that the slot has lost, "" if the slot is whole.
         self.damage = row.damage
         #: True if a header on the disk states the damage.
         self.is_stated = bool(row.damage)

@@ -134,9 +134,9 @@ class SlotError(StorageError):
 class RecoveredSlot:
     """One slot of a log that was opened.
 
-    `tablet` is "" if the record that opened the slot is damaged. If `damage` is not "" (it is a line for the operator),
-    the slot has lost durable data. The other fields then hold what is still readable, and the replica must not vote or
-    acknowledge anything under its number again.
+    `tablet` is "" if the record that opened the slot is damaged. `damage` is "" or a line for the operator. In the
+    latter case the slot has lost durable data: the other fields hold only the readable part, and the replica must never
+    again vote or acknowledge an entry under its number.
     """
 
     def __init__(

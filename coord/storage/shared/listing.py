@@ -115,8 +115,8 @@ def slots_of(log: RecoveredLog, tablet: str) -> list[int]:
 def list_slot(disk: Disk, slot: int, folder: str = FOLDER) -> Iterator[SlotRecord | LostPart]:
     """Yield the contents of a slot, oldest first, and the damaged parts in between.
 
-    A slot that was dropped is listed as long as its segments are there. Raise CorruptRecord for contents that no
-    server has written, StorageError (a later format), OSError.
+    A dropped slot is listed as long as its segments exist. Raise CorruptRecord for contents that no server has written,
+    StorageError (a later format), OSError.
     """
     sequence = previous = 0
     names = segment_names(disk, folder)

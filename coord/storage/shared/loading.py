@@ -13,7 +13,7 @@ from coord.storage.shared.items import Position
 
 
 def load_entries(disk: Disk, folder: str, slot: LiveSlot) -> list[LogItem]:
-    """Return the slot's entries above its floor. Those of a damaged slot may begin later.
+    """Return the slot's entries above its floor. Entries of a damaged slot may begin later.
 
     Raise CorruptRecord if an entry cannot be read, OSError.
     """

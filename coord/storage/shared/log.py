@@ -34,8 +34,8 @@ from coord.storage.shared.trails import WINDOW_BYTES, Trails
 
 log = Logger(__name__)
 
-#: A new segment begins once the current one has reached this size. Larger ones make a start slower, which reads whole
-#: segments into memory; smaller ones state all slots more often: with 10,000 slots a header takes 2 MB.
+#: Size of the current segment at which a new one begins. Larger segments slow down the start, which reads whole
+#: segments into memory. Smaller segments repeat the rows of all slots more often: a header of 10,000 slots takes 2 MB.
 SEGMENT_BYTES: Final = 64 << 20
 #: Limit of segments while the owner raises the floors that pin the oldest one: 1 GB, which is read at a start.
 SEGMENTS_MAX: Final = 16
@@ -121,7 +121,7 @@ class SharedLog(SegmentLog):
         return None if found is None else recovered_slot(self._disk, self._folder, found)
 
     def pinning(self) -> list[int]:
-        """Return the slots that need the oldest segment: their floors must rise, or they must be dropped.
+        """Return the slots that need the oldest segment: their floors must rise, or the slots must be dropped.
 
         Return [] if the log has only one segment.
         """

@@ -38,7 +38,7 @@ class Trails:
         return encode_trail(*self._now())
 
     def encode_note(self) -> bytes:
-        """Return the note for the last record's seal: what the trail of the next record will state."""
+        """Return the note for the last record's seal, with the content of the next record's trail."""
         return encode_note(*self._now())
 
     def took(self, sequence: int, pieces: dict[int, bytes], size: int) -> None:
