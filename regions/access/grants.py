@@ -36,7 +36,7 @@ def add(record: GrantsRecord, grant: Grant) -> GrantsRecord:
 
 
 def remove(record: GrantsRecord, grant: Grant, *, force: bool = False) -> GrantsRecord:
-    """Return the grants without this one.
+    """Return the grants without `grant`.
 
     Raises:
         NoSuchGrant: the user does not have this grant.
@@ -53,7 +53,7 @@ def remove(record: GrantsRecord, grant: Grant, *, force: bool = False) -> Grants
 
 
 def without_table(record: GrantsRecord, table_id: str) -> GrantsRecord:
-    """Return the grants without those on a table; the same ones if there are none."""
+    """Return the grants without those on a table. Return the same object if there are none."""
     left = tuple(one for one in record.grants if one.table_id != table_id)
     return record if len(left) == len(record.grants) else GrantsRecord(left)
 

@@ -1,4 +1,4 @@
-"""The guard of one process: checks each request, and sums up what it refuses. Pure: clock and timer are passed in."""
+"""The guard of one process: checks each request, and sums up the refused ones. Pure: clock and timer are passed in."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Guard:
         """`later` calls a function after some seconds.
 
         `refused` gets the lines of a summary of refused requests. `damaged` gets the problem if the grants in the store
-        cannot be read; the guard goes on with those that it knows, until they are too old.
+        cannot be read; the guard continues with the grants that it knows, until they are too old.
         """
         self.permissions = Permissions(now_s, age_max_s)
         self._later = later
@@ -44,7 +44,8 @@ class Guard:
         self._uuids: dict[str, str] = {}
 
     def problem(self) -> str:
-        """Return what is wrong with the grants in the store, and until when those known before are used, or ""."""
+        """Return the fault of the grants in the store, and until when the former grants are used; "" without a
+        fault."""
         if not self._damage:
             return ""
         age_s, age_max_s = self.permissions.age_s(), self.permissions.age_max_s
@@ -67,7 +68,7 @@ class Guard:
         return True
 
     def check(self, who: Principal, request: Any, find_table: FindTable) -> None:
-        """Raise RpcError if `who` may not send this request, or if this cannot be decided now."""
+        """Raise RpcError if `who` may not send this request, or if the guard cannot decide this now."""
         try:
             self.permissions.check(who, request, find_table)
             if who.kind == SERVER and isinstance(request, Heartbeat) and not self._is_sender(who, request.server.uuid):
@@ -78,7 +79,7 @@ class Guard:
             raise
 
     def stop(self) -> None:
-        """Hand on what was refused since the last summary: the process ends."""
+        """Write a summary of the requests refused since the last one, because the process ends."""
         if lines := self._refusals.take():
             self._refused(lines)
 

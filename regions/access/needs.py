@@ -1,10 +1,10 @@
 """The permission that each request needs: the one table of masters' and region servers' requests.
 
-Rows are named by the request's type, because some types belong to layers above this one. A test fails for a request
-without a row. A request of a service of one's own (`regionserver.opener`) that has no row needs the role ADMIN of the
-cluster (`UNKNOWN`).
+Rows contain the name of the request's type, because some types belong to layers above this one. A test fails if a
+request has no row. A request of a service of one's own (`regionserver.opener`) that has no row needs the role ADMIN of
+the cluster (`UNKNOWN`).
 
-A *kind* of daemon in a row may send the request whatever the grants are. A daemon may send no other request.
+A *kind* of daemon in a row may send the request under any grants. A daemon may send only requests that name its kind.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The check of every request to one process, against grants that are recent enough. Pure.
 
-The process reads the grants whenever they change, and at least every REFRESH_S. If it could not read them for a
-certain time, it rejects requests of users, because a grant may have been revoked meanwhile. So a revoked role is used
-for that time at most: AGE_MAX_S in a master, which can do nothing without the store anyway. The needs of daemons do not
-depend on grants: masters, servers and their regions work on.
+The process reads the grants whenever they change, and at least every REFRESH_S. If it could not read them for a certain
+time, it rejects requests of users, because a grant may have been revoked meanwhile. So a revoked role is accepted for
+that time at most. The time is AGE_MAX_S in a master, which cannot work without the store anyway. Requests of daemons do
+not depend on grants: masters, servers and their regions continue to work.
 
-A check costs two or three lookups in dictionaries and one reading of the clock, and makes no object. What a lookup has
-found is kept until the grants change.
+A check costs two or three lookups in dictionaries and one reading of the clock, and makes no object. The result of a
+lookup is kept until the grants change.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from regions.access.needs import Need, Scope, need_of
 from regions.messages.codes import BUSY, FORBIDDEN
 from regions.records.acts.grants import FIRST, GrantsRecord, UserRole
 
-#: How long a master uses the grants that it has read. A revoked role has no effect any more after this time.
+#: Time for which a master uses the grants that it has read. After this time a revoked role has no effect any more.
 AGE_MAX_S: Final = 10.0
-#: Interval at which a process reads the grants without an event as well.
+#: Interval at which a process reads the grants even without an event.
 REFRESH_S: Final = 2.0
-#: Identities whose rights are kept; beyond this number all are computed anew.
+#: Number of identities whose rights are kept. Above this number all of them are dropped and computed again.
 RIGHTS_MAX: Final = 10_000
 
 #: Rank of each role; a role includes the lower ones.
@@ -39,8 +39,8 @@ class Subject(NamedTuple):
     name: str
 
 
-#: Finds the table that a request is about, by the field that the scope names; None: there is none, and only a role on
-#: the cluster counts. May raise RpcError for a region that the process does not serve.
+#: Finds the table that a request is about, by the field that the scope names. None: the request is about no table, and
+#: only a role on the cluster counts. May raise RpcError for a region that the process does not serve.
 FindTable = Callable[[Scope, Any], "Subject | None"]
 
 
@@ -66,7 +66,7 @@ class Permissions:
     def __init__(self, now_s: Callable[[], float], age_max_s: float = AGE_MAX_S) -> None:
         """`age_max_s`: how long grants are used that could not be read again."""
         self._now_s = now_s
-        #: How long grants are used that could not be read again.
+        #: Time for which grants are used although they could not be read again.
         self.age_max_s: Final = age_max_s
         self._record = FIRST
         self._read_s: float | None = None
@@ -91,7 +91,7 @@ class Permissions:
         return None if self._read_s is None else self._now_s() - self._read_s
 
     def check(self, who: Principal, request: Any, find_table: FindTable) -> None:
-        """Raise RpcError(FORBIDDEN) if `who` may not send this request, and BUSY if that cannot be decided."""
+        """Raise RpcError: FORBIDDEN if `who` may not send this request, BUSY if the grants are too old to decide."""
         kind = type(request)
         rights = self._rights.get(who)
         if rights is None:
@@ -149,7 +149,7 @@ class Permissions:
 
 
 def forbidden(who: Principal, need: Need, table: Subject | None, named: str = "") -> str:
-    """Return the sentence for a user without the role: what is missing, and what to ask an admin for.
+    """Return the sentence for a user without the role: the missing role, and the grant to request from an admin.
 
     `named` is the table that the request names, if there is no such table.
     """

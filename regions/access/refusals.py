@@ -2,7 +2,8 @@
 
 A refusal is noted at once and written with the others of its span of SPAN_S: one line for each identity, request and
 reason, with the number of times. At most LINES_MAX lines are written for one span. The identities take turns for these
-lines, so nobody's refusals hide those of somebody else; one more line says how many others there were, and whose.
+lines, so the refusals of one identity do not hide those of another. One more line has the number of the other refusals,
+and their identities.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Each event passes these stages:
     dispatch  `orders.py` sends orders in batches, a limited number per server at a time
     follow    `order_followup.py` handles the servers' replies, and deadlines
 
-Each replica has at most one write in flight, and each write names the version that it replaces. If the store refuses
-the write, the assigner reads the znode and decides again.
+Each replica has at most one write in flight, and each write names the version that it replaces. If the store rejects a
+write, the assigner reads the znode and decides again.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _OPENED: Final = RegionState.OPENED
 _IDLE: Final = WriteState.IDLE
 _UNREAD: Final = WriteState.UNREAD
 
-#: Orders whose times are checked in one turn, and how many of them may be late or sent again. The caller comes back
-#: soon for the others: the shortest time is some seconds.
+#: Limits of one turn: orders whose times are checked, and orders that are handled because they are late or due to be
+#: sent again. The caller returns soon for the others; the shortest time limit is some seconds.
 TIMED_MAX: Final = 4_000
 ACTED_MAX: Final = 200
 

@@ -81,8 +81,8 @@ class Decisions:
     def decide(self, replica: Replica, now_ms: int) -> None:
         """Decide what the replica needs now.
 
-        Do nothing while it has a write in flight or an unread transition, or is linked to a server that has ended:
-        `ServerTracker.down` decides about all replicas of such a server soon.
+        Do nothing while the replica has a write in flight or an unread transition, or is linked to a server that has
+        ended: `ServerTracker.down` decides about all replicas of such a server soon.
         """
         if not self.is_deciding or replica.write_state is not _IDLE or replica.awaits_down:
             return

@@ -58,8 +58,8 @@ class OrderBook:
         #: Servers with something queued, by uuid.
         self._pending: dict[str, Server] = {}
         self._move_target = move_target
-        #: Replicas whose order has a time: it was sent, or will be sent later, or a server works on its transition. The
-        #: others wait for a slot; there may be a million of them.
+        #: Replicas whose order has a time limit: the order was sent, or will be sent later, or a server works on the
+        #: transition. All other orders wait for a slot; there may be a million of them.
         self._timed: dict[str, Replica] = {}
         #: Timed replicas that `timed` has not returned yet in this round.
         self._round: list[Replica] = []
@@ -132,7 +132,7 @@ class OrderBook:
         for server in pending.values():
             if self._world.servers.get(server.uuid) is not server:
                 continue
-            if server.is_ending:  # what becomes of its orders is decided soon
+            if server.is_ending:  # The fate of its orders is decided soon.
                 self._pending[server.uuid] = server
                 continue
             self._dispatch_closes(server, effects, now_ms)
@@ -309,7 +309,7 @@ class OrderBook:
 def is_one_short_of_orders(world: ClusterState, uuids: Collection[str], least: int) -> bool:
     """Return True if fewer than `least` OPEN orders wait for a slot of one of these servers, or if none of them lives.
 
-    One suffices: a server that opens nothing must not keep the others from their regions.
+    One such server suffices, because a server that opens nothing must not keep the others from their regions.
     """
     is_any_alive = False
     for uuid in uuids:

@@ -116,11 +116,11 @@ def choose(
 
 
 class LeastLoaded:
-    """Finds the server that `choose` would find, for many replicas in turn, without looking at all servers each time.
+    """Finds the same server as `choose`, for many replicas in turn, without a loop over all servers each time.
 
-    It knows the servers that are eligible for one group and kind, in a heap by load. Loads that have grown since are
-    noticed; the caller reports those that have fallen (`changed`). A thousand replicas of a dead server are placed
-    among a thousand servers in some milliseconds.
+    The eligible servers of one group and kind are in a heap by load. `choose` notices loads that have grown; the caller
+    reports loads that have fallen (`changed`). A thousand replicas of a dead server are placed among a thousand servers
+    in some milliseconds.
     """
 
     def __init__(self, servers: Mapping[str, Server], group: str, kind: str, exclude: Collection[str]) -> None:
@@ -160,7 +160,7 @@ class LeastLoaded:
             heapq.heappush(self._heap, (_ratio(self._servers[uuid], self._promised.get(uuid, 0)), uuid))
 
     def promise(self, uuid: str) -> None:
-        """Count a replica for a server that will get it: the server is named in an order that is sent now."""
+        """Count a replica for the server that will get it, because an order that is sent now names this server."""
         self._promised[uuid] = self._promised.get(uuid, 0) + 1
 
 

@@ -1,10 +1,10 @@
-"""Replaces regions that cannot be created by new ones (DD-03, DD-04). Pure.
+"""Replaces a region that cannot be created by a new region (DD-03, DD-04). Pure.
 
 A region is CREATING from the choice of its first server until a server has opened it. If that takes too long, or if all
 attempts are used up, the region is given up: the assigner sends no more orders for it. When no server works on the
 region any more, one write sets it to REPLACED, deletes its transitions, and creates a new region with a new id for the
-same range. A server that is about to open the former region finds that its transition is gone. If the store refuses the
-write, nothing has changed, and the former region is retried.
+same range. A server that is about to open the former region then finds no transition. If the store rejects the write,
+nothing has changed, and the former region is retried.
 
 The number of replacements for one range is limited. The last region is parked like any other region (X11).
 """
@@ -24,8 +24,8 @@ from regions.transitions.table_states import VISIBLE, successor
 _OFFLINE: Final = RegionState.OFFLINE
 _PREPARING: Final = TabletState.PREPARING
 
-#: Pause between the step that puts a transition down and its deletion, so that auditors can read the transition in
-#: between (`regions/diagnose/invariants.py`).
+#: Pause between the step that takes a transition off its server and its deletion, so that auditors can read the
+#: transition in between (`regions/diagnose/invariants.py`).
 REST_MS: Final = 1_000
 
 
@@ -52,7 +52,7 @@ class Replacements:
             region.creating_since_ms = 0
 
     def give_up_if_due(self, region: Region, now_ms: int, *, used_up: bool) -> bool:
-        """Give the region up if its time or its attempts are used up. Return True if it is given up."""
+        """Give the region up if its time or its attempts are used up. Return True if it is given up by now."""
         if region.record.state is not _PREPARING or region.table.record.state not in VISIBLE:
             return False
         if region.record.generation >= self._replacements_max:

@@ -40,7 +40,7 @@ class Selection:
         self._world = world
         self._bulk_min = bulk_min
         self._unplaced: dict[str, Replica] = {}
-        #: Those to be placed one by one, and their order.
+        #: Replicas to be placed one by one, in their order.
         self._selected: dict[str, Replica] = {}
         self._order: deque[str] = deque()
         self._planning: dict[str, Replica] = {}
@@ -122,7 +122,7 @@ class Selection:
     def _may_place(self, replica: Replica) -> bool:
         """Return True if the replica needs a destination and can get one now.
 
-        It cannot while a write is in flight or its transition is being read. The reply adds the replica again.
+        A replica cannot while a write is in flight or its transition is being read; the reply adds it again.
         """
         return replica.write_state is _IDLE and self.wants(replica)
 
@@ -161,7 +161,7 @@ class Selection:
         assert len(self._order) >= len(self._selected), "a selected replica would never be placed"
 
     def begin_many(self) -> None:
-        """Many replicas get destinations, until `placed` is called. Until then no server comes, goes, or is altered."""
+        """Begin to place many replicas, until `placed` is called. Until then no server is added, removed or altered."""
         assert self._by_load is None, "the servers by load of another placement would be lost"
         self._by_load, self._world.unloaded = {}, set()
 
@@ -171,11 +171,13 @@ class Selection:
         self._by_load = self._world.unloaded = None
 
     def target_of_move(self, replica: Replica) -> Incarnation | None:
-        """Return the destination for a CLOSE order; None if there is none now, and it is chosen again at CLOSED."""
+        """Return the destination for a CLOSE order. Return None if there is none now: then the destination is chosen at
+        CLOSED."""
         if not replica.move:
             chosen = self.choose(replica, exclude_home=True)
             if chosen is not None and self._by_load is not None:
-                # The load will count it when the server has begun to close it: the next one goes elsewhere.
+                # The server's load includes the replica only when the server has begun to close it. Count it now, so
+                # that the next replica goes elsewhere.
                 for known in self._by_load.values():
                     known.promise(chosen.uuid)
             return chosen
@@ -231,7 +233,7 @@ class Selection:
     def _choose_by_load(
         self, replica: Replica, by_load: dict[tuple[str, str, bool], LeastLoaded], *, exclude_home: bool
     ) -> Incarnation | None:
-        """Choose for one of many replicas, as `choose` does.
+        """Choose a server for one of many replicas, as `choose` does.
 
         Return None if no server is eligible. Without `exclude_home`, draining servers are not considered.
         """

@@ -2,9 +2,9 @@
 
 **Fencing (X10).** A server that does not close a region in time is fenced: one fenced multi deletes its registration
 and creates a record below `/fenced`. The server notices and stops serving. If it does not notice, it stops when its
-lease ends. Until the lease must have ended, the server counts as alive, gets no orders, and keeps its regions. After
-that it counts as dead. The record makes a new active master wait, too. A server that registers again under a new start
-code has closed everything, so its former start counts as dead at once.
+lease ends. Until the lease has certainly ended, the server counts as alive, gets no orders, and keeps its regions. Then
+it counts as dead. The record makes a new active master wait, too. A server that registers again under a new start code
+has closed everything, so its former start counts as dead at once.
 
 **Barred.** A server that an operator has fenced registers again within a second, and would get its regions back. So the
 same multi creates a bar below `/barred`. A barred server gets no regions, even if they stay closed, until an operator
@@ -136,7 +136,8 @@ class ServerTracker:
                 server.has_ended = True
 
     def down(self, uuid: str, now_ms: int) -> None:
-        """Drop a dead server, and decide about every replica on it or on its way to it (RF-01, RF-02)."""
+        """Drop a dead server, and decide about every replica that was on the server or on its way there (RF-01,
+        RF-02)."""
         server = self._world.servers.get(uuid)
         if server is None:
             return

@@ -1,8 +1,7 @@
 """Recomputes the assigner's invariants from the cluster state.
 
-The most important one is `check_progress`. Decisions are level-triggered, so a replica that the assigner forgets to
-decide about would stay as it is forever. So every replica must be in the selection, have an order, or be at rest as
-wanted, unless a write or read is in progress.
+The most important one is `check_progress`: a replica about which the assigner makes no decision would never change. So
+every replica must be in the selection, have an order, or be at rest as wanted, unless a write or read is in progress.
 """
 
 from __future__ import annotations

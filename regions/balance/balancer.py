@@ -251,8 +251,8 @@ class _Sheet:
         self.load = Metric(self.part, lambda replica: loads.get(replica.key, 0.0))
         #: Replicas of the pool's tables on servers of other pools.
         self.wrong_pool: list[Replica] = []
-        #: Regions with a move, of this round or of an earlier one that has not begun. One move per region, so that two
-        #: replicas do not move to one server.
+        #: Regions with a move of this round, or with an earlier move that has not begun. A region has one move at a
+        #: time, so that two of its replicas do not move to one server.
         self.touched: set[str] = set()
         self._tables = tables
 
@@ -323,7 +323,8 @@ class _Sheet:
     def allows(self, replica: Replica, target: Server) -> bool:
         """Return True if the replica may move to `target`.
 
-        It must not join another replica of its region, nor a rack with more replicas of the region than its own.
+        The target must have no other replica of the region, and its rack must not have more replicas of the region than
+        the present rack.
         """
         if replica.region.record.region_id in self.touched or not _is_at_rest(replica):
             return False
@@ -503,7 +504,7 @@ class _Sheet:
         rank = (0.0, "")
         for key, replica in self.movable[name].get(source, {}).items():
             if replica.open_on is not self.servers[source]:
-                continue  # it has changed since it was counted
+                continue  # The entry has changed since it was counted.
             mine = (abs(self.size.of(replica) - wanted), key)
             if (best is None or mine < rank) and self.allows(replica, self.servers[target]):
                 best, rank = replica, mine
@@ -571,7 +572,7 @@ class _Sheet:
         self, large: Replica, small: Replica, source: int, target: int, keep: tuple[Metric, float] | None
     ) -> bool:
         if large.open_on is not self.servers[source] or small.open_on is not self.servers[target]:
-            return False  # it has changed since it was counted
+            return False  # The entry has changed since it was counted.
         if not self.allows(large, self.servers[target]) or not self.allows(small, self.servers[source]):
             return False
         if keep is None:

@@ -5,8 +5,8 @@ transition counts on its destination, so the snapshot is the same before, during
 block locations.
 
 The voters of a tablet are its replicas, numbered in the order of their numbers. A server has one pool in a snapshot,
-and servers without a shared directory take tablets alone. So a table of tablets takes part if the servers that take its
-members are those of one pool; where servers of both sorts are mixed it does not.
+and servers without a shared directory take only tablets. So a table of tablets takes part only if all servers that take
+its members are in one pool.
 """
 
 from __future__ import annotations

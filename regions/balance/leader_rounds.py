@@ -1,16 +1,17 @@
-"""The keeper's rounds that spread leaders over servers: which tablets take part, and how many at a time. Pure.
+"""The keeper's rounds that spread leaders over servers: the tablets that take part, and the number of handovers at a
+time. Pure.
 
 `regions/replication/policy/leaders.py` decides from the counts. This module says which handovers are safe
 now:
 
-- A tablet takes part while it is as wanted: all voters healthy, no change of its members wanted or under way.
-- An heir has caught up, and its server is registered, has room, stays, and has run for `leader_rest_ms`.
+- A tablet takes part while all its voters are healthy and no change of its members is wanted or under way.
+- An heir has caught up. Its server is registered, has room, is not being emptied, and has run for `leader_rest_ms`.
 - Nothing is handed over during an outage, nor before all live servers have reported to this master.
 - At most `leader_transfers_max` handovers of all tablets are under way, and a tablet is asked at most once in AGAIN_MS.
-  A leader that cannot hand over does not hold up the others, and no leadership goes back and forth.
+  A leader that cannot hand over does not delay the others, and no leadership goes back and forth.
 
-Rounds are ROUND_MS apart, so that the reports show what became of the last one. Apart from the times of its questions
-nothing is remembered: another master continues.
+Rounds are ROUND_MS apart, so that the reports show the result of the last round. The only state is the time of each
+request, so another master can continue.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class LeaderSpreading:
         return leaders_of(self._keeper)
 
     def _have_all_reported(self) -> bool:
-        """Return True if a new master knows what each live server leads."""
+        """Return True if every live server has reported to this master which tablets it leads."""
         has_reported = self._keeper.policy.has_reported
         return all(has_reported(one.incarnation) for one in self._keeper.servers.values() if one.tablets)
 

@@ -15,14 +15,14 @@ ROUNDS_MAX: Final = 20
 #: Moves of one round that are kept.
 MOVES_MAX: Final = 50
 
-#: Why a round of no moves had none.
+#: Reasons of rounds without moves.
 EVEN: Final = "no move would bring a server nearer to its share"
 
 
 class LoggedRound(msgspec.Struct):
-    """One round, or several in a row that ended alike without a move."""
+    """One round, or several in a row with the same result and no move."""
 
-    #: What was balanced: "regions", "members of tablets" or "leaders of tablets".
+    #: Objects of the round: "regions", "members of tablets" or "leaders of tablets".
     what: str
     at_ms: int
     #: When the first of these rounds was.
@@ -45,7 +45,7 @@ class RoundLog:
         self.rounds: deque[LoggedRound] = deque(maxlen=ROUNDS_MAX)
 
     def moved(self, what: str, at_ms: int, moves: Iterable[BalanceMove], *, more: bool = False) -> None:
-        """Note a round and its moves. Without moves the cluster is even."""
+        """Record a round and its moves. Without moves the cluster is balanced."""
         found = list(moves)
         if not found:
             self.none(what, at_ms, EVEN)

@@ -29,7 +29,7 @@ class RegionSize(NamedTuple):
 
     @classmethod
     def total(cls, sizes: Iterable[RegionSize]) -> RegionSize:
-        """Return the sum. It is measured if every part is, and there are parts."""
+        """Return the sum. It counts as measured if there are parts and every part is measured."""
         size_bytes = rows = 0
         is_measured = True
         for one in sizes:
@@ -47,7 +47,7 @@ class CountedStep:
         self._done = 0
 
     def is_over(self, more: int) -> bool:
-        """Count `more` work. Return True if it belongs to the next step: the caller pauses before it."""
+        """Count `more` work. Return True if this work belongs to the next step; then the caller pauses first."""
         self._done += more
         if self._done <= self._at_once:
             return False

@@ -1,11 +1,11 @@
 """The balancer's moves of tablets' members: the rounds of `balancer.py`, on a model of the tablets. Pure.
 
-In the model each member of a tablet is a replica of a region on the member's server. A member that is on its way counts
-at its target, and members of tablets that are not as wanted stay where they are. So rounds may follow each other while
-moves are under way, and each of them sees the cluster as it will be. Members of tablets that are split or merged stay,
-too: their servers copy rows for the daughters, and a merge brings members to the same servers.
+In the model each member of a tablet is a replica of a region on the member's server. A moving member counts at its
+target, and members of tablets with unfinished changes do not move. So rounds may follow each other while moves are
+under way: each round decides on the state after these moves. Members of tablets that are split or merged stay, too:
+their servers copy rows for the daughters, and a merge brings members to the same servers.
 
-Bytes count in steps of GRAIN_BYTES: to copy a small tablet costs more than it evens out.
+Bytes count in steps of GRAIN_BYTES, because the copy of a small tablet costs more than the better balance is worth.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GRAIN_BYTES: Final = 16 << 20
 
 
 class TabletRound(NamedTuple):
-    """A round about tablets: why none may begin, "" if one may; and its moves by tablet."""
+    """A round about tablets: the reason why no round may begin ("" if it may), and the moves by tablet."""
 
     blocking: str
     proposal: Proposal
@@ -51,9 +51,9 @@ NO_MOVES: Final = Proposal([], [], [])
 
 
 def objection_to_round(keeper: Keeper) -> str:
-    """Return why no members are moved for the balance now, "" if they may be.
+    """Return why the balancer must not move members now, "" if it may.
 
-    While a server is away its members may have to be copied elsewhere, and the counts do not show where they will be.
+    While a server is away, its members may have to be copied elsewhere, and the counts do not include the copies.
     """
     policy = keeper.policy
     if not policy.is_on:

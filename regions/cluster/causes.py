@@ -1,4 +1,4 @@
-"""Cause ids: which request, znode event, heartbeat, timer or takeover began a chain of work. Pure.
+"""Cause ids: the id of the request, znode event, heartbeat, timer or takeover that began a chain of work. Pure.
 
 The active master numbers the chains of its tenure: `e12-3f` is the 63rd chain under epoch 12. The ids contain nothing
 random, so a simulation gives the same ids every time. The id goes with everything that follows:
@@ -22,7 +22,7 @@ from regions.records.replica_key import replica_key
 
 
 class ActingEvent:
-    """An event that is being handled, and the origin of the work that follows; None until it is first used."""
+    """An event that is being handled, and the origin of the resulting work; the origin is None until its first use."""
 
     __slots__ = ("origin", "what")
 
@@ -34,7 +34,7 @@ class ActingEvent:
 class Causes:
     """The origins of one active master, and the assigner's current origin.
 
-    Most events only continue the work on a replica. So a new origin gets its id when it is first used.
+    Most events only continue the work on a replica. So a new origin gets its id at its first use.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -53,7 +53,7 @@ class Causes:
         return origin
 
     def act_for(self, origin: WorkOrigin | None, what: ev.Event | str) -> None:
-        """Set the current origin. None: the current origin is a new one, described by `what`."""
+        """Set the current origin. None begins a new origin, described by `what`."""
         self.acting = ActingEvent(origin, what)
 
     def current(self) -> WorkOrigin:
@@ -74,7 +74,8 @@ class Causes:
 
 
 def replica_of(event: ev.Event, world: ClusterState) -> Replica | None:
-    """Return the replica whose work `event` continues; None for other events, and if the replica is gone."""
+    """Return the replica whose work `event` continues; None for other events, and if the replica does not exist any
+    more."""
     if isinstance(event, ev.TransitionRead):
         return world.replicas.get(replica_key(event.region_id, event.replica))
     if isinstance(event, ev.WriteDone | ev.WriteFailed):

@@ -16,7 +16,7 @@ def open_overdue(replica: Replica, order: Order, config: AssignerConfig, now_ms:
     if transition is None:
         return ""
     if transition.state is RegionState.OFFLINE:
-        # A server that has acknowledged the order and queued it gets as long as one that is opening.
+        # The server has acknowledged and queued the order. It gets as long as a server that is opening.
         limit_ms = config.open_timeout_ms if order.is_acknowledged else config.start_timeout_ms
         late = order.first_sent_ms > 0 and now_ms - order.first_sent_ms > limit_ms
         return "the server did not begin to open in time" if late else ""
@@ -27,7 +27,7 @@ def open_overdue(replica: Replica, order: Order, config: AssignerConfig, now_ms:
 def close_overdue(replica: Replica, order: Order, config: AssignerConfig, now_ms: int) -> str:
     """Return why a close is overdue and its server must be fenced (X10); "" if it is not overdue.
 
-    No other server can close the region.
+    Only this server can close the region.
     """
     begun = replica.transition is not None
     since_ms = replica.seen_ms if begun else order.first_sent_ms

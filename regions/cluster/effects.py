@@ -136,8 +136,8 @@ class Note(Caused):
 class WriteFence(Caused):
     """Delete the server's registration and create its fence record (X10). `ServerFenced` or `FenceFailed` follows.
 
-    `bar_ms` is how long the server gets no regions after it has registered again. 0: no bar. BAR_FOR_EVER: until an
-    operator removes the bar. The bar is written in the same multi.
+    `bar_ms` is the time for which the server gets no regions after it has registered again. 0 means no bar,
+    BAR_FOR_EVER a bar until an operator removes it. The bar is written in the same multi.
     """
 
     server: ServerRecord
@@ -212,8 +212,8 @@ class PrepareDaughters(Caused):
 
 
 class GiveUpDaughters(Caused):
-    """Have a server remove what it has prepared for a split that is canceled. Nothing follows: it removes the files by
-    itself after a time."""
+    """Order a server to remove the files that it has prepared for a canceled split. No event follows. Without the order
+    the server removes the files after a time."""
 
     record: ReshardingRecord
     server: ServerRecord
@@ -229,7 +229,7 @@ class SealParent(Caused):
 
 
 class AlignParents(Caused):
-    """Move a member of a tablet, because the tablet is merged. Nothing follows but the change of its members."""
+    """Move a member of a tablet that is to be merged. No event follows except the change of the members."""
 
     record: ReshardingRecord
     #: Id of the tablet, one of the work's parents.
@@ -240,8 +240,8 @@ class AlignParents(Caused):
 class WriteResharding(Caused):
     """Write the next state of a split or merge. `ReshardingSeen` follows.
 
-    If the store refuses this write, or those of EndResharding and ReplaceParents, the work is read again: then
-    `ReshardingSeen` follows with what the store has, or `ReshardingEnded`.
+    If the store rejects this write, or the write of EndResharding or ReplaceParents, the work is read again. Then
+    `ReshardingSeen` follows with the stored work, or `ReshardingEnded`.
     """
 
     record: ReshardingRecord
@@ -251,7 +251,7 @@ class WriteResharding(Caused):
 class EndResharding(Caused):
     """Delete the znode of a split or merge that is done or canceled. `ReshardingEnded` follows.
 
-    `outcome` is for the history: what is done, or why it was canceled.
+    `outcome` is for the history: the result, or why the work was canceled.
     """
 
     record: ReshardingRecord
@@ -260,11 +260,11 @@ class EndResharding(Caused):
 
 
 class ReplaceParents(Caused):
-    """Replace the parents by the daughters, in one write: the parents are REPLACED and lose their transitions, the
-    daughters are created, the table counts its regions anew. `ParentsReplaced` follows.
+    """Replace the parents by the daughters in one write: set the parents to REPLACED, delete their transitions, create
+    the daughters, and correct the table's number of regions. `ParentsReplaced` follows.
 
-    `record` is the next state of the work, `version` that of the present one. `begun` are transitions that the write
-    creates: those of the members of daughters that are tablets.
+    `record` is the next state of the work, `version` that of the present one. `begun` are the transitions that the
+    write creates, for the members of daughters that are tablets.
     """
 
     record: ReshardingRecord

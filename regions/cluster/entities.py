@@ -122,7 +122,8 @@ class Table:
         self.origin: WorkOrigin | None = None
 
     def count(self, former: Standing | None, present: Standing | None) -> None:
-        """Count a replica as `present` instead of `former`; None: the replica is new, or is dropped."""
+        """Count a replica as `present` instead of `former`; `former` is None for a new replica, `present` for a dropped
+        one."""
         if former is not None:
             self.counts[former] -= 1
             assert self.counts[former] >= 0, f"{self.record.name}: the count of {former.value} replicas is negative"
@@ -151,7 +152,8 @@ class Table:
 
     @property
     def altered(self) -> int:
-        """Number of replicas that have the latest schema, as far as is known, or will have it when they are opened."""
+        """Number of replicas that have the latest schema as far as this master knows, or will have it when they are
+        opened."""
         return self.replicas - len(self.behind)
 
     @property
@@ -181,7 +183,7 @@ class Region:
         self.record = record
         self.version = version
         self.replicas: list[Replica] = []
-        #: Time at which the region became CREATING, as far as this master has observed; 0 in other states (DD-03).
+        #: Time at which this master observed that the region became CREATING; 0 in other states (DD-03).
         self.creating_since_ms = 0
         #: True if the region could not be created and will be replaced.
         self.is_given_up = False
@@ -280,7 +282,7 @@ class Replica:
         self.page_row = -1
         #: Last error that a server has reported, for operators. The transition holds the errors of failed opens.
         self.last_error = ""
-        #: Live server that has the replica, and live server that it is on its way to.
+        #: Live server that has the replica, and live server to which the replica is on its way.
         self.open_on: Server | None = None
         self.coming_to: Server | None = None
         #: How the table counts the replica, None if it is not in the cluster state.
@@ -305,7 +307,8 @@ class Replica:
 
     @property
     def awaits_down(self) -> bool:
-        """True if the replica is on a server that has ended, or on its way there: it is decided about with others."""
+        """True if the replica is on a server that has ended, or on its way there. `ServerTracker.down` decides about
+        all such replicas together."""
         on, coming = self.open_on, self.coming_to
         return (on is not None and on.has_ended) or (coming is not None and coming.has_ended)
 

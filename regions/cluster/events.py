@@ -142,7 +142,8 @@ class PlanReady(msgspec.Struct):
 
 
 class MoveRequested(msgspec.Struct):
-    """A request to move a replica, to any other server if `destination` is "". Not persisted (see MovesAccepted)."""
+    """A request to move a replica; `destination` "" means any other server. The request is not persisted (see
+    MovesAccepted)."""
 
     key: str
     destination: str = ""
@@ -229,10 +230,10 @@ class DaughtersPrepared(msgspec.Struct):
 
 
 class ParentSealed(msgspec.Struct):
-    """A leader's answer to SealParent. `error` "": no entry of the tablet's log after `index` changes its rows.
+    """A leader's answer to SealParent. If `error` is "", no entry of the tablet's log after `index` changes its rows.
 
-    `region_id` names the work, `parent` the tablet. `is_final` False: the order is repeated. `members` are those of the
-    configuration that can change no more, `leader` is the number of the one that leads.
+    `region_id` names the work, `parent` the tablet. If `is_final` is False, the order is repeated. `members` are the
+    members of the now fixed configuration, `leader` is the leader's number.
     """
 
     region_id: str
@@ -252,7 +253,7 @@ class ParentsReplaced(msgspec.Struct):
     version: int
     table: TableRecord
     table_version: int
-    #: Transitions that the write has created: those of the members of daughters that are tablets.
+    #: Transitions that the write has created, for the members of daughters that are tablets.
     begun: list[TransitionRecord] = []
 
 

@@ -3,9 +3,9 @@
 The active master writes steps to the store as *segments*: znodes below `/history`, each with a compressed list of some
 hundred entries. The multi that takes a master's step also writes its entry. The transition's znode keeps the steps of a
 server (`regions/transitions/trail.py`) until the next step of a master, whose multi writes entries for both. So
-segments and znodes together have every step, no matter which master has died at which time.
+segments and znodes together have every step, even if masters die at any time.
 
-The name of a segment has all figures for retention, so no segment is read for that:
+The name of a segment has all figures that retention needs, so no segment need be read:
 
     0000000007-00000042-400-9120      epoch, number within the epoch, entries, bytes
 
@@ -39,7 +39,7 @@ MERGE_AT: Final = 32
 MERGED_MAX: Final = 4_000
 #: Entries of one segment.
 ENTRIES_MAX: Final = 5_000
-#: Bytes of one segment. It is part of a multi of up to 512 kB, and a frame of the store has at most 1 MB.
+#: Bytes of one segment. The segment is part of a multi of up to 512 kB, and a frame of the store has at most 1 MB.
 SEGMENT_BYTES_MAX: Final = 400_000
 #: Uncompressed bytes of one segment, in case the znode was overwritten with other data.
 RAW_BYTES_MAX: Final = 8 << 20
@@ -53,11 +53,11 @@ _LEVEL: Final = 1
 EPOCH_BEGINS: Final = "epoch begins"
 #: A transition that a new master has found. Written only by earlier builds.
 FOUND: Final = "found"
-#: Not stored, only in replies: the steps between `before` and `after` are not in the history.
+#: The history lacks the steps between `before` and `after`. Such an entry is not stored, only returned in replies.
 GAP: Final = "gap"
 SERVER_UP: Final = "server registered"
 SERVER_DOWN: Final = "server gone"
-#: The registration of a server was deleted by a master, at a request or because the server was late.
+#: A master deleted the registration of a server, at a request or because the server was late.
 SERVER_FENCED: Final = "server fenced"
 #: The servers that are registered when a master takes over: `detail` has "uuid=host:port", separated by spaces.
 SERVERS: Final = "servers found"
@@ -198,9 +198,9 @@ def mergeable(segments: Sequence[Segment]) -> list[Segment]:
 def complete_history(segments: Iterable[HistoryEntry], kept: Iterable[HistoryEntry]) -> list[HistoryEntry]:
     """Return the whole history: the entries of the segments in order, and the steps kept in znodes.
 
-    The caller must have read the znodes before the segments. Steps that a master has written in between are returned
-    once. Entries are sorted by time, and the steps of one replica are in order, even if clocks differ. A `GAP` entry
-    marks two steps of a replica that do not join.
+    The caller must have read the znodes before the segments. Steps that a master has written between these two reads
+    are returned only once. Entries are sorted by time, and the steps of one replica are in order, even if clocks
+    differ. A `GAP` entry marks two steps of a replica that do not join.
     """
     entries = [one for one in segments if one.cause != FOUND]
     known = {(one.key, one.at_ms, one.after, one.server) for one in entries if one.actor == Actor.SERVER.value}

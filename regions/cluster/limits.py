@@ -53,18 +53,19 @@ class AssignerConfig(msgspec.Struct, frozen=True):
     closes_max: int = 200
     #: This number of replicas without a former server make a bulk plan. Fewer replicas are placed one by one.
     bulk_min: int = 8
-    #: This number of first replicas of tablets make a bulk plan. Fewer are placed by the master in some milliseconds.
+    #: Number of first replicas of tablets from which on a bulk plan places them. The master itself places fewer, in
+    #: some milliseconds.
     tablets_bulk_min: int = 300
-    #: Without a plan after this time, which is longer than a plan may take, the master places first replicas itself.
+    #: Time after which the master places first replicas itself if there is no plan. Longer than a plan may take.
     plan_wait_ms: int = 180_000
     #: Whether the keeper changes the members of tablets (`regions/replication/policy`). A simulation without changes of
     #: members switches it off.
     changes_members: bool = True
     #: A new member of a tablet that makes no progress for this long is given up.
     add_timeout_ms: int = 600_000
-    #: Leaders of tablets that are handed over at the same time so that servers lead equally many.
+    #: Number of leaderships that are handed over at the same time to spread leaders evenly.
     leader_transfers_max: int = 20
-    #: A server that has started gets no leaders for this long, so that it has caught up and stays.
+    #: Time for which a started server gets no leaders, so that it has caught up and is likely to stay.
     leader_rest_ms: int = 30_000
     #: Latest steps that the active master keeps in memory.
     history_max: int = 50_000

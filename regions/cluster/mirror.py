@@ -59,7 +59,7 @@ class StandbyMirror:
         self.is_complete = False
         #: Paths that existed at the beginning and have not been read yet.
         self._missing: set[str] = set()
-        #: Regions whose table is not known yet, and transitions whose region is not known yet.
+        #: Regions that wait for their table, and transitions that wait for their region.
         self._early_regions: dict[str, dict[str, tuple[RegionRecord, int]]] = {}
         self._early_transitions: dict[str, dict[int, tuple[TransitionRecord, int]]] = {}
         #: Removed tables whose regions are all closed.
@@ -68,7 +68,7 @@ class StandbyMirror:
         self._draining: set[str] = set()
         self._fences: dict[str, FenceRecord] = {}
         self._servers_changed = False
-        #: Replicas that were open on a server when it died, until the one reader removes them, by server.
+        #: Replicas that were open on a server when it died, by server. The only reader removes them.
         self.left_behind: dict[Incarnation, list[str]] = {}
         #: Damaged znodes, which are ignored, as by `Assigner.load`.
         self.troubles: list[CorruptZnode] = []
@@ -149,8 +149,8 @@ class StandbyMirror:
     # --- replies ------------------------------------------------------------------------------------------------------
 
     def answered(self, paths: list[str], results: list[object], now_ms: int) -> list[str]:
-        """Handle the results of a multi-read of `paths`: a list of names for a directory, value and stat, or NoNode.
-        Return the paths to read because of them."""
+        """Handle the results of a multi-read of `paths`: for each path a list of names (directory), value and stat, or
+        NoNode. Return the further paths to read."""
         more: list[str] = []
         for path, result in zip(paths, results, strict=True):
             if path.endswith("/"):
@@ -237,9 +237,9 @@ class StandbyMirror:
         for region, region_version in self._early_regions.pop(table_id, {}).values():
             self._region(region, region_version)
         if is_new and (was_finished or not self.is_complete):
-            # An undeleted table: events of its regions were ignored while it was deleted.
+            # The table was undeleted. Events of its regions were ignored while it was deleted.
             return self._to_read([f"{self._layout.table_regions(table_id)}/"])
-        return []  # the regions of a new table are created before it, so their events have arrived
+        return []  # The regions of a new table are created before it, so their events have arrived.
 
     def _drop_table(self, table_id: str) -> None:
         self._early_regions.pop(table_id, None)
@@ -317,7 +317,8 @@ class ReadBatch:
 
 
 def of_transitions(events: list[tuple[int, str, int]], directory: str) -> list[tuple[int, str, int]]:
-    """Return the events (event type, path, zxid) of transitions below `directory`, without those of its parts."""
+    """Return the events (event type, path, zxid) of transitions below `directory`, without events of the partition
+    directories."""
     return [event for event in events if key_in(event[1], directory) is not None]
 
 
@@ -346,7 +347,7 @@ class Unread:
         return len(self._asked)
 
     def put(self, path: str) -> None:
-        """Queue a znode. If its read is in flight it is read again, because the reply may be older."""
+        """Queue a znode. If a read of it is in flight, read it again, because that reply may be older."""
         if path not in self._waiting:
             self._number += 1
             self._waiting[path] = self._number
@@ -356,7 +357,8 @@ class Unread:
         self._waiting.pop(path, None)
 
     def see(self, events: list[tuple[int, str, int]]) -> list[str]:
-        """Queue what has changed by events (event type, path, zxid). Return the paths of deleted znodes."""
+        """Queue the znodes that events (event type, path, zxid) report as changed. Return the paths of deleted
+        znodes."""
         gone: list[str] = []
         for event_type, path, _ in events:
             if event_type == EVENT_DELETED:

@@ -1,11 +1,11 @@
-"""The cluster at an earlier point, and who has held a region when: folds over the history. Pure.
+"""The cluster at an earlier point, and the servers that have held a region: folds over the history. Pure.
 
 `picture_at` folds the entries up to a point into a `Picture`: where each replica was open, what was in transition,
 which servers were registered, and which master was active. `owners_of` folds the steps of one region into intervals.
 
 The history keeps the latest steps only. For a replica whose first kept step comes after the point, this step shows
-where the replica was before. A replica without any step in the history has been at rest all the time, where the store
-has it now. Otherwise the replica is unknown at the point, and so is everything before the first entry.
+where the replica was before. A replica without any step in the history has been at rest all the time, on the server
+that the store has now. Otherwise the replica is unknown at the point, and so is everything before the first entry.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OFFLINE: Final = RegionState.OFFLINE.value
 _OPENED: Final = RegionState.OPENED.value
 _CLOSING: Final = RegionState.CLOSING.value
 _CLOSED: Final = RegionState.CLOSED.value
-#: Causes of the last step of a replica: its number, or its region, does not exist any more.
+#: Causes of a replica's last step, after which its number or its region does not exist any more.
 _REMOVED: Final = frozenset({Cause.NOT_A_MEMBER.value, Cause.ABANDONED.value, Cause.REPLACED.value})
 
 
@@ -56,7 +56,7 @@ class ReplicaThen(msgspec.Struct):
     open_on: str = ""
     #: Server that the transition named.
     server: str = ""
-    #: When the state began; 0: before the history begins.
+    #: Time at which the state began; 0: before the history begins.
     since_ms: int = 0
     cause: str = ""
     cause_id: str = ""
@@ -67,7 +67,7 @@ class ReplicaThen(msgspec.Struct):
 class Picture(msgspec.Struct):
     """The cluster at a point, as far as the history covers it."""
 
-    #: Time and zxid of the latest entry up to the point; 0: there is none, or the zxid is unknown.
+    #: Time and zxid of the latest entry up to the point; 0 if there is none, or if the zxid is unknown.
     at_ms: int = 0
     zxid: int = 0
     #: False if the point is before the first entry of the history.
@@ -77,7 +77,7 @@ class Picture(msgspec.Struct):
     epoch: int = 0
     #: uuid of the active master.
     master: str = ""
-    #: Registered servers: uuid -> since when; 0: since before the master took over, or before the history begins.
+    #: Registered servers: uuid -> time of registration; 0: before the master took over, or before the history begins.
     servers: dict[str, int] = {}
     #: Servers that are known and were not registered: uuid -> since when.
     gone: dict[str, int] = {}
@@ -88,7 +88,7 @@ class Picture(msgspec.Struct):
 
 
 def upto(entries: Sequence[HistoryEntry], point: Point) -> int | list[bool]:
-    """Return which entries belong to the time up to `point`: their number, or for a zxid one flag per entry.
+    """Return the entries up to `point`: their number, or for a zxid one flag per entry.
 
     The zxids of most steps of servers are unknown. Such a step lies between the master's steps on the same replica; if
     these do not decide, its time does.
@@ -193,7 +193,7 @@ def _open_after(open_on: str, entry: HistoryEntry) -> str:
 
 
 def _infer(picture: Picture, later: Iterable[HistoryEntry], present: Mapping[str, tuple[str, int]], at_ms: int) -> None:
-    """Add the replicas without a step up to the point, as far as their first later step says where they were."""
+    """Add the replicas without a step up to the point, if their first later step shows where they were."""
     first: dict[str, HistoryEntry] = {}
     for one in later:
         if one.key and one.cause != GAP and one.key not in picture.replicas and one.key not in picture.removed:

@@ -61,19 +61,22 @@ class ClusterState:
         self.servers: dict[str, Server] = {}
         #: Uuids of flapping servers, and the time until which they get no regions.
         self.flapping: dict[str, int] = {}
-        #: The latest servers that have stopped orderly or were fenced. No region has caused their end.
+        #: The latest servers that have stopped orderly or were fenced. Their end is no sign of a harmful region.
         self.departed: dict[Incarnation | None, None] = {}
         #: Bars by uuid, of live and dead servers.
         self.bars: dict[str, BarRecord] = {}
         #: Replicas with a transition or an order.
         self.active: dict[str, Replica] = {}
-        #: Replicas that have changed or are gone, for the one reader that empties the set; None: nobody reads it.
+        #: Replicas that have changed or were removed, for the only reader, which empties the set. None without a
+        #: reader.
         self.changed: set[Replica] | None = None
-        #: Uuids of the servers whose load has fallen, for the one reader that empties the set; None: nobody reads it.
+        #: Uuids of the servers whose load has fallen, for the only reader, which empties the set. None without a
+        #: reader.
         self.unloaded: set[str] | None = None
 
     def put_table(self, record: TableRecord, version: int, regions: Iterable[tuple[RegionRecord, int]] = ()) -> Table:
-        """Add a table with its regions, or apply its new record. The name is added last, as readers use it (OC-07)."""
+        """Add a table with its regions, or apply its new record. The name is added last, because readers find the table
+        by its name (OC-07)."""
         table = self.tables.get(record.table_id)
         if table is None:
             table = self.tables[record.table_id] = Table(record, version)
@@ -191,8 +194,8 @@ class ClusterState:
 
     @staticmethod
     def _share_key(table: Table, record: RegionRecord) -> None:
-        """Have the record share its start key with the end key of the region that was added before it, if they are
-        equal: regions are mostly added in the order of their keys."""
+        """Let the record share its start key with the end key of the region added before, if they are equal. Regions
+        are mostly added in the order of their keys."""
         latest = table.latest
         if latest is not None and latest.record.end_key == record.start_key:
             force_setattr(record, "start_key", latest.record.end_key)
@@ -413,8 +416,8 @@ def _names(replica: Replica, servers: Collection[Incarnation]) -> bool:
 
 
 def _share_texts(record: RegionRecord, former: RegionRecord | None) -> None:
-    """Have the record share the ids of its table and of its servers with other records, each of which was decoded with
-    texts of its own, and its id and keys with its `former` version."""
+    """Let the record share the ids of its table and servers with other records, and its own id and keys with its
+    `former` version. Decoding gives each record texts of its own."""
     force_setattr(record, "table_id", sys.intern(record.table_id))
     if former is not None and record is not former:
         force_setattr(record, "region_id", former.region_id)

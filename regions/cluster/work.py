@@ -33,13 +33,13 @@ class OrderState(enum.StrEnum):
     PAUSED = "paused"  #: will be sent (again) at `next_ms`
     QUEUED = "queued"  #: waits for a free slot of its server
     SENT = "sent"  #: in exactly one batch without a reply
-    DONE = "done"  #: the server has carried it out; the transition is read until it shows the outcome
+    DONE = "done"  #: The server has carried out the order. The transition is read until it shows the outcome.
 
 
 class Standing(enum.StrEnum):
     """Class in which a table counts a replica."""
 
-    CLOSED = "closed"  #: without a transition, and not on a live server
+    CLOSED = "closed"  #: Without a transition, and not on a live server.
     OPEN = "open"  #: without a transition, on a live server
     MOVING = "moving"  #: with a transition that is not parked
     PARKED = "parked"  #: with a transition that waits for an operator

@@ -1,4 +1,4 @@
-"""Explains a replica's state: which step it is in, who must act next, until when, and what an operator can do (N6).
+"""Explains a replica's state: its step, the process that must act next, the deadline, and what an operator can do (N6).
 
 A pure function of the cluster state. The state can be loaded from the store alone (`Assigner.load`), so `rk why` also
 works without an active master. Orders, failed servers and times, which only the active master has, are then missing.
@@ -22,7 +22,7 @@ _RESHARDED: Final = "it is closed, because it is split or merged"
 
 
 def explain(replica: Replica, world: ClusterState, config: AssignerConfig, now_ms: int) -> Explanation:
-    """Return what `replica` waits for at `now_ms`, by the clock of the cluster state's times."""
+    """Return what `replica` waits for at `now_ms`. The times of the cluster state are by the same clock."""
     found = _explain(replica, world, config)
     overdue_ms = now_ms - found.deadline_ms if found.deadline_ms else 0
     return msgspec.structs.replace(found, overdue_ms=overdue_ms) if overdue_ms > 0 else found
@@ -272,7 +272,7 @@ def _next_attempt(transition: TransitionRecord, config: AssignerConfig) -> str:
 
 
 def _until_fenced(found: Explanation, config: AssignerConfig, from_ms: int, *, gives_up: bool = False) -> Explanation:
-    """Add what happens to a slow close: a move that has not begun is canceled, otherwise the server is fenced."""
+    """Add the consequence of a slow close: a move that has not begun is canceled, otherwise the server is fenced."""
     if gives_up:
         return msgspec.structs.replace(found, at_deadline=f"the move is canceled after {config.move_sends_max} orders")
     if not config.fence_after_ms:
@@ -285,7 +285,8 @@ def _until_fenced(found: Explanation, config: AssignerConfig, from_ms: int, *, g
 
 
 def objections(replica: Replica, world: ClusterState, *, but: str = "") -> dict[str, str]:
-    """Return why each server may not take `replica`, by server uuid, without eligible servers and server `but`."""
+    """Return server uuid -> why the server may not take `replica`. Eligible servers and the server `but` are left
+    out."""
     peers, _ = world.peers(replica)
     others = (server for server in world.servers.values() if server.uuid != but)
     found = {server.uuid: objection_to(server, replica, peers) for server in others}

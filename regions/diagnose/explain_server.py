@@ -1,4 +1,4 @@
-"""Why a region server gets no regions, or loses those that it has, and what would help. Pure.
+"""Reasons why a region server gets no regions, or loses its regions, and commands that help. Pure.
 
 Input: the active master's answer about the server. A server without an obstacle is a candidate for every region of its
 kind and group; whether it gets one is the balancer's choice.
@@ -16,7 +16,7 @@ from regions.records.model import NO_ROOM
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """One reason why a server gets no regions, and the command that would end it; "" if only time or repair does."""
+    """One reason why a server gets no regions, and the command that would end it; "" if only time or a repair helps."""
 
     text: str
     command: str = ""

@@ -64,7 +64,7 @@ def explain_table(
 
 
 def notes_on(table: Table, world: ClusterState) -> list[str]:
-    """Return what else is to be known of a table: copies of its rows, limits of sizes, and splits under way."""
+    """Return further facts about a table: copies of its rows, limits of sizes, and splits under way."""
     record = table.record
     note = one_copy(record.kind, record.replication, record.storage)
     notes = [note] if note else []

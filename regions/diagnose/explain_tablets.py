@@ -12,7 +12,7 @@ from regions.records.acts.resharding import ReshardingRecord, ReshardingState
 from regions.records.model import TableIntent, TableRecord, TableState
 from regions.replication.keeper import Keeper
 
-#: Who must act on a tablet of each health that is not at rest, the most urgent first.
+#: The process that must act on a tablet of each health that is not at rest, the most urgent first.
 _ACTORS: Final = {
     TabletHealth.UNAVAILABLE: NextActor.OPERATOR,
     TabletHealth.CONSENSUS_MISMATCH: NextActor.OPERATOR,
@@ -37,7 +37,7 @@ def explain_tablets(record: TableRecord, standings: Mapping[str, HealthSince], k
     for region_id in sorted(standings):
         by_health.setdefault(standings[region_id].judgment.health, []).append(region_id)
     bad = {health: by_health[health] for health in _ACTORS if health in by_health}
-    # The replicas of a split tablet run until its daughters have theirs, and serve nobody.
+    # The replicas of a split tablet run until its daughters have replicas, but serve no client.
     tablets = [
         one for one in keeper.tablets.values() if one.record.table_id == record.table_id and not one.record.is_replaced
     ]
@@ -55,7 +55,7 @@ def explain_tablets(record: TableRecord, standings: Mapping[str, HealthSince], k
 
 
 def explain_split(work: ReshardingRecord) -> str:
-    """Return what a split or merge under way waits for, and what becomes of the tablets and their daughters until
+    """Return what a split or merge under way waits for, and how the tablets and their daughters are served until
     then."""
     if work.state is ReshardingState.PREPARING:
         where = "on the same servers, " if work.is_merge else ""

@@ -76,7 +76,8 @@ class Problem(enum.StrEnum):
     NO_MASTER = "no active master"
 
 
-#: Findings that refuse no client, or that the cluster works on. What makes something unavailable is an error.
+#: Findings without harm for clients, or that the cluster is repairing. A finding that makes rows unavailable is an
+#: error.
 WARNINGS: Final = frozenset(
     {
         Problem.HALF_TABLE,
@@ -167,8 +168,8 @@ class ClusterView(msgspec.Struct):
     servers: list[ServerRecord] = []
     #: Replicas that each server has, by uuid; None if the server has not answered.
     lists: dict[str, list[HostedReplica] | None] = {}
-    #: Replicas of tablets, by uuid of their server; None if the server has not answered. Servers that take no tablets
-    #: are not asked.
+    #: Replicas of tablets, by uuid of their server; None if the server has not answered. No request is sent to servers
+    #: that take no tablets.
     replicas: dict[str, list[OwnReplica] | None] = {}
     #: Shared directories in the store, by kind.
     directories: dict[str, DirectoryRecord] = {}
@@ -220,7 +221,7 @@ def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Findi
 
 
 def make_finding(problem: Problem, subject: str, text: str, fix: Fix | None = None) -> Finding:
-    """Return a finding; `WARNINGS` says whether it is one."""
+    """Return a finding, a warning if its kind is in `WARNINGS`."""
     return Finding(problem.value, subject, text, problem in WARNINGS, fix)
 
 
@@ -472,7 +473,8 @@ def _waiting(view: ClusterView, record: TransitionRecord, alive: set[Incarnation
 
 
 def _fix_of_orphan(found: FoundTransition, record: TransitionRecord, alive: set[Incarnation]) -> Fix | None:
-    """Return the next legal step towards the end of an orphan transition; None if its live server must act first."""
+    """Return the next legal step towards the end of an orphan transition; None if the live server that it names must
+    act first."""
     state = record.state
     closing = state is RegionState.CLOSING
     worker = record.source if closing else record.destination

@@ -1,8 +1,8 @@
 """Compares each server's replicas of tablets with those of the other servers and with the store. Pure.
 
 `rk fsck` asks every server (ShowReplicas), so this works without masters. The replicas' own views fill a keeper that
-decides nothing, and `regions/diagnose/tablets.py` judges as it does for the active master. A *matrix* shows one tablet:
-a row for the record in the store and one for each replica, with the configuration that each of them has.
+makes no decisions, and `regions/diagnose/tablets.py` judges the tablets as on the active master. A *matrix* shows one
+tablet: a row for the record in the store and one for each replica, with the configuration that each of them has.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class MatrixRow(msgspec.Struct, frozen=True):
 
     #: Uuid of the server; "": the record in the store.
     server: str
-    #: Number of the server's replica; None: it has none, or did not answer.
+    #: Number of the server's replica; None if the server has none, or did not answer.
     number: int | None = None
     #: Run state of the replica, "no replica" or "no answer"; state of the record.
     state: str = ""
     members: tuple[Member, ...] | None = None
-    #: The member that leads, as far as this view knows; 0: none.
+    #: The leader in this view; 0 if the view has none.
     leader: int = 0
     term: int | None = None
     config_id: ConfigId | None = None

@@ -1,13 +1,14 @@
 """The verdict about a whole cluster: healthy, degraded or unavailable, with the reasons, the gravest first. Pure.
 
-    HEALTHY       everything answers, everything is open, nothing is amiss
-    DEGRADED      clients are served; something is missing that protects them, or that they will need
+    HEALTHY       all processes answer, all regions are open, no fault is known
+    DEGRADED      clients are served; some protection is missing, or something that they will need
     UNAVAILABLE   some request of a client is refused, or waits for an operator
 
-`judge` decides from what the processes themselves answered (`Findings`). What nobody could say is None or absent, and
-never counts as healthy: without the figures of an active master the verdict is DEGRADED at best.
+`judge` decides from the answers of the processes (`Findings`). An unknown fact is None or absent, and never counts as
+healthy: without the figures of an active master the verdict is DEGRADED at best.
 
-`rk health` asks all processes and prints the verdict; a master's `/health` has the verdict of what that master knows.
+`rk health` asks all processes and prints the verdict; a master's `/health` has the verdict from the facts that this
+master knows.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from regions.diagnose.live.work_in_progress import WorkInProgress
 from regions.messages.cluster import MasterStatus, Unserved
 from regions.messages.tablets import TabletHealth
 
-#: Time for which a region may be in transition before its clients are refused: they retry for about this long.
+#: Time in transition after which a region counts as unavailable: clients retry for about this long.
 TRANSITION_MS: Final = 5_000
-#: More failed opens than these take longer: the pauses between them are 0.5, 1, 2 and 4 s. Each try writes the
-#: transition again, so the age of its state does not show it.
+#: Number of failed opens within that time; the pauses between them are 0.5, 1, 2 and 4 s. Each attempt writes the
+#: transition again, so the age of its state does not show the whole time.
 ATTEMPTS: Final = 4
 #: Roles in which a store node takes writes.
 _LEADERS: Final = ("leader", "standalone")
@@ -48,7 +49,7 @@ class HealthVerdict(enum.StrEnum):
 EXIT_STATUS: Final = {HealthVerdict.HEALTHY: 0, HealthVerdict.DEGRADED: 1, HealthVerdict.UNAVAILABLE: 2}
 
 
-#: The verdict for a door that is open, and what is said of the daemons.
+#: The verdict for an open door, and the sentence about the daemons.
 _OPEN_DOORS: Final = (
     (
         OpenDoor.SECURING,
@@ -66,7 +67,7 @@ class StoreFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     address: str
     answers: bool
     role: str = ""
-    #: What was wrong: "refuses connections", "accepts connections and does not answer", …
+    #: The fault: "refuses connections", "accepts connections and does not answer", …
     trouble: str = ""
     #: Sentences about its certificate, if that soon expires.
     expiring: list[str] = []
@@ -113,7 +114,7 @@ SHARED_CREDENTIAL: Final = (
 
 
 class Findings(msgspec.Struct, omit_defaults=True):
-    """Everything that was found. `figures` is the active master's answer, None if no active master answered."""
+    """All answers and facts. `figures` is the active master's answer, None if no active master answered."""
 
     #: None: the store's nodes were not asked.
     store: list[StoreFinding] | None = None
@@ -165,7 +166,7 @@ def _verdict(reasons: list[Reason]) -> Health:
 
 
 def unserved(work: WorkInProgress, now_ms: int) -> Unserved:
-    """Return the replicas of shared regions that should be open and are not. Only those with work are looked at."""
+    """Return the replicas of shared regions that should be open and are not. Only replicas with work are examined."""
     oldest = work.trying
     transition = None if oldest is None else oldest.transition
     if oldest is None or transition is None:
@@ -214,7 +215,8 @@ def _of_servers(servers: list[ServerFinding]) -> Iterator[Reason]:
 
 
 def _of_open_doors(daemons: Sequence[StoreFinding | MasterFinding | ServerFinding]) -> Iterator[Reason]:
-    """Yield which daemons serve callers without a proof. Whoever has said --insecure wants that."""
+    """Yield a reason for each kind of daemon that serves callers without a proof. Daemons with --insecure do so on
+    purpose."""
     for door, verdict, text in _OPEN_DOORS:
         named = [one.name for one in daemons if one.open_door is door]
         if named:

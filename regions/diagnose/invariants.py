@@ -10,7 +10,7 @@ The rules, each with its requirement:
   by znode versions, so for steps that were not observed there must be a legal path.
 - A region is never taken from a live server (X1): CLOSING is not forced to OFFLINE, and the region is not assigned
   again, while the server that has it is registered.
-- Only the server that an OFFLINE transition names continues the transition (RT-28).
+- Only the server named in an OFFLINE transition continues the transition (RT-28).
 - A transition ends with a closed region only if the table must not be open (X3), or at a cluster startup. The caller
   checks whether the region itself must be closed before it raises this alarm.
 - A transition names the server that must act next, and has a deadline (RT-11), unless it is parked (X11).
@@ -85,7 +85,7 @@ class Rule(enum.StrEnum):
 
 
 class Audit:
-    """The audit of one cluster. Methods that take an observation return the alarms that it raises, usually none."""
+    """The audit of one cluster. Methods that take an observation return the raised alarms, usually none."""
 
     def __init__(
         self, *, still_ms: int = STILL_MS, table_grace_ms: int = TABLE_GRACE_MS, slices_max: int = SLICES_MAX
@@ -118,21 +118,21 @@ class Audit:
     # --- observations -------------------------------------------------------------------------------------------------
 
     def begin(self, observations: Iterable[ObservedTransition]) -> None:
-        """Set the transitions that exist when the audit begins. They count as known, not as steps."""
+        """Set the transitions that exist when the audit begins. They are known states, not steps."""
         found = [one for one in observations if one.exists]
         self._history.begin(found)
         for one in found:
             self._known[one.key] = one
 
     def server(self, uuid: str, record: ServerRecord | None) -> None:
-        """Set a server's registration; None if it is gone, or has changed and will be read."""
+        """Set a server's registration; None if the registration is gone, or has changed and will be read."""
         if record is None:
             self._alive.pop(uuid, None)
         else:
             self._alive[uuid] = record.start_code
 
     def table(self, table_id: str, record: TableRecord | None, now_ms: int) -> None:
-        """Set a table's record; None if it is gone, or has changed and will be read."""
+        """Set a table's record; None if the record is gone, or has changed and will be read."""
         if record is None:
             self._tables.pop(table_id, None)
         else:
@@ -239,7 +239,7 @@ class Audit:
         return self._alive.get(named.uuid) != named.start_code
 
     def compared(self, found: dict[str, tuple[Rule, str]], now_ms: int) -> list[Alarm]:
-        """Take the contradictions of a comparison of all owners. One that is found twice in a row is an alarm.
+        """Handle the contradictions of a comparison of all owners. A contradiction found twice in a row is an alarm.
 
         A step between the reads can cause a contradiction once, but not twice.
         """
@@ -251,7 +251,8 @@ class Audit:
         return alarms
 
     def orphan(self, key: str, server: Incarnation, now_ms: int) -> list[Alarm]:
-        """Raise the alarm for a replica that a server serves and no table has. It is reported, not closed (FN-04)."""
+        """Raise the alarm for a replica that a server serves and no table has. The replica is reported, not closed
+        (FN-04)."""
         return self._raise(
             Rule.ORPHAN, key, str(server), f"{key}: server {server} serves it, and no table in the store has it", now_ms
         )

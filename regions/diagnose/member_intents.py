@@ -18,7 +18,7 @@ def tablets_on(keeper: Keeper, uuid: str) -> list[Tablet]:
 
 
 def obstacle_to_empty(keeper: Keeper, uuid: str) -> str:
-    """Return why the members on a server cannot all leave it as things are, "" if they can."""
+    """Return why some member on a server cannot leave it at present, "" if all can."""
     there = tablets_on(keeper, uuid)
     if not there:
         return ""
@@ -37,8 +37,8 @@ def obstacle_to_empty(keeper: Keeper, uuid: str) -> str:
 
 
 def stuck_lines(keeper: Keeper, limit: int) -> list[str]:
-    """Return lines about an outage in which nothing is replaced, about servers that cannot be emptied, and about moves
-    whose target cannot get the member."""
+    """Return lines about three obstacles: an outage in which no member is replaced, servers that cannot be emptied, and
+    moves whose target cannot get the member."""
     lines = [why] if (why := keeper.policy.held_up()) else []
     lines += [f"tablet {region_id}: {why}" for region_id, why in list(keeper.policy.sealed_off.items())[:limit]]
     lines += [

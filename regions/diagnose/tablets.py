@@ -3,9 +3,9 @@
 `TabletWatch` follows the keeper for one tenure of an active master. `rk why` and `rk fsck` fill a keeper from the store
 and from the servers' own answers when no master is active, and use the same functions.
 
-`regions/replication/health.py` judges a tablet from the reports. This module adds three words to its five: CLOSED (the
-tablet is not to be open), CREATING (its first leader is awaited), and UNKNOWN: a new master waits for reports, and does
-not call a tablet UNAVAILABLE while a live server may still report that it leads.
+`regions/replication/health.py` judges a tablet from the reports. This module adds three words to the five there: CLOSED
+(the tablet must not be open), CREATING (the tablet waits for its first leader), and UNKNOWN. A tablet is UNKNOWN, not
+UNAVAILABLE, while a new master waits for reports and a live server may still report that it leads.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ class TabletWatch:
         return standing
 
     def leaders_on(self, server: Incarnation) -> int | None:
-        """Return how many tablets a server leads; None if it has not sent its full report to this master yet."""
+        """Return how many tablets a server leads; None if the server has not sent its full report to this master
+        yet."""
         return self.leaders[server.uuid] if self.has_reported(server) else None
 
     def _judge(self, tablet: Tablet, seen: _Seen | None, now_ms: int) -> None:
@@ -250,7 +251,7 @@ def _closed(tablet: Tablet) -> str:
     return ""
 
 
-#: Without a reason: `_creating` returns it.
+#: No reason here: `_creating` returns it.
 _CREATING: Final = Judgment(TabletHealth.CREATING, "")
 
 
@@ -353,9 +354,9 @@ def _has(uuids: list[str]) -> str:
 
 
 def known_members(tablet: Tablet) -> tuple[tuple[Member, ...], ConfigId | None]:
-    """Return the members of the latest configuration that is known, and its id if a leader has reported it.
+    """Return the members of the latest known configuration. Return its id, too, if a leader has reported it.
 
-    The report of a leader that is gone by now still shows a committed configuration, unless the tablet was split since.
+    The last report of a former leader still shows a committed configuration, unless the tablet was split since.
     """
     leader = tablet.view.leader
     if leader is not None and not tablet.record.is_replaced and leader.config_id >= tablet.record.config_id:

@@ -2,5 +2,5 @@
 
 roster.py         servers whose heartbeats reach this master
 reports.py        replicas that servers have reported, and contradictions with the catalog
-leader_search.py  the next master to ask, and what each reply means
+leader_search.py  the next master to try, and the meaning of each reply
 """

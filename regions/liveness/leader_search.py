@@ -1,4 +1,4 @@
-"""Search for the active master: the next address to try, and what each reply means (MF-15, MF-16). Pure.
+"""Search for the active master: the next address to try, and the meaning of each reply (MF-15, MF-16). Pure.
 
 A caller knows some masters, and perhaps the one that answered last. It tries one after the other. A NOT_LEADER reply
 may name the active master, which is tried next. After a round without an answer the caller pauses and begins again,
@@ -39,7 +39,7 @@ _READS = (
     ms.ListGrants,
     ms.WhoAmI,
 )
-#: Changes that want the same again when they are repeated.
+#: Changes that may be repeated, because they request a state.
 _LEVELS = (ms.MoveTablet, ms.CancelTabletMove, ms.WantLearner, ms.RetireServer)
 
 

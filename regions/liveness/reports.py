@@ -10,7 +10,7 @@ the master has not read yet. So a suspect is checked only after PATIENCE_MS, by 
 - The replica belongs to another server, or its region is deleted, replaced or closed. The master orders the server to
   check the store and to drop the replica. It repeats the order until the server reports that the replica is gone.
 - The store does not have the region: the replica is an *orphan*. It is reported to the operator and not touched. It may
-  belong to another cluster, or be all that is left of a lost catalog (FN-04).
+  belong to another cluster, or be the last copy after the loss of a catalog (FN-04).
 
 For a replica at rest on the server that reports it, only the schema version is kept. So heartbeats without changes cost
 nothing here, and a full report costs little memory per replica.
@@ -34,7 +34,7 @@ PATIENCE_MS: Final = 3_000
 RECHECK_MS: Final = 5_000
 #: Period of checking an orphan again.
 ORPHAN_RECHECK_MS: Final = 60_000
-#: Suspects that are checked at a time, and those that are looked at for them.
+#: Number of suspects that are checked at a time, and number that are examined to find them.
 CHECKS_MAX: Final = 200
 LOOKS_MAX: Final = 5_000
 
@@ -46,9 +46,9 @@ SPARE_SIZES: Final = 1_000
 class Ruling(enum.Enum):
     """The result of checking a suspect in the store."""
 
-    OWNED = "owned"  #: the replica belongs to the server, or is on its way to or from it
+    OWNED = "owned"  #: The replica belongs to the server, or is on its way to or from the server.
     DISOWNED = "disowned"  #: the replica belongs to another server or to none: the server must drop it
-    ORPHAN = "orphan"  #: the store does not have the region: not touched
+    ORPHAN = "orphan"  #: The store does not have the region. The replica is not touched.
 
 
 class Holding:
@@ -103,7 +103,8 @@ class Reports:
         self.loads: dict[str, float] = {}
         #: Uuid of the server that has reported the load, by key. Reports of a former server must not clear it.
         self._load_from: dict[str, str] = {}
-        #: Latest measured sizes by replica key. A size outlives its server: a region that moves keeps its rows.
+        #: Latest measured sizes by replica key. A size is kept after the server's death, because a region that moves
+        #: keeps its rows.
         self.sizes: dict[str, Measure] = {}
         #: Number of heartbeats with a report.
         self.count = 0
@@ -169,7 +170,7 @@ class Reports:
             self._drop(holding)
 
     def keep(self, is_kept: Callable[[str], bool]) -> None:
-        """Drop the reports of all servers but those whose uuid is to be kept."""
+        """Drop the reports of all servers except those in `uuids`."""
         for uuid in [one for one in self._holdings if not is_kept(one)]:
             self.forget(uuid)
 
@@ -219,10 +220,10 @@ class Reports:
         return [one for one in self._suspects.values() if one.is_orphan]
 
     def due(self, now_ms: int) -> list[Suspect]:
-        """Return the suspects that are due for a check. Drop those that the master's state places there now.
+        """Return the suspects that are due for a check. Drop suspects that the master's state places there now.
 
-        Only suspects whose time has come are looked at: in a bulk assignment, reports of all regions may come before
-        the master has read their transitions.
+        Only suspects whose time has come are examined, because in a bulk assignment the reports of all regions may come
+        before the master has read their transitions.
         """
         found: list[Suspect] = []
         looks = 0
@@ -271,7 +272,7 @@ def _concerns(transition: TransitionRecord | None, server: Incarnation) -> bool:
 
 
 def ruling(suspect: Suspect, region: RegionRecord | None, transition: TransitionRecord | None) -> Ruling:
-    """Return the ruling about a suspect from its region's record and its transition (None: no such znode).
+    """Return the ruling about a suspect from its region's record and its transition. None stands for a missing znode.
 
     The order of the checks matters. A transition that names the server is enough for OWNED. A replica without a region
     record is an orphan. A deleted or replaced region belongs to no server, even if its record still names one.

@@ -5,11 +5,11 @@ sessions decide which servers live (a server's ephemeral, RF-01). So a new activ
 received a heartbeat (HB-11, KUDU-1358). The roster has what the store does not: whether a server can reach *this*
 master (HB-12), and its load.
 
-Anybody who may send heartbeats can invent servers, so the roster is bounded. A server counts as known after KNOWN_BEATS
-heartbeats; if the roster is full, the servers that are not known give way first, then those that are silent. A known
-server that still sends heartbeats never does.
+A sender of heartbeats can invent servers, so the roster is bounded. A server counts as known after KNOWN_BEATS
+heartbeats. If the roster is full, servers that are not known are dropped first, then silent servers. A known server
+that still sends heartbeats is never dropped.
 
-A server's heartbeats are bound to the identity that proved the first one: other servers' certificates are worth nothing
+A server's heartbeats are bound to the identity that proved the first one: certificates of other servers are rejected
 for them. A new start may prove another identity once the former start is silent.
 
 Heartbeats may arrive late, twice or out of order. The roster ignores a heartbeat of an earlier start of the server, or
@@ -91,7 +91,8 @@ class Roster:
     def accept(self, beat: Heartbeat, now_ms: int, sender: Principal = NOBODY) -> RosterEntry | None:
         """Accept a heartbeat and return the server's entry.
 
-        None: the heartbeat must be ignored, because it is stale, or of a new server while the roster is full.
+        Return None for a heartbeat that must be ignored, because it is stale, or from a new server while the roster is
+        full.
         """
         server = beat.server
         member = self._members.get(server.uuid)
@@ -143,7 +144,7 @@ class Roster:
         return found
 
     def forget(self, now_ms: int) -> None:
-        """Drop servers without a heartbeat for DROPPED_MS, and after UNKNOWN_DROPPED_MS those that are not known."""
+        """Drop servers without a heartbeat for DROPPED_MS, and servers that are not known after UNKNOWN_DROPPED_MS."""
         for uuid, member in list(self._members.items()):
             limit_ms = DROPPED_MS if member.beats >= KNOWN_BEATS else UNKNOWN_DROPPED_MS
             if now_ms - member.received_ms > limit_ms:

@@ -31,7 +31,7 @@ class DrainServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class FenceServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Fence a live server: delete its registration, and open its regions on other servers after its lease (X10).
 
-    The server gets no regions for `bar_ms` after it has registered again. -1: until UnfenceServer. 0: no bar. With
+    The server gets no regions for `bar_ms` after it has registered again; -1: until UnfenceServer, 0: no bar. With
     `wait_ms` the master replies when the server's replicas are open on other servers. Reply: Accepted.
     """
 
@@ -92,7 +92,8 @@ class ShutdownCluster(msgspec.Struct, frozen=True, tag=True):
 def drained(replicas: int, tablets: int | None) -> str:
     """Return the state of a drained server in words, the same in every report.
 
-    `replicas`: those of shared regions that are open there or in transition; `tablets`: those with a member there.
+    `replicas`: number of shared replicas that are open there or in transition; `tablets`: number of tablets with a
+    member there.
     """
     if replicas:
         return "draining"
@@ -103,7 +104,7 @@ class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     """A live server with its load."""
 
     server: ServerRecord
-    #: Replicas that are open on the server: those of shared regions, and those of tablets that take part.
+    #: Replicas that are open on the server: of shared regions, and of tablets if they take part in their group.
     open: int
     bytes: int
     incoming: int  #: replicas in transition to the server
@@ -115,13 +116,14 @@ class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     shunned_until_ms: int = 0
     #: Bar of the server: it gets no regions until the bar ends.
     bar: BarRecord | None = None
-    #: Tablets with a member on the server, and those that it leads. None: unknown, as on a standby, or until the server
-    #: has reported everything to a new active master.
+    #: Number of tablets with a member on the server, and number that the server leads. None: unknown, as on a standby,
+    #: or until the server has sent its full report to a new active master.
     tablets: int | None = None
     leaders: int | None = None
-    #: Replicas of tablets in `open`. None: unknown, and then `open` does not count them.
+    #: Replicas of tablets in `open`. None if unknown; then `open` does not count them.
     tablets_open: int | None = None
-    #: Rows in `bytes`. None, and `bytes` an estimate, until the server has reported the size of each open replica.
+    #: Number of rows in `bytes`. Until the server has reported the size of each open replica, this is None and `bytes`
+    #: is an estimate.
     rows: int | None = None
     measured: bool = False
 
@@ -203,7 +205,7 @@ class Unserved(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     count: int = 0
-    #: Those that are parked: no master tries again by itself.
+    #: Replicas that are parked: no master retries them by itself.
     parked: int = 0
     key: str = ""
     state: str = ""
@@ -348,5 +350,5 @@ class CallerIdentity(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     identity: str
     grants: list[ShownGrant] = []
     checked: bool = True
-    #: Where the caller's connection comes from.
+    #: Address from which the caller connects.
     address: str = ""

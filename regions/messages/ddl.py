@@ -1,8 +1,8 @@
 """Requests about tables: create, alter, delete, undelete, enable and disable (DD-01 to DD-07).
 
 A client may give each request a `request_id`, a new one for each operation. The operation's write also records its
-result. So a retry with the same id, to any master, returns that result and changes nothing. An id with other contents
-is rejected. Without an id no result is recorded, and a retry is a new request.
+result. So a retry with the same id, to any master, returns that result and changes nothing. A known id with a different
+request is rejected. Without an id no result is recorded, and a retry is a new request.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ class CreateTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     kind: str = ""
     #: Storage of the rows (`regions/records/members.py`); "": tablets for several replicas of kind kv, else shared.
     storage: str = ""
-    #: For tablets: the number of racks over which the replicas of each region must be spread; and whether a majority of
-    #: the replicas is enough to begin.
+    #: For tablets: the number of racks over which the replicas of each region must be spread, and whether a majority of
+    #: the replicas suffices for the creation.
     racks_min: int = 0
     allow_under_replicated: bool = False
-    #: Of a table restored from a backup: its schema in place of `columns`, with the ids of its columns, and the
-    #: schema's version, because stored rows may name both.
+    #: For a table restored from a backup: its schema with column ids, in place of `columns`, and the schema's version.
+    #: Stored rows may contain both.
     restored_schema: Schema | None = None
     schema_version: int = 0
-    #: Bytes above which a region is split, and below which two neighbors are merged; 0: only by operators.
+    #: Bytes above which a region is split, and bytes below which two neighbors are merged; 0: only on an operator's
+    #: request.
     split_above: int = 0
     merge_below: int = 0
 
@@ -67,7 +68,8 @@ class SetTableIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class DeleteTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Delete a table (DD-06). The reply means that its name is free; with `wait_ms`, that its regions are closed."""
+    """Delete a table (DD-06). The reply means that the name is free; with `wait_ms`, also that the regions are
+    closed."""
 
     table: str  #: name or id
     wait_ms: int = 0
@@ -86,9 +88,9 @@ class UndeleteTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class AlterTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Change a table's name, its schema, or both (DD-07): the schema version goes up by one, the table is ALTERING.
 
-    `steps` change columns; `schema` replaces the text of a table without columns. Fields that are not given do not
-    change. The reply means that the change is durable; with `wait_ms`, that all open regions have the new version, and
-    all tablets the new number of voters.
+    `steps` change columns; `schema` replaces the text of a table without columns. Fields that are not set leave their
+    values unchanged. The reply means that the change is durable; with `wait_ms`, that all open regions have the new
+    version, and all tablets the new number of voters.
     """
 
     table: str  #: name or id
@@ -97,14 +99,14 @@ class AlterTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     steps: list[SchemaStep] = []
     wait_ms: int = 0
     request_id: str = ""
-    #: Kind for a table that an earlier build has created without a kind. It does not change the schema version.
+    #: Kind for a table that an earlier build has created without one. The schema version does not change.
     kind: str = ""
-    #: Number of voters that each tablet of the table is to have (TC-20); 0: as before. The schema version stays.
+    #: Required number of voters of each tablet (TC-20); 0: no change. The schema version does not change.
     replicas: int = 0
-    #: As in CreateTable; None: as before. They do not change the schema version.
+    #: As in CreateTable; None: no change. The schema version does not change.
     split_above: int | None = None
     merge_below: int | None = None
-    #: Only check the request; the reply is what it would write.
+    #: Only check the request; the reply has the record that it would write.
     dry_run: bool = False
 
 

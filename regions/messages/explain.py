@@ -27,7 +27,7 @@ class ExplainRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class ExplainTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Explain why a table is not at rest, and what it waits for. Reply: TableExplanation."""
+    """Return why a table is not at rest, and what it waits for. Reply: TableExplanation."""
 
     table: str
     bound: Bound = NO_BOUND
@@ -94,7 +94,8 @@ class Explanations(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Holdup(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A number of replicas of a table that wait for the same step, who must act, and one of their regions."""
+    """Replicas of a table that wait for the same step: their number, the process that must act, and one of their
+    regions."""
 
     replicas: int
     text: str
@@ -134,7 +135,7 @@ class TableExplanation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True
 class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
     """Versions of the znodes that the operator was shown.
 
-    They are read before the state that is shown, so a change in between is refused as well.
+    They are read before the shown state, so a change between the two reads is refused as well.
     """
 
     #: Version of the region's record.
@@ -146,9 +147,9 @@ class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UnstickRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Take one legal step that helps a replica, if everything is as it was shown. Reply: Accepted.
+    """Take one legal step that helps a replica, if nothing has changed since it was shown. Reply: Accepted.
 
-    If anything has changed, nothing is done: `BAD_REQUEST`, and the message says what has changed.
+    After a change nothing is done: the error is `BAD_REQUEST`, and its message names the change.
     """
 
     region_id: str
@@ -162,10 +163,10 @@ class UnstickRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class UndoUnstick(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Undo an action of UnstickRegion, if everything is as it was shown. Reply: Accepted.
+    """Undo an action of UnstickRegion, if nothing has changed since it was shown. Reply: Accepted.
 
-    `version` is that of the undo record. `region_version` is that of the region's record (undo of an assignment), and
-    `replicas` are the keys of the replicas that were shown to move back (undo of a fence).
+    `version` is the version of the undo record. `region_version` is the version of the region's record (undo of an
+    assignment), and `replicas` are the keys of the replicas that were shown to move back (undo of a fence).
     """
 
     undo_id: str

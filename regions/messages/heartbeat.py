@@ -44,24 +44,24 @@ CLOSING: Final = "CLOSING"
 class ReplicaState(enum.StrEnum):
     """State of a tablet's replica in its server's process; the table is `regionserver/tablets/disk/life.py`."""
 
-    ASLEEP = "ASLEEP"  #: its files are whole; the first message or request wakes it
+    ASLEEP = "ASLEEP"  #: Its files are complete. The first message or request wakes it.
     RUNNING = "RUNNING"  #: takes part in its group
-    STOPPING = "STOPPING"  #: finishes its work before it rests or is deleted
-    RESTING = "RESTING"  #: closed with its files: its table is disabled
-    FAILED = "FAILED"  #: does not run, but term and vote are intact: it is copied again under its number
+    STOPPING = "STOPPING"  #: It finishes its work before it rests or is deleted.
+    RESTING = "RESTING"  #: Closed, with its files, because the table is disabled.
+    FAILED = "FAILED"  #: It does not run, but term and vote are intact. It is copied again under its number.
     COPYING = "COPYING"  #: its files are being made from another replica's
     TOMBSTONE = "TOMBSTONE"  #: removed; remembers term and vote
-    LOST = "LOST"  #: its memory is lost and its number is burned
+    LOST = "LOST"  #: Its memory is lost and its number is burned.
 
 
-#: States in which a replica takes part in its group, or wakes to do so.
+#: States in which a replica takes part in its group, or wakes up for a message.
 TAKES_PART: Final = (ReplicaState.ASLEEP, ReplicaState.RUNNING)
 #: States of a replica whose files are gone.
 HAS_NO_FILES: Final = (ReplicaState.TOMBSTONE, ReplicaState.LOST)
 
 
 class TabletRole(enum.StrEnum):
-    """Raft role of a replica, as its server has it."""
+    """Raft role of a replica, as its server reports it."""
 
     NONE = ""  #: it does not run
     FOLLOWER = "FOLLOWER"
@@ -70,7 +70,7 @@ class TabletRole(enum.StrEnum):
 
 
 class MemberHealth(enum.StrEnum):
-    """Health of a member as its leader judges it. The judgment survives a change of the active master."""
+    """Health of a member in the judgment of its leader. It survives a change of the active master."""
 
     HEALTHY = "HEALTHY"
     UNKNOWN = "UNKNOWN"  #: the leader is young, or the member has been silent for a short time
@@ -78,14 +78,14 @@ class MemberHealth(enum.StrEnum):
 
 
 class MemberReport(msgspec.Struct, frozen=True, array_like=True):
-    """One member, as its leader judges it."""
+    """One member, in the judgment of its leader."""
 
     number: int
     health: MemberHealth
     #: Entries of the leader's log that the member is not known to have.
     behind: int = 0
     reason: str = ""
-    #: False while the disk of its server is full: another member is to lead.
+    #: False while the disk of its server is full. Then another member must lead.
     may_lead: bool = True
 
 
@@ -99,8 +99,8 @@ class LeaderReport(msgspec.Struct, frozen=True, array_like=True):
 class Measure(NamedTuple):
     """The measured size of a region: its rows, and the bytes that they take.
 
-    The bytes of a shared region are those of the pages of its file that have rows; those of a tablet are its keys and
-    values, as they are equal in all members.
+    For a shared region the bytes are the pages of its file that contain rows. For a tablet they are the keys and
+    values, which are equal in all members.
     """
 
     rows: int
@@ -108,7 +108,7 @@ class Measure(NamedTuple):
 
 
 class TabletReport(msgspec.Struct, frozen=True, array_like=True):
-    """One replica of a tablet as its server has it. An array on the wire: there may be thousands."""
+    """One replica of a tablet as its server has it. Encoded as an array, because there may be thousands."""
 
     region_id: str
     table_id: str
@@ -144,7 +144,7 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def measure(self) -> Measure | None:
-        """The measured size of the replica, None if its server does not know it."""
+        """The measured size of the replica, None if its server does not know the size."""
         return None if self.rows < 0 else Measure(self.rows, self.size_bytes)
 
 
@@ -184,7 +184,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     gone: list[str] = []
     begins: bool = False
     ends: bool = False
-    #: Reports of replicas of tablets. They count for `REPORT_MAX` like the others, and `gone` has their keys, too.
+    #: Reports of replicas of tablets. They count towards `REPORT_MAX`, and `gone` has their keys, too.
     tablets: list[TabletReport] = []
 
 
@@ -195,11 +195,11 @@ class ServerFigures(msgspec.Struct, frozen=True, array_like=True):
     opening: int = 0
     closing: int = 0
     load: float = 0.0
-    #: What an operator should know at once, in sentences.
+    #: Urgent notes for the operator, in sentences.
     alarms: list[str] = []
     #: Free bytes of its disk above its reserve, as in its registration; 0: unknown.
     disk_free: int = 0
-    #: Number of open replicas of shared regions, those of tablets left out; -1: unknown.
+    #: Number of open replicas of shared regions, without tablets; -1: unknown.
     shared: int = -1
 
 
@@ -223,7 +223,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """A master's reply to a heartbeat: its identity and role, and what the server should send (HB-05, HB-09)."""
+    """A master's reply to a heartbeat: its identity and role, and what the server must send next (HB-05, HB-09)."""
 
     cluster_id: str
     uuid: str
@@ -235,6 +235,6 @@ class HeartbeatReply(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     wants_full: bool = False
     #: "host:port" of the active master, as far as a standby knows it.
     leader: str = ""
-    #: Not 0: the master has ignored the heartbeat, because it had accepted a later one with this sequence number. The
-    #: server must send its changes again, under a higher number.
+    #: If not 0, the master has ignored the heartbeat, because it had accepted a later one with this sequence number.
+    #: The server must send its changes again under a higher number.
     overtaken: int = 0

@@ -96,7 +96,7 @@ class GroupBalance(msgspec.Struct, frozen=True):
     #: Bytes or load of the fullest server, divided by its share; 1 is even, 0 if there are no bytes or no load.
     size_ratio: float
     load_ratio: float
-    #: True for the members of tablets, which are balanced by themselves.
+    #: True for the members of tablets, which are balanced separately.
     is_tablets: bool = False
 
 
@@ -111,7 +111,7 @@ class BalanceRound(msgspec.Struct, frozen=True):
 
 
 class LeaderHandover(msgspec.Struct, frozen=True):
-    """A tablet's leadership that goes to another server, so that servers lead equally many. Both are uuids."""
+    """The handover of a tablet's leadership to another server, to spread leaders evenly. Both servers are uuids."""
 
     region_id: str
     table_id: str

@@ -73,8 +73,8 @@ class TabletClosing(msgspec.Struct, frozen=True, omit_defaults=True):
 class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Open one replica.
 
-    `transition` is the OFFLINE record at `version` of its znode. `region` is the region's record at `region_version`.
-    So the server need not read them before its first compare-and-set.
+    `transition` is the OFFLINE record at `version` of its znode, `region` the region's record at `region_version`. With
+    them the server needs no read before its first compare-and-set.
     """
 
     transition: TransitionRecord
@@ -82,7 +82,7 @@ class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     region: RegionRecord
     region_version: int
     open_timeout_ms: int = 60_000
-    #: Version of the table's schema. A replica opened with it needs no AlterOrder for it (DD-07).
+    #: Version of the table's schema. A replica opened with this version needs no AlterOrder (DD-07).
     schema_version: int = 0
     #: Kind of service that the table needs (`regions/records/kinds.py`); "" from masters of earlier builds.
     kind: str = ""
@@ -102,9 +102,9 @@ class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     attempt: int = 0
     reason: str = ""
     close_timeout_ms: int = 60_000
-    #: Origin of the work. It goes into the transition, and from there into the history.
+    #: Origin of the work. The server writes it into the transition, from where it reaches the history.
     origin: WorkOrigin | None = None
-    #: For a tablet's replica: what happens to its files.
+    #: For a tablet's replica: what the server does with its files.
     tablet: TabletClosing | None = None
 
 
@@ -305,7 +305,7 @@ class TabletFigures(msgspec.Struct, frozen=True, omit_defaults=True):
     replicas: dict[str, int] = {}
     #: Tablets that the server leads.
     leaders: int = 0
-    #: Tablets without work, which have no ticks and send nothing.
+    #: Number of tablets without work. They have no ticks and send nothing.
     quiet: int = 0
     #: Syncs of the shared log, and the entries and bytes that they made durable.
     syncs: int = 0
@@ -321,7 +321,7 @@ class TabletFigures(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_bytes: int = 0
     #: Requests that wait for their answers.
     waiting: int = 0
-    #: True while the log's disk has no room: the server leads nothing.
+    #: True while the log's disk has no room. Then the server leads no tablet.
     is_full: bool = False
     #: Copies of replicas that this server receives and sends now; ended ones by `CopyState`, and their bytes.
     copies_in: int = 0
@@ -332,7 +332,7 @@ class TabletFigures(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Former replicas in the quarantine, and their bytes on the disk.
     quarantined: int = 0
     quarantine_bytes: int = 0
-    #: Comparisons in which replicas differed; what an operator should know.
+    #: Number of comparisons in which replicas differed; notes for the operator.
     digests_differ: int = 0
     alarms: list[str] = []
     #: Free bytes of the disk above its reserve, as in the server's registration.
@@ -352,7 +352,7 @@ class ServerStatus(msgspec.Struct, frozen=True, tag=True):
     uptime_ms: int
     cluster_id: str = ""
     masters: list[MasterReach] = []
-    #: None: the server takes no tablets, has not opened them yet, or has an earlier build.
+    #: None if the server takes no tablets, has not opened them yet, or has an earlier build.
     tablets: TabletFigures | None = None
     #: Sentences about certificates of this server that soon expire.
     expiring: list[str] = []
@@ -385,12 +385,12 @@ class SplitKey(msgspec.Struct, frozen=True, tag=True):
 class PrepareRows(msgspec.Struct, frozen=True, tag=True):
     """Copy the rows of open regions into files of their daughters, while the regions are served. Reply: RowsPrepared.
 
-    From then on every write of the regions is noted, and made in the daughters' files as well when the regions are
-    closed. Idempotent. If a region is closed and opened again, the files are worthless, and the daughters copy the rows
-    when they are opened.
+    From then on the server notes every write of the regions, and repeats these writes in the daughters' files when the
+    regions are closed. Idempotent. If a region is closed and opened again, the files are useless, and the daughters
+    copy the rows when they are opened.
 
-    Each server with a member of a tablet gets the order; the changes are made when its replica holds the seal. Without
-    daughters: what was prepared for the attempt is removed.
+    Each server with a member of a tablet gets the order; the noted writes are repeated when its replica has the seal.
+    An order without daughters removes the files prepared for the attempt.
     """
 
     epoch: int

@@ -4,8 +4,8 @@ Only the active master answers a read without a bound. A caller that accepts old
 that the caller has seen, or both. Then any master may answer that can prove that its state is within the bound.
 
 *Proof.* A master sends a `sync` to the store. When the reply has arrived, all events of changes committed before the
-`sync` was sent have arrived, too. When the master has read the changed znodes, its state is no older than that time, by
-its own monotonic clock. The state includes all changes up to the zxid of the reply.
+`sync` was sent have arrived, too. When the master has read the changed znodes, its state includes every change up to
+the sending of the `sync`, by its own monotonic clock. The state includes all changes up to the zxid of the reply.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 
 class Bound(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The staleness that a caller allows. A bound without both fields allows none."""
+    """The staleness that a caller allows. A bound without either field allows no staleness."""
 
     #: The reply may lack changes committed in the last `max_ms` milliseconds; -1: any age.
     max_ms: int = -1

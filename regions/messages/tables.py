@@ -52,7 +52,8 @@ class MoveRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class SetRegionIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Close a region and keep it closed (`assigned` False), or open it again. Reply: Accepted, when this is durable."""
+    """Close a region and keep it closed (`assigned` False), or open it again. Reply: Accepted, once the intent is
+    durable."""
 
     region_id: str
     assigned: bool
@@ -72,13 +73,13 @@ class TableSummary(msgspec.Struct, frozen=True):
     table: TableRecord
     regions: int
     replicas: int
-    #: Replicas that are open. None: of tablets, on a standby, which gets no reports.
+    #: Number of open replicas. None for a table of tablets on a standby, which gets no reports.
     open: int | None
     rit: int
     parked: int
     #: Replicas that have the latest schema, as far as the master knows; -1 on a standby, which gets no reports.
     altered: int = -1
-    #: For a table of tablets: number of usable tablets; the other counts are those of the members. -1: shared regions.
+    #: For a table of tablets: number of usable tablets, while the other counts are of members. -1 for shared regions.
     running: int = -1
     #: Bytes and rows of one copy of all regions. `rows` None and `measured` False: `size_bytes` has estimates.
     size_bytes: int = 0
@@ -99,10 +100,10 @@ class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """A replica's server, and its transition if it has one."""
 
     replica: int
-    #: Server on which the replica is open; of a tablet's member: its server, if that is registered.
+    #: Server on which the replica is open. For a tablet's member: its server, if registered.
     server: Incarnation | None = None
     transition: TransitionRecord | None = None
-    #: Of a tablet's member: whether its replica takes part, as its server reports. None: unknown, as on a standby.
+    #: For a tablet's member: whether its replica takes part, according to its server. None: unknown, as on a standby.
     takes_part: bool | None = None
 
 
@@ -110,7 +111,8 @@ class RegionStatus(msgspec.Struct, frozen=True):
     """A region and its replicas.
 
     Until a server has reported the region's size, `rows` is None, `measured` is False, and `size_bytes` is an estimate:
-    the mean of the table's measured regions, or else the size in the region's record. -1: an earlier master's reply.
+    the mean of the table's measured regions, or else the size in the region's record. -1 in the reply of a master of an
+    earlier build.
     """
 
     region: RegionRecord
@@ -137,9 +139,9 @@ class Regions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class SplitRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Split a region at the placed key `at`, or if that is "" in the middle of its bytes. Reply: Resharded.
+    """Split a region at the placed key `at`; "" means the middle of its bytes. Reply: Resharded.
 
-    The reply means that the split is durable; with `wait_ms`, that the daughters are open. `dry_run`: only check.
+    The reply means that the split is durable; with `wait_ms`, also that the daughters are open. `dry_run`: only check.
     """
 
     region_id: str
@@ -160,7 +162,7 @@ class MergeRegions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class CloseHole(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Close a hole in the key space of a table with shared storage. Reply: Accepted.
 
-    The bounds are those of placed keys; "" is no bound. `dry_run`: only say what would be written.
+    The bounds are placed keys; "" is no bound. `dry_run`: only return the record that would be written.
     """
 
     table: str

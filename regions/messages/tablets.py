@@ -2,7 +2,7 @@
 
 **To the active master:** ListTablets, ShowTablet, and the requests about intents. The master answers from the region
 records, and from what servers have reported since it became active. Standbys get no reports, so they do not answer. A
-field that is None is unknown: nobody has reported it to this master.
+field that is None is unknown: no server has reported it to this master.
 
 **To a server:** ShowReplicas. The server answers from its own replicas, without store and masters. `rk fsck` compares
 these answers with each other and with the store.
@@ -36,10 +36,10 @@ class TabletHealth(enum.StrEnum):
     RECOVERING = "RECOVERING"  #: a member is being added, or a copy is under way
     UNDER_REPLICATED = "UNDER_REPLICATED"  #: fewer healthy voters than wanted
     CONSENSUS_MISMATCH = "CONSENSUS_MISMATCH"  #: replicas contradict each other about leader or configuration
-    UNAVAILABLE = "UNAVAILABLE"  #: no leader, or the leader does not reach a majority
+    UNAVAILABLE = "UNAVAILABLE"  #: There is no leader, or the leader does not reach a majority.
     UNKNOWN = "UNKNOWN"  #: servers of its members have not reported to this master yet
-    CREATING = "CREATING"  #: its first members are being made; clients do not use it yet
-    CLOSED = "CLOSED"  #: its table is disabled or deleted, or an operator has unassigned it
+    CREATING = "CREATING"  #: The first members are being made. Clients do not use the tablet yet.
+    CLOSED = "CLOSED"  #: The table is disabled or deleted, or an operator has unassigned the region.
 
 
 # --- requests to a master -------------------------------------------------------------------------------------------
@@ -48,9 +48,9 @@ class TabletHealth(enum.StrEnum):
 class ListTablets(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """List tablets by id, at most `limit` of them, beginning after the id `after`. Reply: TabletList."""
 
-    #: Only tablets of the table with this name or id; "": of all tables.
+    #: Only tablets of the table with this name or id; "": tablets of all tables.
     table: str = ""
-    #: Only tablets that have a member or a replica on the server with this uuid; "": on any.
+    #: Only tablets that have a member or a replica on the server with this uuid; "": tablets on any server.
     server: str = ""
     #: Only tablets with one of these healths; []: with any.
     health: list[TabletHealth] = []
@@ -72,28 +72,29 @@ class TabletMember(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Uuid of the server, and whether the server is registered in the store.
     server: str
     is_registered: bool
-    #: Role in the latest configuration that the master knows; None: the configuration does not have the number.
+    #: Role in the latest configuration that the master knows; None if the configuration lacks the number.
     role: MemberRole | None = None
-    #: What the server has reported about its replica; None: it has reported none to this master.
+    #: The server's report about its replica; None if this master has received no report.
     state: ReplicaState | None = None
     raft_role: TabletRole | None = None
     term: int | None = None
     config_id: ConfigId | None = None
     applied_index: int | None = None
     size_bytes: int | None = None
-    #: The leader's judgment, and the entries of its log that the member is not known to have. None: no leader has said.
+    #: The leader's judgment, and the number of its log's entries that the member may lack. None without a report of a
+    #: leader.
     health: MemberHealth | None = None
     behind: int | None = None
-    #: Why the replica does not run, or why the leader does not call the member healthy.
+    #: Why the replica does not run, or why the leader does not judge the member healthy.
     reason: str = ""
-    #: State of the member's transition, "" if it has none; whether its attempts are used up; and the last error.
+    #: State of the member's transition, "" without one; whether its attempts are used up; the last error.
     transition: str = ""
     is_parked: bool = False
     last_error: str = ""
 
 
 class TabletStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One tablet: health, members, and what the region's record says."""
+    """One tablet: health, members, and the content of the region's record."""
 
     region_id: str
     table_id: str
@@ -109,22 +110,23 @@ class TabletStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Voters that the table wants.
     wanted: int
     members: list[TabletMember]
-    #: Number of the member that leads now, and its term; None: no leader has reported.
+    #: Number of the present leader, and its term; None if no leader has reported.
     leader: int | None = None
     term: int | None = None
-    #: The latest committed configuration that a leader has reported; None: none has.
+    #: The latest committed configuration that a leader has reported; None without such a report.
     config_id: ConfigId | None = None
-    #: What the region's record in the store says: configuration, leader and its term. Leader 0: not written yet.
+    #: Content of the region's record in the store: configuration, leader and its term. Leader 0: not written yet.
     record_config_id: ConfigId = NO_CONFIG
     record_leader: int = 0
     record_term: int = 0
     start_key: str = ""
     end_key: str = ""
     hash_buckets: int = 0
-    #: Moves of its members that have not ended, and servers that are to have a learner.
+    #: Unfinished moves of its members, and servers that must get a learner.
     moves: tuple[TabletMove, ...] = ()
     learners: tuple[str, ...] = ()
-    #: What the policy of members does next, or waits for; "": the members are as wanted, or no master has said.
+    #: Next action of the policy of members, or the event that it waits for; "" if nothing is to do, or if it is
+    #: unknown.
     policy: str = ""
 
 
@@ -151,15 +153,15 @@ class TabletList(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 # --- intents: changes of members that survive every failover --------------------------------------------------------
 
 
-# The active master checks a request, persists what is wanted (`/intents/<region_id>`, `/draining/<uuid>`), and replies.
-# The policy of members then takes each step, under this master and its successors. A request may be repeated: it wants
-# the same again.
+# The active master checks a request, persists the intent (`/intents/<region_id>`, `/draining/<uuid>`), and replies. The
+# policy of members then takes each step, under this master and its successors. A request may be repeated, because it
+# names the wanted state.
 
 
 class MoveTablet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Move a voter of a tablet from server `source` to server `target` (TC-19). Reply: MemberIntent.
 
-    The master chooses what is "". A `dry_run` only checks.
+    The master chooses a server that is "". `dry_run`: only check the request.
     """
 
     region_id: str
@@ -169,10 +171,10 @@ class MoveTablet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class CancelTabletMove(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Withdraw the moves of a tablet: that of `source`, or all of them. Reply: MemberIntent.
+    """Withdraw the moves of a tablet: the move away from `source`, or all moves. Reply: MemberIntent.
 
-    A newcomer that is under way is removed. A newcomer that votes already stays, and the policy removes the voter that
-    the tablet can best do without.
+    A newcomer that does not vote yet is removed. A newcomer that votes already stays, and the policy removes another
+    voter: the one that the tablet needs least.
     """
 
     region_id: str
@@ -209,7 +211,7 @@ class NoteForcedConfig(msgspec.Struct, frozen=True, tag=True, omit_defaults=True
 class RetireServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Empty a server for good (TC-21): its shared regions and its members of tablets go elsewhere. Reply: Retirement.
 
-    The server may be gone already. DrainServer with `drain` False takes the request back.
+    The server may be dead already. DrainServer with `drain` False withdraws the request.
     """
 
     uuid: str
@@ -232,7 +234,7 @@ class MemberIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Reply to a change of a tablet's intents: the moves and learners that are wanted now."""
 
     region_id: str
-    #: What was accepted, or would be, in one sentence.
+    #: The change that was accepted, or (`dry_run`) would be, in one sentence.
     detail: str
     moves: tuple[TabletMove, ...] = ()
     learners: tuple[str, ...] = ()
@@ -244,7 +246,7 @@ class TabletLeft(msgspec.Struct, frozen=True, omit_defaults=True):
 
     region_id: str
     table: str
-    #: What the policy does next, or waits for.
+    #: Next action of the policy, or the event that it waits for.
     policy: str = ""
 
 
@@ -253,9 +255,10 @@ class Retirement(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     uuid: str
     is_registered: bool
-    #: Whether the server is to be empty.
+    #: Whether the server must be emptied.
     is_retiring: bool
-    #: Tablets with a member on it, those that it leads, and shared regions that are open on it or on their way.
+    #: Numbers of tablets with a member on the server, of tablets that it leads, and of shared regions that are open
+    #: there or on their way.
     tablets: int = 0
     leads: int = 0
     shared: int = 0
@@ -268,12 +271,12 @@ class Retirement(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     @property
     def is_empty(self) -> bool:
-        """Return True if no configuration names the server, and no shared region is there."""
+        """Return True if no configuration names the server, and the server has no shared region."""
         return self.is_retiring and not self.tablets and not self.shared
 
 
 class KeptIntent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One intent about a tablet that has not ended: a move, or a learner (`source` is "" then)."""
+    """One unfinished intent about a tablet: a move, or a learner (then `source` is "")."""
 
     region_id: str
     table: str
@@ -281,13 +284,13 @@ class KeptIntent(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str = ""
     at_ms: int = 0
     reason: str = ""
-    #: How far it is, in one sentence; and what the policy does next about the tablet, or waits for.
+    #: Its progress, in one sentence; and the policy's next action for the tablet, or the event that it waits for.
     progress: str = ""
     policy: str = ""
 
 
 class IntentList(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Reply to ListIntents: intents by region id, and the servers that are to be empty and are not yet."""
+    """Reply to ListIntents: intents by region id, and the servers that must be emptied and are not empty yet."""
 
     intents: list[KeptIntent]
     retiring: list[Retirement] = []
@@ -320,14 +323,14 @@ class OwnReplica(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     report: TabletReport
-    #: The latest configuration in the replica's log, committed or not, and its members. None: the replica does not run,
-    #: and its files were not read.
+    #: The latest configuration in the replica's log, committed or not, and its members. None if the replica does not
+    #: run and its files were not read.
     members: tuple[Member, ...] | None = None
     config_id: ConfigId = NO_CONFIG
-    #: Number of the member that the replica follows as the leader of its term; 0: none.
+    #: Number of the member that the replica regards as the leader of its term; 0: none.
     leader: int = 0
-    #: Last index of the replica's log, and the last one that it knows to be committed. Both are the last index that it
-    #: acknowledged if it does not run.
+    #: Last index of the replica's log, and last index that it knows to be committed. For a replica that does not run,
+    #: both are the last index that it acknowledged.
     last_index: int = 0
     commit_index: int = 0
     #: Term of the entry at `last_index`.
@@ -396,10 +399,10 @@ class ChangeAnswer(enum.StrEnum):
     NOT_LEADER = "NOT_LEADER"  #: nothing was done; `leader` names the leader that the server knows
     STALE_CONFIG = "STALE_CONFIG"  #: nothing was done: another configuration is committed than `expect`
     PENDING = "PENDING"  #: nothing was done: another change, or a transfer of leadership, is under way
-    NOT_SETTLED = "NOT_SETTLED"  #: nothing was done: the leader is new and has not committed an entry of its term
-    ILLEGAL = "ILLEGAL"  #: nothing was done: no configuration may follow in this way
-    LEADS = "LEADS"  #: nothing was done: the member leads; transfer its leadership first
-    UNSAFE = "UNSAFE"  #: nothing was done: the leader does not receive from a majority of the new voters
+    NOT_SETTLED = "NOT_SETTLED"  #: Nothing was done: the leader is new and has not committed an entry of its term.
+    ILLEGAL = "ILLEGAL"  #: Nothing was done: this configuration must not follow the present one.
+    LEADS = "LEADS"  #: Nothing was done: the member leads. Transfer its leadership first.
+    UNSAFE = "UNSAFE"  #: Nothing was done: the leader does not receive messages from a majority of the new voters.
 
 
 class ConfigChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -421,8 +424,8 @@ class ConfigChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class SealTablet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Seal a tablet that is split or merged, or remove its seal. Reply: TabletSealed. Idempotent.
 
-    The seal is an entry of the tablet's log. After it the tablet answers no read and carries out no write, so its
-    replicas have the same rows for ever, and its daughters can be made from any of them.
+    The seal is an entry of the tablet's log. After the seal the tablet answers no read and carries out no write. So its
+    replicas keep the same rows, and its daughters can be made from any replica.
     """
 
     epoch: int
@@ -431,7 +434,7 @@ class SealTablet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     region_id: str
     #: Names one attempt to split or merge the tablet, and is never used again (`ReshardingRecord`).
     resharding: str
-    #: False: take the seal of this attempt away, or keep it from coming. Only when the attempt can never be completed.
+    #: False: remove the seal of this attempt, or prevent it. Only for an attempt that can never be completed.
     wanted: bool = True
     answer_within_ms: int = 5_000
     cluster: str = ""  #: cluster id of the sender
@@ -441,10 +444,12 @@ class SealTablet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class SealAnswer(enum.StrEnum):
     """Outcome of a SealTablet at a server."""
 
-    DONE = "DONE"  #: the tablet is sealed for this attempt; or, if that is wanted, is not and never will be
-    STARTED = "STARTED"  #: it is in the leader's log and was not applied in time; send it again
+    #: The tablet is sealed for this attempt. Or, for a removal: it is not sealed for the attempt, and never will be.
+    DONE = "DONE"
+    STARTED = "STARTED"  #: The entry is in the leader's log and was not applied in time. Send the request again.
     NOT_LEADER = "NOT_LEADER"  #: nothing was done; `leader` names the leader that the server knows
-    NOT_READY = "NOT_READY"  #: nothing was done: members change, are away or lag, or the server has its reasons: `why`
+    #: Nothing was done: members change, are away or lag, or the server has another reason (`why`).
+    NOT_READY = "NOT_READY"
     OTHER = "OTHER"  #: nothing was done: the tablet is sealed for another attempt
     CANCELED = "CANCELED"  #: nothing was done: the seal of this attempt was taken away before
 

@@ -1,4 +1,4 @@
-"""The rows of all regions in compact arrays, and the deltas between what was sent and what is.
+"""The rows of all regions in compact arrays, and the deltas between the sent state and the present one.
 
 A row has a number, which is its index in the arrays. Numbers are given once and never reused within a generation. So a
 part or a delta can be applied in any order and twice: each sets rows by number to values that are at least as new.
@@ -13,7 +13,7 @@ A replica that has changed and changed back between two looks is not sent. A del
 others follow with the next one, oldest first.
 
 A replica holds the number of its row (`Replica.page_row`), so that a look needs no dictionary of 100,000 keys. The
-number is valid if the row has the replica's own key: the last generation may have given another one.
+number is valid only if the row at this number has the replica's key, because it may come from an earlier generation.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class PageModel:
         return number
 
     def look(self, replicas: list[Replica]) -> None:
-        """Make the rows of these replicas anew, in this order. Those that are not part of the cluster any more have no
-        standing: their rows are gone."""
+        """Update the rows of these replicas, in this order. Remove the rows of replicas without a standing, which are
+        not part of the cluster any more."""
         keys = self._keys
         for replica in replicas:
             number, key = replica.page_row, replica.key
@@ -175,7 +175,7 @@ class PageModel:
     # --- for listeners ------------------------------------------------------------------------------------------------
 
     def part(self, at: int, most: int = 0) -> PagePart:
-        """Return up to `most` complete rows from number `at` on; 0: as many as a part has."""
+        """Return up to `most` complete rows from number `at` on; `most` 0 means the usual size of a part."""
         cut = slice(at, min(at + (most or self._part_rows), len(self._state)))
         since, sizes, loads = self._since[cut], self._sizes[cut], self._loads[cut]
         return PagePart(
@@ -210,7 +210,7 @@ class PageModel:
 
     @property
     def has_changes(self) -> bool:
-        """True if rows or measures may differ from what was sent."""
+        """True if rows or measures may differ from the sent ones."""
         return bool(self._changed or self._resized or self._reloaded) or self._sent < len(self._state)
 
     def take(self, most: int = DELTA_ROWS_MAX) -> PageDelta | None:

@@ -1,7 +1,7 @@
-"""The pace of one kind of work for the page: at most a share of what the master does otherwise.
+"""The pace of one kind of work for the page: its CPU time is at most a share of the master's.
 
-The work earns a share of the CPU time that the whole process uses, so a busy master spends the same share on its page
-whether it waits much or little between its steps. It earns a little of the time that passes, too, so that the page of a
+The work earns a share of the CPU time that the whole process uses. So a busy master spends the same share on its page,
+however much it waits between its steps. The work also earns a small share of the elapsed time, so that the page of a
 master at rest stays fresh. The master's shell reads the clocks; the pace is pure.
 """
 
@@ -21,11 +21,11 @@ class WorkPace:
     """Says when the next piece of work may begin. `wall_s` and `cpu_s` are clocks that never go back."""
 
     def __init__(self, share: float, least_s: float, most_s: float) -> None:
-        """`share`: part of the process's CPU time. The work is not done twice within `least_s`, and it is done
-        `most_s` after the last time whatever it costs."""
+        """`share`: part of the process's CPU time. The work is done at most once within `least_s`, and at the latest
+        `most_s` after the last time, whatever it costs."""
         self._share, self._least_s, self._most_s = share, least_s, most_s
         self._wall_s = self._cpu_s = self._ended_s = float("-inf")
-        #: CPU seconds that may be spent; below 0 after work that took more.
+        #: CPU seconds that may be spent; below 0 after work that took longer.
         self.left_s = SAVED_MAX_S
 
     def is_due(self, wall_s: float, cpu_s: float, *, goes_on: bool = False) -> bool:

@@ -27,14 +27,14 @@ class PagePart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PageDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Changes. `new` has rows that were not in an earlier delta; the other lists are those of rows that were."""
+    """Changes. `new` has rows that were not in an earlier delta; the other lists have rows that were."""
 
     n: list[int] = []
     state: list[int] = []
     server: list[int] = []
     since: list[int] = []
     new: PagePart | None = None
-    #: Numbers and sizes of rows whose size has changed; numbers and requests per second of those whose load has.
+    #: Numbers and sizes of rows whose size has changed; numbers and requests per second of rows whose load has changed.
     sized: list[tuple[int, int]] = []
     loaded: list[tuple[int, float]] = []
     #: Tables and servers that were not named before, with their indices.

@@ -1,4 +1,4 @@
-"""The latest messages to listeners. A listener that reconnects misses nothing, or learns that it must begin anew.
+"""The latest messages to listeners. A listener that reconnects misses no message, or learns that it must begin again.
 
 An id is "<generation>.<number>". A generation ends when the master's role or its copy of the cluster changes: numbers
 of regions then have another meaning.

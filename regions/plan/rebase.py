@@ -1,8 +1,8 @@
 """Adapts a plan to a cluster that has changed since.
 
 The plan's placements are kept where the server still takes regions. The greedy engine places the other replicas by the
-current rules. The plan's placements count as the former places, and no other benefit counts, so the engine changes them
-only where a rule requires it.
+current rules. The plan's placements count as the former places, and there is no other benefit, so the engine changes
+these placements only where a rule requires a change.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Packs the planner's modules into one archive for Spark's executors, which have NumPy, pyarrow and OR-tools only.
 
 `python -m regions.plan.ship FILE.zip` writes the archive for `spark-submit --py-files`. A job with remote executors
-sends it by itself. The archive has the package `regions.plan` and its few dependencies, and nothing of the store, the
-masters or the servers. The same sources give the same bytes.
+sends the archive by itself. The archive has the package `regions.plan` and its few dependencies, and nothing of the
+store, the masters or the servers. The same sources give the same bytes.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ EXIT_SPARK_FAILED: Final = 6
 JAVA_MIN: Final = 17
 #: Up to this many bytes of input, a job needs one partition, no generated Java and no large heap.
 SMALL_INPUT_BYTES: Final = 2 * 2**20
-#: Up to this many, it is over before the JVM's optimising compiler and concurrent collector have paid for themselves: a
-#: million regions took Java half the processor time without them. Java only reads rows and carries packed ones.
+#: Up to this many bytes a job ends before the JVM's optimizing compiler and concurrent collector pay off: without them
+#: a million regions took Java half the processor time. Java only reads rows and transports packed ones.
 PLAIN_JAVA_BYTES: Final = 256 * 2**20
 STAGES: Final = ("check", "session", "tables", "shards", "leftovers", "verify", "write")
 #: Period of checking for the first executor, and of reporting the wait.
@@ -295,9 +295,9 @@ def _await_executor(spark: Any, target: SparkTarget, progress: ProgressWriter) -
 
 
 def _warm_up(spark: Any, options: argparse.Namespace, wanted: Input | None) -> None:
-    """Plan two regions, so that the classes are loaded and a Python worker runs when the real input comes.
+    """Plan two regions, so that the classes are loaded and a Python worker runs when the real input arrives.
 
-    With the settings that it will need, if it is known.
+    Use the settings of the real input, if it is known.
     """
     tiny = Snapshot.of(
         [RegionRow("a", "t", 1), RegionRow("b", "t", 1)],
@@ -484,7 +484,7 @@ def _choose_python(asked: dict[str, str]) -> None:
     chosen = asked.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = chosen, sys.executable
     root = source_root()
-    if root is not None:  # what runs on this machine finds the planner where it is
+    if root is not None:  # Processes on this machine find the planner in its present place.
         os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 

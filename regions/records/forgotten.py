@@ -1,7 +1,7 @@
 """The ids of deleted tables whose records have been removed (MD-06), and which records are removed after a time.
 
 An id must never name a second table, and a replica of a deleted table must be recognized however late its server comes
-back. For that an id and a time suffice. They are spread over 256 znodes by a checksum of the id, as transitions are.
+back. An id and a time suffice for this. The ids are spread over 256 znodes by a checksum, like transitions.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class ForgottenTables(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def overdue(aged: Iterable[tuple[int, str]], before_ms: int | None, kept_max: int) -> list[str]:
-    """Return which records are removed, the oldest first: those of `before_ms` or earlier (None: of no age), and all
-    but the newest `kept_max`. `aged` has the time and the name of each record."""
+    """Return which records are removed, the oldest first: records of `before_ms` or earlier (None: no limit of age),
+    and all but the newest `kept_max`. `aged` has the time and the name of each record."""
     found = sorted(aged)
     surplus = len(found) - kept_max
     return [

@@ -1,9 +1,9 @@
-"""Formats of the cluster: which fields and requests its processes may rely on.
+"""Formats of the cluster: the fields and requests that its processes may rely on.
 
 Masters and region servers announce in their registrations the highest format that their build knows. The active master
 raises the format in `/cluster` only when all registered processes know a higher one. Until then older builds may take
-part, and no process may rely on data that they would drop or misread. A build that knows only lower formats than the
-cluster's exits with an explanation and writes nothing.
+part, and no process may rely on data that older builds would drop or misread. A build that does not know the cluster's
+format exits with an explanation and writes nothing.
 
 What every build promises:
 
@@ -49,12 +49,13 @@ UNANNOUNCED: Final = 2
 
 
 def known_by(announced: int) -> int:
-    """Return the highest format known to a process whose registration says `announced` (0: no announcement)."""
+    """Return the highest format that a process knows whose registration has `announced` (0: no announcement)."""
     return announced or UNANNOUNCED
 
 
 def attainable(in_force: int, announced: Iterable[int]) -> int:
-    """Return the highest format that all these processes and this build know, or `in_force` if that is not higher."""
+    """Return the highest format that all these processes and this build know, or `in_force` if that format is not
+    higher."""
     return max(in_force, min([KNOWN, *map(known_by, announced)]))
 
 

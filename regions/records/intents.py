@@ -31,7 +31,7 @@ class TabletIntents(msgspec.Struct, frozen=True, omit_defaults=True):
     table_id: str
     region_id: str
     moves: tuple[TabletMove, ...] = ()
-    #: Uuids of the servers that are to have a learner: a copy that does not vote.
+    #: Uuids of the servers that must get a learner, a copy that does not vote.
     learners: tuple[str, ...] = ()
 
     @property

@@ -4,7 +4,7 @@ A kind is a name and a version, such as "kv/1". A region server registers the ki
 the kind that its regions require. A server may open a table's regions if the names are equal and the server's version
 is at least the table's: a later version of a service reads data written by earlier ones.
 
-A record without a kind was written by an older build, or by a caller that named none; it counts as `KV`.
+A record without a kind was written by an older build, or by a caller that named no kind; it counts as `KV`.
 
 Planners know groups only. They treat a group and a kind together as one *pool*, named by `pool`; the version is checked
 when the plan is carried out.
@@ -24,8 +24,8 @@ KV: Final = "kv/1"
 #: Built-in openers for tests and measurements: directories without rows, and nothing at all.
 DIRECTORIES: Final = "directories/1"
 NOTHING: Final = "none/1"
-#: Kind of servers without a shared directory: they keep the key-value rows of tablets and open no shared region. It is
-#: a kind of servers alone. Masters of earlier builds know no table of this kind, so they assign nothing there.
+#: Kind of servers without a shared directory: they keep the key-value rows of tablets and open no shared region. No
+#: table has this kind, so masters of earlier builds assign no region to these servers.
 TABLETS_ALONE: Final = "tablets/1"
 
 _KV_NAME: Final = KV.partition("/")[0]

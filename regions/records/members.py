@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-#: A table keeps at most this many copies of a row. Every copy is written before a write is acknowledged by a majority,
-#: and seven copies survive three dead servers.
+#: Largest number of copies of a row. Each further copy makes writes slower, and seven copies survive three dead
+#: servers.
 REPLICAS_MAX: Final = 7
 
 

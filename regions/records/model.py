@@ -130,8 +130,8 @@ class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str = ""
     #: The highest format that its build knows (`regions/records/formats.py`); 0: a build that announced none.
     format: int = 0
-    #: True if the server takes replicas of tablets; the port on which it accepts links of other members; free bytes of
-    #: its disk above its reserve when it registered, 0: unknown, NO_ROOM: none.
+    #: Whether the server takes replicas of tablets; the port on which it accepts links of other members; free bytes of
+    #: its disk above its reserve at the time of registration (0: unknown, NO_ROOM: none).
     tablets: bool = False
     peer_port: int = 0
     disk_free: int = 0
@@ -157,7 +157,7 @@ class MasterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     admin_port: int = 0
     #: The highest format that its build knows (`regions/records/formats.py`); 0: a build that announced none.
     format: int = 0
-    #: Where its admin port listens; "": at `host`.
+    #: Host of its admin port; "": the same as `host`.
     admin_host: str = ""
 
 
@@ -208,7 +208,7 @@ class DirectoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of `/tables/<table_id>`; written last when a table is created: it makes the table exist."""
+    """Value of `/tables/<table_id>`; written last when a table is created, and makes the table exist."""
 
     table_id: str
     name: str
@@ -223,8 +223,8 @@ class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: System tables are assigned before all other tables (RT-05).
     system: bool = False
     created_ms: int = 0
-    #: When the table was removed, and the earliest time to purge its rows; when the purge began and when it ended.
-    #: Times of masters' clocks; 0 if it has not happened (`regions/transitions/purging.py`).
+    #: Times by masters' clocks (`regions/transitions/purging.py`): removal of the table, earliest purge of its rows,
+    #: begin and end of the purge. 0: not yet.
     removed_ms: int = 0
     purge_at_ms: int = 0
     purging_ms: int = 0
@@ -238,9 +238,10 @@ class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     hash_buckets: int = 0
     #: Kind of service that opens its regions (`regions/records/kinds.py`); "" if written by a build without kinds.
     kind: str = ""
-    #: Where its rows are stored. Records of builds without tablets lack the field: their rows are shared.
+    #: Storage of its rows. Records of builds without tablets lack the field; their storage is shared.
     storage: Storage = Storage.SHARED
-    #: Bytes above which a region is split, and below which two neighbors are merged; 0: only by operators.
+    #: Bytes above which a region is split, and bytes below which two neighbors are merged; 0: only on an operator's
+    #: request.
     split_above: int = 0
     merge_below: int = 0
     #: Fields written by a newer build that this build does not know, as JSON. They stay in the znode when this build
@@ -310,7 +311,7 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     size_bytes: int = 0
     state: TabletState = TabletState.RUNNING
     replicas: tuple[ReplicaLocation, ...] = ()
-    #: True if an operator wants this region closed, whatever its table's state; persisted, so it survives failover.
+    #: True if an operator wants this region closed, whatever its table's state; this survives a failover.
     unassigned: bool = False
     #: Number of hash buckets of its table. Servers reject keys that were placed in another bucket than their own.
     hash_buckets: int = 0
@@ -365,12 +366,12 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def is_replaced(self) -> bool:
-        """Return True if another region has taken its place (DD-03): it has no keys, is never opened, and is only
-        kept."""
+        """Return True if another region has taken its place (DD-03). Such a region has no keys and is never opened;
+        only its record is kept."""
         return self.state is TabletState.REPLACED
 
     def location(self, replica: int) -> ReplicaLocation:
-        """Return the location of `replica`, or one that is not open if the record has none."""
+        """Return the location of `replica`. Without one in the record return a location that is not open."""
         for found in self.replicas:
             if found.replica == replica:
                 return found
@@ -420,7 +421,7 @@ class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     last_error: str = ""
     #: True if the attempts are used up: no master tries again until an operator asks (X11).
     parked: bool = False
-    #: In OPENED: the token of this open; the location in the same write has the same token.
+    #: In OPENED: the token of this open, as in the location of the same write.
     token: int = 0
     #: Version of the znode after the last step of a master, and the times of the server's steps since then. The history
     #: is written from both (`regions/transitions/trail.py`).
@@ -434,8 +435,8 @@ class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     begun: bool = False
     #: For a new member of a tablet: the role in which its leader adds it.
     joins: MemberRole | None = None
-    #: What began the work that this transition belongs to. The description is present only in CLOSING and CLOSED, which
-    #: no master has yet written into the history.
+    #: Origin of the work that this transition belongs to. The description is present only in CLOSING and CLOSED, which
+    #: are not in the history yet.
     origin: WorkOrigin | None = None
 
     @property
@@ -521,7 +522,7 @@ class PlanRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: True for an operator's plan for open regions, which is carried out as batches of moves. `regions` then counts the
     #: moves that were announced, and `assigned` those that have ended.
     by_moves: bool = False
-    #: Number of parts in which the moves are sent, parts already in the store, and moves in those parts.
+    #: Number of parts in which the moves are sent, number of parts in the store, and number of moves in those parts.
     parts: int = 0
     parts_done: int = 0
     handed: int = 0
@@ -547,7 +548,7 @@ class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int
     master: str
     address: str
-    #: How the tenure began: startup or failover.
+    #: Begin of the tenure: startup or failover.
     path: str
     #: When the event was over.
     at_ms: int

@@ -1,7 +1,7 @@
 """Partitioning of a table's keys into regions: by range, or by hash and range. Pure.
 
-A region has one half-open range of *placed* keys, whatever the table. In a table without hash buckets a key is its own
-placed key. In one with n buckets the placed key is the bucket, four hexadecimal digits and a colon, and then the key:
+A region has one half-open range of *placed* keys, for every table. Without hash buckets a key is its own placed key.
+With n buckets the placed key is the bucket, four hexadecimal digits and a colon, and then the key:
 
     place("melon", 4) = "0003:melon"        bucket 3 is [0003:, 0004:), and ranges within it are cut at 0003:<split>
 

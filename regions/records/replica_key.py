@@ -36,7 +36,7 @@ def key_begin(directory: str) -> int:
 
 
 def key_in(path: str, directory: str) -> ReplicaKey | None:
-    """Return the key that a transition's path (see `key_begin`) ends with; None for another path."""
+    """Return the key at the end of a transition's path (see `key_begin`); None for another path."""
     begin = key_begin(directory)
     if len(path) < begin + 2 or not path.startswith(directory):
         return None

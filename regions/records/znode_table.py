@@ -1,4 +1,4 @@
-"""Every znode that a cluster writes below its root: path, kind, record, writer, and what region servers may do with it.
+"""Every znode that a cluster writes below its root: path, kind, record, writer, and the permissions of region servers.
 
 Source of `docs/reference/znodes.md`.
 `regions.records.znodes.Layout` makes the paths; a test checks that each of its paths has a row here.
@@ -103,9 +103,9 @@ ZNODES: Final[tuple[ZnodeRow, ...]] = (
           "active master, by compare-and-set, at `rk grant` and `rk revoke`"),
 )  # fmt: skip
 
-#: What region servers may do in a secured cluster, where masters may do everything and operators read: (directory,
-#: depth below the root) -> permissions. Servers only read everything else. A znode is created and deleted by the rights
-#: on its parent, as in ZooKeeper. Masters and servers create znodes with these lists, `rk fsck` compares with them.
+#: Permissions of region servers in a secured cluster: (directory, depth below the root) -> permissions. Servers may
+#: only read all other znodes. Masters have all permissions, operators read. As in ZooKeeper, the right to create or
+#: delete a znode is on its parent. Masters and servers create znodes with these lists, and `rk fsck` checks them.
 _SERVER_RIGHTS: Final = {
     # A restarted server replaces the registration of its former start.
     ("servers", 1): PERM_READ | PERM_CREATE | PERM_DELETE,

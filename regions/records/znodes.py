@@ -273,8 +273,7 @@ def shard(region_id: str) -> str:
 def check_table_name(name: str) -> None:
     """Reject a table name that cannot, or should not, be the name of a znode.
 
-    Raises:
-        ValueError: with the reason.
+    Raises: ValueError: the name is not allowed; the message has the reason.
     """
     if not name or len(name) > TABLE_NAME_MAX:
         raise ValueError(f"a table name has 1 to {TABLE_NAME_MAX} characters, this one {len(name)}")
@@ -395,7 +394,7 @@ class Layout:
         return f"{self.regions}/{table_id}/{region_id}"
 
     def forgotten_ids(self, table_id: str) -> str:
-        """Ids of deleted tables whose records are removed, among them this one's if its records are."""
+        """Ids of deleted tables whose records are removed; one of 256 znodes."""
         return f"{self.forgotten}/{shard(table_id)}"
 
     def transition(self, region_id: str, replica: int) -> str:

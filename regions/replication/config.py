@@ -1,4 +1,5 @@
-"""Configurations of a tablet: how many members, the first one, and what a later one may change. Pure."""
+"""Configurations of a tablet: the number of members, the first configuration, and the changes that a later one may
+make. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from regions.records.model import RegionRecord
 
 
 def objection_to_count(replicas: int) -> str:
-    """Return why a tablet cannot have this number of copies, "" if it can. An even number survives no more dead servers
-    than the odd number below it, and each write waits for one more copy."""
+    """Return why a tablet cannot have this number of copies, "" if it can. An even number survives as many dead servers
+    as the odd number below it, but each write waits for one more copy."""
     if not 1 <= replicas <= REPLICAS_MAX:
         return f"a tablet has 1 to {REPLICAS_MAX} replicas, not {replicas}"
     if replicas % 2 == 0:
@@ -46,7 +47,7 @@ def voters(members: Collection[Member]) -> list[Member]:
 
 
 def objection_to_report(region: RegionRecord, members: Collection[Member]) -> str:
-    """Return why a leader cannot have committed these members, "" if it can have.
+    """Return why no leader can have committed these members, "" if one can.
 
     The numbers come from the region's record, so a number that was never assigned belongs to another cluster's
     tablet, to a record that is older than the report, or to a bug. In each case the record stays as it is.

@@ -2,9 +2,9 @@
 
 `FirstMembers` has the members made, and replaces a tablet that gets no leader in time (DD-03).
 
-The members of a small table are chosen with the table, those of a large one by a bulk plan. A table for which there are
-too few servers is refused at once. Until an order goes out nothing is lost with members: a region that is PREPARING has
-no transition, and its members may be chosen anew.
+The members of a small table are chosen with the table, those of a large one by a bulk plan. A table with too few
+servers is refused at once. A region that is PREPARING has no transition, so until an order is sent its members may be
+chosen again without loss.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from regions.transitions.states import Cause
 def storage_for(wanted: str, kind: str, replicas: int) -> Storage:
     """Return the storage of a new table. Raise ValueError if `wanted` names no storage or does not fit `kind`.
 
-    Unless the caller says otherwise, several copies of key-value rows are tablets. Regions of other kinds bring their
-    own way of keeping things, and one copy lies in the shared directory, where every server can open it.
+    By default, several copies of key-value rows are tablets. A single copy is in the shared directory, where every
+    server can open it. Regions of other kinds store their data in their own way.
     """
     is_kv = kind_name(kind) == kind_name(KV)
     if not wanted:
@@ -132,7 +132,7 @@ class FirstMembers:
         self._config = config
         self._tablets = tablets
         self._loads = loads
-        #: Tablets without members that no plan was asked for.
+        #: Tablets without members for which no plan was requested.
         self._unplanned: dict[str, Tablet] = {}
         self._servers = servers
         self._sites = sites
@@ -201,7 +201,7 @@ class FirstMembers:
         return is_known and tablet.plan is None and tablet.record.state is TabletState.PREPARING and tablet.wants_open
 
     def plan_ready(self, plan_id: str, keys: Iterable[str], placements: Mapping[str, str]) -> list[Tablet]:
-        """Give the tablets of a plan its servers, and return those that have waited for them."""
+        """Assign the plan's servers to its tablets, and return the tablets that waited for the plan."""
         servers: dict[str, list[str]] = {}
         for key in keys:
             servers.setdefault(parse_replica_key(key)[0], []).append(placements.get(key, ""))
@@ -233,7 +233,7 @@ class FirstMembers:
         return True
 
     def _put_down(self, tablet: Tablet, work: MemberWork, now_ms: int) -> None:
-        """Take a member's transition away from its server, unless the server is at work on it."""
+        """Take a member's transition away from its server, unless the server is working on it."""
         transition = work.transition
         if transition is None or work.is_writing or work.is_unread:
             return

@@ -32,11 +32,11 @@ from regions.transitions.table_states import successor
 
 
 class BeginTablet(fx.Caused):
-    """Write a tablet's record, and create the OFFLINE of each member that is to be made, in one multi.
+    """Write a tablet's record, and create the OFFLINE of each new member, in one multi.
 
-    A new tablet becomes CREATING, with all its members. A tablet that gets another member has its next number raised.
-    The multi checks the table's record (id, version) and names the region's version. So CREATING without a transition
-    of a member means that the member has been made, and no number is given twice. Answered by `Keeper.begun` or
+    A new tablet becomes CREATING, with all its members. For a further member the multi raises the tablet's next number.
+    The multi checks the table's record (id, version) and names the region's version. So a member of a CREATING tablet
+    without a transition has been made, and no number is assigned twice. Answered by `Keeper.begun` or
     `Keeper.region_refused`.
     """
 
@@ -52,7 +52,7 @@ class BeginTablet(fx.Caused):
 
 
 class WriteRegion(fx.Caused):
-    """Replace a region's record at `version`. Many of them may go into one multi, a hundred say.
+    """Replace a region's record at `version`. One multi may contain many of them, for instance a hundred.
 
     Answered by `Keeper.region_written` or `Keeper.region_refused`.
     """
@@ -131,9 +131,9 @@ def begin_tablet(
     deadline_ms: int,
     now_ms: int,
 ) -> BeginTablet | None:
-    """Return the write that begins to make a PREPARING tablet's first members; None while servers are missing.
+    """Return the write that begins to make a PREPARING tablet's first members; None while too few servers are live.
 
-    A bulk plan's servers are taken if the plan fits the servers of now; else members are chosen here.
+    Use the servers of a bulk plan if the plan fits the present servers. Otherwise choose the members here.
     """
     record, plan = tablet.record, tablet.plan or FirstPlan()
     wanted = len(record.members) or tablet.table.record.replication
@@ -145,7 +145,8 @@ def begin_tablet(
         chosen = planned_members(plan.servers, sites, count) or choose_members(sites, count)
         if len(chosen) < wanted:
             return None
-        # The numbers were in no configuration yet; higher ones are given all the same, so none is given twice.
+        # The numbers were in no configuration yet. Higher numbers are assigned nevertheless, so that no number is
+        # assigned twice.
         first = max(record.next_number, 1)
         members = tuple(Member(first + at, one.uuid) for at, one in enumerate(first_members(chosen)))
     next_number = max(record.next_number, members[-1].number + 1)
@@ -168,7 +169,7 @@ def replace_tablet(tablet: Tablet, sites: Sequence[TabletSite]) -> fx.ReplaceReg
     if len(chosen) >= len(tablet.record.members):
         fresh = msgspec.structs.replace(fresh, members=chosen, next_number=len(chosen) + 1)
     transitions = [(one.transition, one.version) for one in tablet.work.values() if one.transition is not None]
-    # Without members: what servers have of it is not a member of anything any more.
+    # Without members: replicas that servers still have are members of no tablet any more.
     former = msgspec.structs.replace(tablet.record, members=())
     return fx.ReplaceRegion(former, tablet.version, tablet.table.version, transitions, fresh)
 
@@ -247,17 +248,17 @@ StepWrite = TypeVar("StepWrite", BeginTablet, fx.WriteOffline, fx.DeleteTransiti
 class KeeperCauses:
     """The causes of the keeper's effects (`regions/cluster/causes.py`); `causes` are those of the active master.
 
-    A step that continues a transition keeps the transition's cause. A transition begins with the request that wants it:
-    the latest request about the tablet, else the latest one about its table. Without such a request the event that the
-    keeper handles is the cause: a registration, a report, or time that has passed. The death of a server and an
-    operator's retry give a transition a new cause.
+    A step that continues a transition keeps the transition's cause. The cause of a new transition is the latest request
+    about the tablet, or else about its table. Without such a request the event that the keeper handles is the cause: a
+    registration, a report, or elapsed time. The death of a server and an operator's retry give a transition a new
+    cause.
     """
 
     def __init__(self, causes: Causes) -> None:
         self._causes = causes
 
     def event(self, what: str, origin: WorkOrigin | None = None) -> None:
-        """Note the event that is being handled. `origin`: the request that it comes from."""
+        """Record the event that is being handled. `origin`: the request that the event comes from."""
         self._causes.act_for(origin, what)
 
     @property
@@ -285,7 +286,7 @@ class KeeperCauses:
         return effect
 
     def attached(self, effect: StepWrite, tablet: Tablet) -> StepWrite:
-        """Give a write of the tablet's transitions its cause, also in the records that it writes. Return it."""
+        """Add the cause to a write of the tablet's transitions, and to the written records. Return the write."""
         match effect:
             case BeginTablet():
                 effect.origin = self.of_tablet(tablet)

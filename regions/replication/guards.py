@@ -1,7 +1,7 @@
-"""In which order a server checks an OPEN and a CLOSE of a tablet's replica, and a change of its members. Pure.
+"""A server's checks, in their order, of an OPEN, a CLOSE and a change of members of a tablet. Pure.
 
-All checks come first, changes after them (X13). The envelope (epoch, recipient, start code, cluster) has been checked
-before, as for every order.
+All checks come first, changes after them (X13). As for every order, the envelope (epoch, recipient, start code,
+cluster) has been checked before.
 """
 
 from __future__ import annotations
@@ -150,12 +150,12 @@ CLOSE_CHECKS: Final[tuple[CloseCheck, ...]] = (
 
 
 def answer_to_open(facts: OpenFacts) -> OrderAnswer:
-    """Return what a server does about an OPEN."""
+    """Return a server's answer to an OPEN."""
     return next(check.answer for check in OPEN_CHECKS if check.applies(facts))
 
 
 def answer_to_close(facts: CloseFacts) -> OrderAnswer:
-    """Return what a server does about a CLOSE."""
+    """Return a server's answer to a CLOSE."""
     return next(check.answer for check in CLOSE_CHECKS if check.applies(facts))
 
 
@@ -207,7 +207,7 @@ def is_already_so(facts: ChangeFacts) -> bool:
 
 
 def wanted_members(facts: ChangeFacts) -> tuple[Member, ...]:
-    """Return the members after the change. It begins with PRE_VOTER for every member that is to vote (FW-08)."""
+    """Return the members after the change. A new voter begins as a PRE_VOTER (FW-08)."""
     change = facts.change
     rest = [one for one in facts.members if one.number != change.number]
     if change.change is ConfigChange.REMOVE:

@@ -1,7 +1,7 @@
 """Health of a tablet: one word and a reason. Pure.
 
 The words are ksck's: HEALTHY, RECOVERING, UNDER_REPLICATED, CONSENSUS_MISMATCH, UNAVAILABLE. The first row of `_ROWS`
-that has a reason decides. Members are judged by their leader, so the judgment lasts while masters change.
+with a reason decides. The leader judges the members, so the judgment survives a change of masters.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _mismatch(facts: _Facts) -> str:
         home = homes.get(report.number)
         if home is not None and home != one.server.uuid:
             return f"member {report.number} is on {home}, and {one.server.uuid} claims that number"
-        # A replica that has applied beyond the leader's configuration and knows an earlier one does not merely lag. One
-        # that knows a later configuration has reported before its leader.
+        # A replica that has applied entries beyond the leader's configuration, but knows an earlier one, contradicts
+        # the leader. A replica with a later configuration has only reported earlier than its leader.
         if report.config_id < leader.config_id and report.applied_index >= leader.config_id.index:
             return f"{report.number} has configuration {report.config_id}, the leader {leader.config_id}"
     return ""
@@ -87,7 +87,7 @@ _ROWS: Final[tuple[tuple[TabletHealth, Callable[[_Facts], str]], ...]] = (
 
 
 def judge(view: TabletView, wanted: int) -> Judgment:
-    """Return the health of a tablet that is to have `wanted` voters."""
+    """Return the health of a tablet that should have `wanted` voters."""
     leader = view.leader_now()
     healthy: frozenset[int] = frozenset()
     if leader is not None:

@@ -1,15 +1,15 @@
 """The actions after one replica's report: the steps of S0's heartbeat (HB-15), as a table. Pure.
 
-`STEPS` is in the order of the source. The rows up to number 4 end the matter: a replica that is not to be there, or is
-to be at rest, is not a source of anything else. Of the later rows every one that applies is carried out.
+`STEPS` is in the order of the source. The rows up to number 4 end the list: if a replica should not exist, or should be
+at rest, no other row applies. Of the later rows all that apply are carried out.
 
-What differs from S0:
+Differences from S0:
 
-- A replica that the store does not know is left alone (FN-04).
+- A replica that is unknown to the store is not touched (FN-04).
 - A removed table's rows can be brought back until their removal begins, so until then its replicas rest.
-- Whoever is not in the configuration becomes a tombstone, and the order names the configuration on which that rests.
+- A replica outside of the configuration becomes a tombstone, and the order names this configuration.
 - A missing member is not replaced here: one policy checks the whole tablet once a second.
-- The schema goes to the leader, as an entry of its log.
+- The leader gets the schema and appends it to its log.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Facts:
         self.region = region
         self.table = table
         self.in_transition = in_transition
-        #: The member that the report is about: of the record's configuration, or of a later one that the replica itself
-        #: reports as the leader. A newcomer may lead before any master has seen it as a member.
+        #: The reported member, from the record's configuration, or from a later one that the replica itself reports as
+        #: the leader. A newcomer may lead before any master knows that it is a member.
         self.member: Member | None = None if region is None else region.member(report.number)
         if self.member is None and region is not None and report.leader is not None and _has_new_configuration(self):
             self.member = next((one for one in report.leader.members if one.number == report.number), None)
@@ -80,7 +80,7 @@ class Facts:
 
 
 class HeartbeatStep(NamedTuple):
-    """One row. `source`: the step of S0, "" for a row of ours. `ends`: no later row applies."""
+    """One row. `source`: the step of S0, "" for a row that S0 does not have. `ends`: no later row applies."""
 
     source: str
     when: str
@@ -125,8 +125,8 @@ def _is_gone(facts: Facts) -> bool:
 
 
 def _is_newer(facts: Facts) -> bool:
-    """Return True if the report is newer than the store's records, which have numbers and configurations late. Then
-    nothing is closed because of them."""
+    """Return True if the report is newer than the store's records, which get numbers and configurations later. Such
+    records are no reason to close a replica."""
     assert facts.region is not None, "rows are asked in order"
     report, region = facts.report, facts.region
     return facts.member is None and (report.number >= region.next_number or report.config_id > region.config_id)

@@ -1,16 +1,16 @@
 """The keeper: decides about all tablets for one tenure of an active master. No I/O, no clock.
 
-Feed it with what the store, the servers and their reports say, call `tick` a few times a second, and carry out what
-`take` returns: it decides once about each tablet that was touched since the last call. Decisions are level-triggered:
-they depend on what is, so the next master takes the same ones, and taking one twice does no harm. The tables that
-decide are `recovery.py` (a transition), `heartbeat_steps.py` (a report) and `regions/transitions/states.py` (what may
-be written at all).
+The caller passes changes of the store, of servers and reports, calls `tick` a few times a second, and carries out the
+effects that `take` returns. `take` decides once about each tablet that was touched since the last call. Decisions are
+level-triggered: they depend on the present state, so the next master decides the same, and a repeated decision does no
+harm. The deciding tables are `recovery.py` (a transition), `heartbeat_steps.py` (a report) and
+`regions/transitions/states.py` (legal writes).
 
-**Creation.** A region is PREPARING until all servers of its first configuration are there. One multi then makes it
-CREATING and creates the OFFLINE of every member. Each member goes its way to OPENED, which is deleted. The region is
-RUNNING once a leader has reported (DD-05). If none does within `create_timeout_ms`, nobody is asked any more, and when
-no server is at work on a member, another region with other numbers takes its place (DD-03). Clients use RUNNING
-regions only, so a region that is replaced has acknowledged nothing.
+**Creation.** A region is PREPARING until all servers of its first configuration are live. One multi then makes it
+CREATING and creates the OFFLINE of every member. Each transition proceeds to OPENED and is deleted. The region is
+RUNNING once a leader has reported (DD-05). If no leader does within `create_timeout_ms`, no more orders are sent. When
+no server is working on a member any more, another region with other numbers takes its place (DD-03). Clients use
+RUNNING regions only, so a region that is replaced has acknowledged nothing.
 
 **Death of a server.** Nothing is moved. A transition that names the server waits for its next start.
 """
@@ -53,13 +53,13 @@ from regions.replication.tablet import MemberWork, Tablet, TabletTable
 from regions.transitions.next_action import Action, NextStep
 from regions.transitions.states import Cause
 
-#: Interval between two checks of the tablets that wait. With many of them the interval is LOOK_PART_MS for each one, so
-#: that the checks take at most a tenth of a processor.
+#: Interval between two checks of the tablets that wait. With many tablets the interval is LOOK_PART_MS times their
+#: number, so that the checks take at most a tenth of a processor.
 LOOK_EVERY_MS: Final = 1_000
 LOOK_PART_MS: Final = 2
-#: Tablets that are looked at in one call: some tens of milliseconds of work for a table of 1,000 that is being made.
+#: Tablets that are examined in one call: some tens of milliseconds of work during the creation of 1,000 tablets.
 LOOKS_MAX: Final = 100
-#: The name of a leader that nothing else is written with is written so late: clients find leaders without it.
+#: Delay of a write that contains only the name of a new leader. Clients find leaders without it.
 LEADER_LATE_MS: Final = 10_000
 
 
@@ -108,7 +108,7 @@ class Keeper:
             return
         known.origin = origin or known.origin
         known.record, known.version = record, version
-        self._look_at_ms = 0  # what is wanted may have changed
+        self._look_at_ms = 0  # the wanted state may have changed
         self._open.update((one.region_id, one) for one in self.tablets.values() if one.table is known)
 
     def region_seen(self, record: RegionRecord, version: int, origin: WorkOrigin | None = None) -> None:
@@ -131,14 +131,14 @@ class Keeper:
         self._touch(tablet)
 
     def forget_table(self, table_id: str) -> None:
-        """Forget a deleted table whose rows are removed. A later report of one of its replicas causes a read of the
-        store."""
+        """Forget a deleted table whose rows are removed. A later report of one of the table's replicas causes a read of
+        the store."""
         for region_id in [one.region_id for one in self.tablets.values() if one.record.table_id == table_id]:
             self.forget_region(region_id)
         self.tables.pop(table_id, None)
 
     def forget_region(self, region_id: str) -> None:
-        """Forget a region whose record is deleted, as `forget_table` does. Without such a region it does nothing."""
+        """Forget a region whose record is deleted, as `forget_table` does. Do nothing without such a region."""
         tablet = self.tablets.pop(region_id, None)
         if tablet is not None:
             tablet.table.states[tablet.record.state] -= 1
@@ -150,7 +150,7 @@ class Keeper:
     def transition_seen(
         self, region_id: str, number: int, record: TransitionRecord | None, version: int, now_ms: int
     ) -> None:
-        """A transition was read; None: there is none."""
+        """Handle a transition that was read; None if it does not exist."""
         tablet = self.tablets.get(region_id)
         if tablet is None:
             return
@@ -184,7 +184,7 @@ class Keeper:
             self._emit(fx.ReadTable(tablet.record.table_id))
 
     def retry(self, key: str, now_ms: int, origin: WorkOrigin | None = None) -> bool:
-        """Try a parked member again for an operator. Return False if it is not parked, or its server is away."""
+        """Retry a parked member for an operator. Return False if the member is not parked, or its server is away."""
         tablet, work = self._find(key)
         if tablet is None or work is None or work.transition is None or not work.transition.parked:
             return False
@@ -259,7 +259,7 @@ class Keeper:
             self._server_changed(record.uuid)
 
     def servers_closed(self, retiring: frozenset[str], closed: frozenset[str]) -> None:
-        """Servers are to be emptied, or get nothing new: the `closed` ones, which are all that retire and others."""
+        """Handle a change of the retiring servers, and of those that get no new members (`closed`: the former, too)."""
         self.draining = closed
         if (retiring, closed) != (self.policy.retiring, self.policy.closed):
             self.policy.retiring, self.policy.closed = retiring, closed
@@ -271,7 +271,7 @@ class Keeper:
         return self._loads
 
     def intents_seen(self, region_id: str, intents: TabletIntents | None) -> None:
-        """The intents about a tablet's members were read or written; None, or empty ones: there are none."""
+        """Handle the intents about a tablet's members that were read or written; None or empty if there are none."""
         kept = self.policy.intents
         if intents is None or intents.is_empty:
             kept.pop(region_id, None)
@@ -287,7 +287,7 @@ class Keeper:
             self._open.update(self.tablets)
 
     def server_down(self, uuid: str) -> None:
-        """A server's registration is gone. Nothing moves."""
+        """Handle the end of a server's registration. No member moves."""
         if self.servers.pop(uuid, None) is not None:
             self._causes.event(f"znode: the registration of server {uuid} is gone")
             self._server_changed(uuid)
@@ -375,7 +375,7 @@ class Keeper:
         return taken
 
     def is_closed(self, table_id: str) -> bool:
-        """Return True if no server reports that a replica of the table takes part, and no member is in transition."""
+        """Return True if no replica of the table takes part (by the reports), and no member is in transition."""
         table = self.tables.get(table_id)
         if table is None:
             return True
@@ -391,7 +391,7 @@ class Keeper:
             self._touched.setdefault(tablet, self._causes.acting)
 
     def _settle(self, tablet: Tablet, now_ms: int) -> None:
-        """Do what the tablet needs now."""
+        """Take the tablet's next steps."""
         if self.tablets.get(tablet.region_id) is not tablet:
             self._open.pop(tablet.region_id, None)
             return
@@ -399,7 +399,7 @@ class Keeper:
             self._first_members.settle_preparing(tablet, now_ms)
             return
         if tablet.record.state is TabletState.REPLACED and tablet.region_id in self.policy.held:
-            return  # servers make its daughters' members from its replicas
+            return  # servers make the daughters' members from its replicas
         needs_look = self._settle_reports(tablet, now_ms)
         if tablet.is_creating and self._first_members.settle_creating(tablet, now_ms):
             return
@@ -411,7 +411,7 @@ class Keeper:
             self._open.pop(tablet.region_id, None)
 
     def _settle_member(self, tablet: Tablet, work: MemberWork, now_ms: int) -> None:
-        """Do what a member's transition needs (`recovery.py`)."""
+        """Take the next step of a member's transition (`recovery.py`)."""
         transition = work.transition
         if transition is None or work.is_writing or work.is_unread:
             return
@@ -529,7 +529,7 @@ class Keeper:
             return
         transition = work.transition
         if result.version > work.version or transition is None or work.is_writing:
-            self._writes.read(tablet, work)  # the server had taken a step before it failed; its order comes again
+            self._writes.read(tablet, work)  # the server had taken a step before it failed; the order is sent again
             return
         attempt = transition.attempt + 1
         pause_ms = min(self._config.retry_base_ms << min(attempt - 1, 10), self._config.retry_max_ms)
@@ -563,7 +563,7 @@ class Keeper:
             tablet.creating_since_ms, tablet.is_given_up = 0, False
 
     def _server_changed(self, uuid: str) -> None:
-        """Decide again about the replicas of a server that has registered, left or restarted. Nothing moves."""
+        """Decide again about the replicas of a server that has registered, left or restarted. No member moves."""
         server = self.servers.get(uuid)
         for name, orphan in list(self.orphans.items()):
             if name[0] == uuid and (server is None or server.incarnation != orphan.server):
@@ -584,7 +584,7 @@ class Keeper:
                 self._touch(tablet)
 
     def _sites(self, table: TableRecord) -> list[TabletSite]:
-        """Return the servers for first members: none of them below its reserve."""
+        """Return the servers for first members, without servers below their reserve."""
         return tablet_sites(filter(has_room, self.servers.values()), table, self._loads, self.draining)
 
     def _find(self, key: str) -> tuple[Tablet | None, MemberWork | None]:

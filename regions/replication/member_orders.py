@@ -1,7 +1,7 @@
 """Orders for members of tablets, and writes of their transitions. Pure.
 
-An order is sent again and again until the store, or a report, shows the outcome. An answer only says where to look.
-A write is emitted once, and is on its way until its answer comes.
+An order is repeated until the store, or a report, shows the outcome. The reply to an order only shows which transition
+to read. A write is emitted once, and is in flight until its reply arrives.
 """
 
 from __future__ import annotations
@@ -101,13 +101,14 @@ class MemberOrders:
         )  # fmt: skip
 
     def _endpoint(self, member: Member) -> MemberEndpoint:
-        """Return where a member listens; without an address while its server is away, which announces it later."""
+        """Return the address of a member. While its server is away the address is empty; the server announces it
+        later."""
         server = self._servers.get(member.uuid)
         host, port = ("", 0) if server is None else (server.host, server.peer_port)
         return MemberEndpoint(member.number, member.uuid, host, port)
 
     def take(self, batch: int) -> list[MemberWork]:
-        """Return the members whose orders were in a batch, and forget the batch: its answer has arrived."""
+        """Return the members whose orders were in a batch, and forget the batch, because its reply has arrived."""
         return self._batches.pop(batch, [])
 
     def send_again(self, works: Iterable[MemberWork], batch: int, now_ms: int) -> None:
@@ -159,7 +160,7 @@ class MemberWrites:
         error: str | None = None,
         parked: bool = False,
     ) -> None:
-        """Create or force OFFLINE. It remembers whether a server has ever begun to make the member."""
+        """Create or force OFFLINE. The record keeps whether a server has ever begun to make the member."""
         if work.is_writing or work.is_unread:
             return
         wanted = write_offline(
@@ -177,7 +178,7 @@ class MemberWrites:
         self._emit(effect)
 
     def read(self, tablet: Tablet, work: MemberWork) -> None:
-        """Have the transition read, unless a write of it is on its way."""
+        """Request a read of the transition, unless a write of it is in flight."""
         if not work.is_writing:
             work.is_unread = True
             self._emit(fx.ReadTransition(tablet.region_id, work.number))

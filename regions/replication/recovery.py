@@ -6,7 +6,7 @@ of the other members. While the server is away its transition waits; when the se
 the new start, and the order to open follows. No row chooses a destination, and no row depends on whether the cluster
 has just started.
 
-What is wanted of a member decides which of five tables applies:
+The goal of a member decides which of five tables applies:
 
     OPEN   the table is enabled
     JOIN   the same, and the member is new: its leader has it copied, so no order to open is sent
@@ -72,7 +72,7 @@ _ANY: Final = tuple(ServerFate)
 
 
 class RecoveryRow(NamedTuple):
-    """One row: in that state, with the server in one of those fates."""
+    """One row: the next step in a state, for some fates of the server."""
 
     state: RegionState
     fates: tuple[ServerFate, ...]
@@ -170,7 +170,7 @@ _INDEX: Final = {goal: _expand(rows) for goal, rows in TABLES.items()}
 
 
 def next_step(state: RegionState, fate: ServerFate, goal: Goal, *, has_begun: bool) -> NextStep:
-    """Return what the transition needs. `has_begun`: a server has begun to make the replica, or had made it."""
+    """Return the transition's next step. `has_begun`: a server has begun to make the replica, or has made it."""
     if goal is Goal.REST and state is _OFFLINE and not has_begun:
         return _NOT_BEGUN
     return _INDEX[goal][state, fate]
@@ -215,7 +215,7 @@ def work_fate(tablet: Tablet, work: MemberWork, servers: Mapping[str, ServerReco
 
 
 def work_goal(tablet: Tablet, work: MemberWork, fate: ServerFate, *, is_joining: bool, is_new: bool) -> Goal:
-    """Return the goal for a member in transition; `fate` is its server's.
+    """Return the goal for a member in transition; `fate` is the fate of its server.
 
     A server makes the members of a split tablet's daughters from its replica of that tablet, which is then deleted. So
     they are made even while the table is disabled. Those of a removed table are made if the server is there, as the
@@ -268,15 +268,15 @@ class NamedStarts:
                 self.holders.add(start)
 
     def add_all_of(self, world: ClusterState) -> None:
-        """Add all regions of a standby's mirror from its indexes, without a look at each.
+        """Add all regions of a standby's mirror from its indexes, without a visit to each.
 
-        `holders` then lacks the starts that are dead as far as the mirror knows. Only live starts decide something.
+        Then `holders` lacks the starts that are dead in the mirror. Only live starts matter.
         """
         self.has_tablets = any(table.record.is_tablet and table.regions for table in world.tables.values())
         self.has_shared = bool(world.replicas)
         self.tablets = {one for one in self._moving if one in world.regions and world.regions[one].record.is_tablet}
         self.holders = {server.incarnation for server in world.servers.values() if server.open}
-        for replica in world.active.values():  # a transition hides what the region's record names
+        for replica in world.active.values():  # A transition takes precedence over the region's record.
             start = replica.region.record.location(replica.number).incarnation
             if start is not None:
                 self.holders.add(start)
@@ -290,7 +290,7 @@ def is_startup(named: NamedStarts, alive: Iterable[Incarnation]) -> bool:
     """Return True for a cluster startup, False for a failover, from the store alone (X7, RT-02).
 
     Shared regions decide. A tablet's record names no start of a server, so in a cluster of tablets alone every failover
-    of the masters would look like a startup. Such a cluster has nothing that a startup would wipe or plan.
+    of the masters would look like a startup. In such a cluster a startup has nothing to wipe or to plan.
     """
     if named.has_tablets and not named.has_shared:
         return False
@@ -302,6 +302,6 @@ def to_wipe(
 ) -> list[tuple[TransitionRecord, int]]:
     """Return the transitions that a cluster startup deletes: those of shared regions.
 
-    A tablet's transition says whether a replica has been made. Without that a voter could be made twice.
+    A tablet's transition shows whether a replica has been made. Without the transition a voter could be made twice.
     """
     return [one for one in transitions if one[0].region_id not in named.tablets]

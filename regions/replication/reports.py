@@ -1,8 +1,8 @@
 """The merged reports of all servers about one tablet. Pure.
 
-A leader's report is ordered by (config id, term) of its replica. A report that comes earlier in that order changes
-nothing about the leader and the configuration: it is late, or its sender was deposed and does not know it yet. So
-whatever order reports of several servers arrive in, the outcome is the same.
+A leader's report is ordered by (config id, term) of its replica. A report that is earlier in that order does not change
+the leader or the configuration: the report is late, or its sender was deposed without noticing. So the result does not
+depend on the order in which the reports of several servers arrive.
 
 A new leader that has committed nothing yet may know an older configuration than its predecessor reported. Its report
 counts from its first commit on.
@@ -48,7 +48,7 @@ def taken(reported: dict[tuple[str, str], ReplicaView], region_id: str) -> list[
 
 
 class TabletView:
-    """One tablet as its servers report it to this master."""
+    """One tablet, according to the reports of its servers to this master."""
 
     __slots__ = ("leader", "replicas", "revision", "rivals")
 
@@ -87,12 +87,12 @@ class TabletView:
         return former is None or found != former
 
     def gone(self, uuid: str) -> None:
-        """Forget a server's replica: its server reports that it has none any more, or is dead."""
+        """Forget a server's replica, because the server reports that it has no replica any more, or is dead."""
         if self.replicas.pop(uuid, None) is not None:
             self.revision += 1
 
     def leader_now(self) -> LeaderView | None:
-        """Return the leader if its server's latest report still says that it leads in that term."""
+        """Return the leader if the latest report of its server still shows it as the leader of that term."""
         if self.leader is None:
             return None
         view = self.replicas.get(self.leader.server.uuid)

@@ -1,7 +1,7 @@
 """Servers for the members of a new tablet. Pure.
 
 Members are chosen one after the other: a server whose rack has the fewest of them, then the lowest load for its weight,
-then the lower uuid, so that the choice is a function of the servers alone. With racks enough no rack has a majority.
+then the lower uuid, so that the choice depends only on the servers. With enough racks no rack has a majority.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def tablet_sites(
 
 
 def choose_members(candidates: Iterable[Site], count: int, extra: Mapping[str, int] | None = None) -> list[str]:
-    """Return the uuids of up to `count` servers, no server twice; fewer if there are no more.
+    """Return the uuids of up to `count` distinct servers; fewer if there are not enough.
 
     `extra`: replicas by uuid that were assigned in this round and are not in `load` yet.
     """
@@ -77,7 +77,7 @@ def choose_members(candidates: Iterable[Site], count: int, extra: Mapping[str, i
 
 
 def planned_members(planned: Sequence[str], candidates: Sequence[Site], count: int) -> list[str]:
-    """Return the servers that a bulk plan names for a tablet, [] if the plan does not fit the servers of now.
+    """Return the servers that a bulk plan names for a tablet, [] if the plan does not fit the present servers.
 
     A plan fits if it names `count` candidates, none twice, and is spread over racks no worse than `choose_members`.
     """
@@ -87,7 +87,7 @@ def planned_members(planned: Sequence[str], candidates: Sequence[Site], count: i
     there, sizes = Counter(racks[uuid] for uuid in planned), Counter(racks.values())
     if len(there) < min(count, len(sizes)):
         return []
-    # The master's own choice has so many members in one rack: it goes round the racks that have a server left.
+    # Number of members in one rack in the master's own choice, which goes round the racks that have a server left.
     most = next(most for most in range(1, count + 1) if sum(min(size, most) for size in sizes.values()) >= count)
     return list(planned) if max(there.values()) <= most else []
 
@@ -98,7 +98,8 @@ def has_room(server: ServerRecord) -> bool:
 
 
 def objection_to_space(server: ServerRecord, size_bytes: int) -> str:
-    """Return why a server has no room for a copy of that size, "" if it has, or if its free bytes are unknown."""
+    """Return why a server has no room for a copy of that size. Return "" if it has room, or if its free bytes are
+    unknown."""
     if not has_room(server):
         return f"the disk of {server.uuid} has less free space than its reserve"
     if not 0 < server.disk_free < size_bytes:

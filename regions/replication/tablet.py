@@ -1,6 +1,6 @@
 """The entities of the keeper: tablets, and the work on each of their members.
 
-They hold data and answer questions about themselves. `regions/replication/keeper.py` alone changes them.
+They hold data and derive facts from it. Only `regions/replication/keeper.py` changes them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from regions.replication.heartbeat_steps import Judged
 from regions.replication.reports import TabletView
 from regions.transitions.states import Cause
 
-#: Tablets that are given up and replaced at the same time. On a machine that is too slow for a large table, the others
-#: get their leaders meanwhile; to replace all of them at once would be more work than to wait for them.
+#: Tablets that are given up and replaced at the same time. On a machine that is too slow for a large table, the other
+#: tablets get their leaders meanwhile. To replace all of them at once would be more work than to wait.
 GIVEN_UP_MAX: Final = 50
 
 
@@ -49,7 +49,7 @@ class TabletTable:
 
     @property
     def tablets(self) -> int:
-        """Number of tablets, without those in whose place another one has come."""
+        """Number of tablets, without replaced ones."""
         return self.states.total() - self.states[TabletState.REPLACED]
 
     @property
@@ -79,8 +79,7 @@ class MemberOrder:
         self.server = server
         #: When to send (again).
         self.next_ms = next_ms
-        #: How often the order was sent.
-        #: Number of the batch in which the order waits for its reply; 0: it waits for none.
+        #: Number of times that the order was sent. Number of the batch whose reply the order waits for; 0: none.
         self.asks = 0
         self.batch = 0
         #: The content of a CLOSE; None for an OPEN.
@@ -90,7 +89,8 @@ class MemberOrder:
 
 
 class MemberWork:
-    """A master's knowledge of one number's transition, and its work on it. Members at rest have none."""
+    """The transition of one member as a master knows it, and the master's work on it. Members at rest have no
+    MemberWork."""
 
     __slots__ = (
         "cause",
@@ -112,7 +112,7 @@ class MemberWork:
         self.version = -1
         #: When the transition last changed, as far as this master saw.
         self.seen_ms = 0
-        #: The cause of the write that is on its way, and the record as it will be: None for a deletion.
+        #: The cause of the write in flight, and the record that it writes; None for a deletion.
         self.cause: Cause | None = None
         self.write: TransitionRecord | None = None
         #: The transition may have changed, and is being read: no decision before the answer.
@@ -148,7 +148,7 @@ class FirstPlan(NamedTuple):
 
 
 class Tablet:
-    """One tablet: its record, its members' work, and what servers report."""
+    """One tablet: its record, its members' work, and the reports of its servers."""
 
     __slots__ = (
         "asked_ms",
@@ -173,17 +173,18 @@ class Tablet:
         self.table = table
         self.record = record
         self.version = version
-        #: The latest request about this tablet alone, or the end of its creation (DD-03); None: see its table.
+        #: The latest request about this tablet alone, or the end of its creation (DD-03); None: the request of its
+        #: table counts.
         self.origin: WorkOrigin | None = None
         self.work: dict[int, MemberWork] = {}
         self.view = TabletView()
-        #: What followed from each server's latest report when it was looked at last, by the server's uuid.
+        #: The actions after each server's latest report when it was last examined, by the server's uuid.
         self.judged: dict[str, Judged] = {}
         #: Since when the tablet has been CREATING, as far as this master has observed; 0 if it is not (DD-03).
         self.creating_since_ms = 0
-        #: No leader has reported in time: another region is to take its place.
+        #: No leader has reported in time. Another region must take its place.
         self.is_given_up = False
-        #: The plan of its first members; None: none was asked for, and none is needed for a record with members.
+        #: The plan of its first members. None if no plan was requested; a record with members needs none.
         self.plan: FirstPlan | None = None
         #: Servers of the first members that are being written, which are counted as loads already.
         self.begun_on: tuple[str, ...] = ()
@@ -192,7 +193,7 @@ class Tablet:
         #: When the leader's name is written at the earliest, and when the record was last asked for.
         self.leader_due_ms = 0
         self.asked_ms = 0
-        #: As the table's counts have it.
+        #: Its state as counted in its table.
         self.is_led = False
         self.serving = 0
         table.states[record.state] += 1
@@ -205,8 +206,8 @@ class Tablet:
         self.recount()
 
     def recount(self) -> None:
-        """Update the table's counts after a change of the record or of what servers report."""
-        # The replicas of a split tablet run until its daughters have theirs, and serve nobody.
+        """Update the table's counts after a change of the record or of the reports."""
+        # The replicas of a split tablet run until its daughters have replicas, but serve no client.
         serving = 0 if self.record.state is TabletState.REPLACED else len(self.view.takes_part)
         is_led = self.record.state is TabletState.RUNNING and self.view.leader_now() is not None
         self.table.serving += serving - self.serving
@@ -226,13 +227,13 @@ class Tablet:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its rows as its leader reports them, 0 if unknown."""
+        """Bytes of its rows according to its leader, 0 if unknown."""
         leader = self.view.leader_now()
         return 0 if leader is None else self.view.replicas[leader.server.uuid].report.size_bytes
 
     @property
     def measure(self) -> Measure | None:
-        """Rows and bytes as its leader reports them, or another member that takes part; None if none has reported."""
+        """Rows and bytes according to its leader, or to another member that takes part; None without a report."""
         leader = self.view.leader_now()
         if leader is not None:
             return self.view.replicas[leader.server.uuid].report.measure

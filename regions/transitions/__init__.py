@@ -2,7 +2,7 @@
 
 states.py        the table of legal steps: writer, state before and after, cause
 table_states.py  the same for tables and for region records
-next_action.py   what a transition needs next after a server's or a master's death
+next_action.py   next step of a transition after the death of a server or a master
 observed.py      transitions as a watcher sees them, and checks of their order
 hazards.py       regions that are parked because they may kill servers or are damaged
 purging.py       deleted tables until their rows are removed

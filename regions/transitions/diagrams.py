@@ -56,7 +56,8 @@ _PARTIES: Final = {Party.NONE: "none", Party.DEAD: "dead", Party.ALIVE: "alive"}
 
 
 def matrices() -> str:
-    """Return the page's part about what a transition needs, for each state and fate of its source and destination."""
+    """Return the page's part with the next step of a transition, for each state and each fate of its source and
+    destination."""
     lines = [
         "## What a transition needs",
         "",

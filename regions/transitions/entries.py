@@ -76,8 +76,8 @@ class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_
     origin: str = ""
     #: Of a request: name or id of the table.
     subject: str = ""
-    #: Zxid of the write that recorded the entry, for a master's step the write of the step itself. A segment's own
-    #: zxid says the same, so the field is 0 until segments are merged.
+    #: Zxid of the write that recorded the entry; for a master's step this is the write of the step itself. The zxid of
+    #: a segment is the same, so the field is 0 until segments are merged.
     zxid: int = 0
 
     @property

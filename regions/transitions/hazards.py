@@ -2,9 +2,9 @@
 
 **Deaths.** If a server dies while it opens a region, the region may be the cause. The transition counts such deaths
 (`TransitionRecord.deaths`): steps from OPENING to OFFLINE because of a server's death. After DEATHS_MAX the region is
-parked. One death makes all regions that the server was opening suspects. A server gets one suspect at a time
-(`regions/assign/orders.py`), so that a second death points to one region and not to its neighbors. An orderly stop or a
-fenced server does not count. A successful open resets the count, and so does a retry by an operator.
+parked. After one death all regions that the server was opening are suspects. A server gets one suspect at a time
+(`regions/assign/orders.py`), so that a second death points to one region. An orderly stop or a fenced server does not
+count. A successful open resets the count, and so does a retry by an operator.
 
 **Damage.** A server that reads a damaged row stops serving the region and reports the damage. The master orders the
 server to close the region. CLOSED carries the reason (`TransitionRecord.damage`), so that every master parks the region

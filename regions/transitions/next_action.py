@@ -112,9 +112,9 @@ def is_cluster_startup(
 ) -> bool:
     """Return True for a cluster startup, False for a failover, decided from the store alone (X7, RT-02).
 
-    It is a startup if no server start named by a region or a transition as its holder is alive: then nothing is open
-    anywhere, and deleting all transitions loses nothing. Counting servers instead would mistake "all registered before
-    the master" for a failover, and "all sessions lost at once" for a startup. `holders` are those that regions name.
+    It is a startup if every server start that a region or a transition names as its holder is dead. Then no region is
+    open, and deleting all transitions loses nothing. Counting servers instead would mistake "all registered before the
+    master" for a failover, and "all sessions lost at once" for a startup. `holders` are the holders that regions name.
     """
     live = frozenset(alive)
     if not live:

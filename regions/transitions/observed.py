@@ -1,7 +1,7 @@
 """The transitions of a cluster as a watcher observes them, and checks of what was observed.
 
 A watch reports that a znode changed, and the read that follows returns its current value: two quick steps may be seen
-as one. Each znode counts its versions, so the history knows exactly how many steps it missed, and whether the
+as one. Each znode counts its versions, so the number of missed steps is known exactly. The history checks whether the
 transition table allows any sequence of that many steps between two observations.
 
 Pure. `cli/diagnose/follow.py` and the masters' auditor feed this module. `rk watch` prints the result; drills and
@@ -30,10 +30,10 @@ UNKNOWN: Final = -1
 NONE: Final = ""
 
 
-#: Which states may follow a state: the whole table, without the steps of some causes.
+#: The states that may follow a state: by the whole table, and without the steps of some causes.
 _Table = dict[str, set[str]]
 _Without = frozenset[Cause]
-#: Causes that cannot occur outside of a cluster startup; and those that cannot occur for a region that stays open.
+#: Causes that occur only in a cluster startup, and causes that do not occur for a region that stays open.
 _NO_WIPE: Final[_Without] = frozenset({Cause.STARTUP_WIPE})
 _USUAL: Final[_Without] = frozenset({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN, Cause.REPLACED}) | RESTS_ON_MEMBERS
 #: Size of the cache of answers: the same few questions come hundreds of times a second.
@@ -59,8 +59,8 @@ class ObservedTransition(NamedTuple):
 class Change(NamedTuple):
     """A step of one transition: `before` and `after` are states, NONE for no znode. `missed` steps lie between them.
 
-    `inferred`: no watcher saw this step, but it is the only legal one between two observations; its record is the later
-    observation's.
+    `inferred`: the step was not observed, but it is the only legal one between two observations; its record is that of
+    the later observation.
     """
 
     at_ms: int
@@ -129,7 +129,7 @@ class History:
         self.steps_missed = 0
         self._known: dict[str, _Known] = {}
         self._unlikely: _Without = frozenset() if wipe_allowed else _NO_WIPE
-        #: Causes that do not occur for a region that is to be open: those above, and the steps of disabling a table.
+        #: Causes that do not occur for a region that must be open: those above, and the steps of disabling a table.
         self._unusual: _Without = self._unlikely | {Cause.DO_NOT_REOPEN, Cause.REPLACED} | RESTS_ON_MEMBERS
 
     @property
@@ -156,7 +156,7 @@ class History:
         return True
 
     def begin(self, sights: Iterable[ObservedTransition]) -> None:
-        """Add the transitions that exist at the beginning. They are known state, not changes."""
+        """Add the transitions that exist at the beginning. They are known states, not changes."""
         for sight in sights:
             if sight.exists:
                 self._known[sight.key] = _Known(sight.record, sight.version, sight.czxid)
@@ -275,7 +275,7 @@ def epoch_breaches(epochs: list[tuple[int, int]], changes: Iterable[Change]) -> 
 
     `epochs` are (version of /epoch, zxid of that write) in the order seen. Versions must increase strictly. A step of a
     master must not carry a lower epoch than the one in force when it was written: such a write comes from a deposed
-    master, and the check in its multi should have rejected it (FN-01).
+    master, and the check in the multi should have rejected it (FN-01).
     """
     pairs = itertools.pairwise(epochs)
     found = [f"epoch {later[0]} came after {earlier[0]}" for earlier, later in pairs if later[0] <= earlier[0]]

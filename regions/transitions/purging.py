@@ -54,7 +54,8 @@ def is_forgettable(table: TableRecord) -> bool:
 
 
 def remains(table_id: str, region_id: str, purged_ms: int, config_id: ConfigId) -> tuple[TableRecord, RegionRecord]:
-    """Return what is known of a tablet whose table was deleted, purged and forgotten; `config_id` is as reported."""
+    """Return the remaining facts about a tablet whose table was deleted, purged and forgotten; `config_id` is the
+    reported one."""
     table = TableRecord(
         table_id, table_id, state=TableState.REMOVED, finished_ms=purged_ms, purging_ms=purged_ms, purged_ms=purged_ms,
         storage=Storage.TABLET,

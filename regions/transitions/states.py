@@ -37,7 +37,7 @@ class Cause(enum.StrEnum):
     MOVE_CONTINUES = "move continues"
     DONE = "done"
     DO_NOT_REOPEN = "do not reopen"
-    REPLACED = "replaced"  #: other regions took its place: it was never opened in time, or was split or merged
+    REPLACED = "replaced"  #: Other regions took its place: it was never opened in time, or was split or merged.
     STARTUP_WIPE = "startup wipe"
     CLOSE_ORDER = "close order"
     CLOSE_DONE = "close done"
@@ -115,7 +115,7 @@ _LEGAL_BECAUSE: Final = frozenset((step.actor, step.before, step.after, step.cau
 
 
 class IllegalStep(errors.InvalidTransition):
-    """Raised for a step that the table does not have. Nothing has been written."""
+    """Raised for a step that is not in the table. Nothing has been written."""
 
     def __init__(
         self,

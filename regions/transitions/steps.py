@@ -43,7 +43,7 @@ def master_step(
 ) -> SeenStep:
     """Return a master's step from `former` to `record` (None: no znode).
 
-    `origin` None: the record's origin. `key` is that of the replica, if the caller has it: to make it takes time.
+    `origin` None: the record's origin. `key` is the key of the replica, if the caller has it, which saves time.
     """
     about = record if record is not None else former
     assert about is not None, "a step has a znode before or after it"

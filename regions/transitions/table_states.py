@@ -15,8 +15,8 @@ Which record is written when:
 - The server that opens the region first writes RUNNING together with the location.
 - A region that replaces a split region, or two merged ones, is RUNNING from its first write on: it has rows. The former
   regions are REPLACED in the same write.
-- A region is DELETED once its table is REMOVED: one write for any number of regions. The region's own record says so
-  only after the write that removes its location, or the write that marks the table as finished.
+- A region is DELETED once its table is REMOVED: one write for any number of regions. The region's own record becomes
+  DELETED only in the write that removes its location, or in the write that marks the table as finished.
 """
 
 from __future__ import annotations

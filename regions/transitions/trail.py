@@ -36,8 +36,8 @@ _CAUSES: Final[dict[tuple[RegionState | None, RegionState | None], Cause]] = {
 _LAST: Final = {RegionState.OPENED: Cause.OPEN_DONE, RegionState.CLOSED: Cause.CLOSE_DONE}
 
 
-#: A step of a server: the states before and after it, its cause, its time, and the number of steps between the state
-#: before it and this step whose times are unknown. A plain tuple, because each opening makes several.
+#: A step of a server: the states before and after it, its cause, its time, and the number of preceding steps whose
+#: times are unknown. A plain tuple, because each opening makes several.
 Taken = tuple[RegionState | None, RegionState, Cause, int, int]
 
 
@@ -57,7 +57,7 @@ def unrecorded_steps(record: TransitionRecord, version: int) -> list[Taken]:
     """Return the server's steps since the last step of a master, oldest first, of a znode at `version`.
 
     The version counts every write, so steps whose times were dropped count as missed. A record without times comes from
-    a server of an older build: return its last step, with the others as missed.
+    a server of an older build. In this case return its last step, and count the others as missed.
     """
     if record.state is _OFFLINE:
         return []

@@ -5,7 +5,7 @@ removed or disabled. The check also fails after any other change of the record, 
 
     the cluster state has a newer record      repeat the write with its version, or decide again if the region must
                                               be closed now
-    the cluster state has no newer record     read the table's record, and hold the write until it is known
+    the cluster state has no newer record     read the table's record, and hold the write until then
 """
 
 from __future__ import annotations

@@ -98,7 +98,8 @@ class AlterBook:
     def reported(self, server: Incarnation, reports: Iterable[ReplicaReport]) -> None:
         """Process reported schema versions (HB-15).
 
-        A replica with an earlier version gets an AlterOrder in any state of its table, in case it was missed before.
+        A replica with an earlier version gets an AlterOrder in any state of its table, because an earlier order may
+        have been lost.
         """
         known = self._world.alive(server)
         if known is None:

@@ -1,8 +1,9 @@
-"""A new active master takes over: it loads what the store or its mirror has, then decides about everything. Pure.
+"""A new active master takes over: it loads the records from the store or from its mirror, then decides about every
+replica. Pure.
 
 Each part is an iterator, so that the caller can do a step in each turn: a million regions take seconds. Between two
-steps the state is incomplete. The caller handles no event and takes no effect before the last step; changes that it
-learns of in the meantime are handled then.
+steps the state is incomplete. Before the last step the caller handles no event and takes no effect. It handles the
+changes of that time afterwards.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class TakeOver:
         moves: Iterable[MoveBatch] = (),
         reshardings: Iterable[tuple[ReshardingRecord, int]] = (),
     ) -> Iterator[None]:
-        """Load what the master has read from the store, without decisions yet (MF-02).
+        """Load the records that the master has read from the store, without decisions yet (MF-02).
 
         The caller must have read transitions before regions.
         """

@@ -34,7 +34,7 @@ class CatalogUpdates:
         decide: Callable[[Replica, int], None],
         reread_ms: int,
     ) -> None:
-        """`decide` takes a replica and the time, and decides what the replica needs next."""
+        """`decide` takes a replica and the time, and decides the next action for the replica."""
         self.checks = TableChecks(world, emit, decide, self.finish, reread_ms)
         self._world = world
         self._causes = causes
@@ -80,7 +80,7 @@ class CatalogUpdates:
     def finish_answered(self, event: ev.FinishAnswered) -> None:
         """Drop a table whose end is in the store.
 
-        If the write was refused, keep the table: a server that counted as dead may have begun to close a region, and
+        If the write was rejected, keep the table. A server that counted as dead may have begun to close a region, and
         that transition must be completed.
         """
         table = self._world.tables.get(event.table_id)
@@ -103,7 +103,7 @@ class CatalogUpdates:
     def opened(self, replica: Replica, record: TransitionRecord) -> None:
         """Apply the location that a server has written in the multi with OPENED.
 
-        That multi raised the version of the region's record by one, unless the record was read after it.
+        The multi raised the version of the region's record by one, unless the record was read after the multi.
         """
         home = record.destination
         if home is None:

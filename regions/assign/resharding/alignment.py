@@ -1,4 +1,4 @@
-"""Which member of two neighbors must move so that both have their members on the same servers. Pure.
+"""Chooses the member of two neighbors that must move next, so that both have their members on the same servers. Pure.
 
 The members of a merge's daughter are made from replicas of both parents on one server. So the parents' members are
 brought together first, one after the other, by moves like an operator's. The tablet with fewer bytes moves. Each move

@@ -1,18 +1,18 @@
-"""Which regions to split or merge by the settings of their tables (X11). Measured sizes in, proposals out; pure.
+"""Chooses regions to split or merge by the settings of their tables (X11). Measured sizes in, proposals out; pure.
 
 `split_above` and `merge_below` of a table are bytes; 0 is off. A proposal is carried out like an operator's request,
-with all its checks, so a wrong one costs nothing but a refusal.
+with all checks, so a wrong proposal is rejected without harm.
 
-**Splits and merges must not chase one another.** Halves of a region above `split_above` have about half of it, and two
+**Splits and merges must not undo each other.** Halves of a region above `split_above` have about half of it, and two
 merged regions at most `split_above / 2` together. `merge_below` is at most a quarter of `split_above`, so neither
-halves nor merged regions are near the other limit. Besides, a region must be found too large or too small in two rounds
-in a row, each by a size that a server has measured.
+halves nor merged regions are near the other limit. In addition, two rounds in a row must find the region too large or
+too small, each by a size that a server has measured.
 
 **Few at once, and only in quiet.** At most AT_ONCE_MAX splits and merges are under way in the cluster. None begins
 while a server is drained, while more than MOVING_MAX replicas are in transition, while a plan is applied, or for
 QUIET_MS after a server went away or the master took over.
 
-The walk goes on by a slice of SLICE regions at each step, whatever the size of a table.
+Each step examines a slice of SLICE regions, for tables of any size.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def limits_words(record: TableRecord) -> str:
 
 
 def pause_of(world: ClusterState) -> str:
-    """Return why nothing is split or merged by settings now, as far as the state of the cluster says; "" if nothing."""
+    """Return why the state of the cluster forbids splits and merges by settings now, "" if it does not."""
     draining = next((one for one in world.servers.values() if one.draining), None)
     if draining is not None:
         return f"server {draining.record.name} is drained"
@@ -82,7 +82,7 @@ def pause_of(world: ClusterState) -> str:
 
 
 class Automatic:
-    """The splits and merges that tables' settings ask for. One per tenure."""
+    """The splits and merges that the settings of tables require. One object per tenure."""
 
     def __init__(self, now_ms: int) -> None:
         self._quiet_from_ms = now_ms + QUIET_MS
@@ -92,16 +92,17 @@ class Automatic:
         self._left: list[Region] = []
         #: Small regions of this round, by table and start key.
         self._small: dict[tuple[str, str], tuple[Region, int]] = {}
-        #: What the round before, and this round so far, have found: parents' ids.
+        #: Parents' ids found by the previous round, and by this round so far.
         self._before: set[tuple[str, ...]] = set()
         self._found: set[tuple[str, ...]] = set()
         #: Parents of refused proposals, with the time of the next look.
         self._refused: dict[tuple[str, ...], int] = {}
 
     def refused(self, proposal: SizeProposal, now_ms: int) -> None:
-        """Do not make a proposal for a while that was refused or canceled.
+        """Make no proposal for a while after one was refused or canceled.
 
-        A split may be refused because the measured size was old, and a region without rows is to be merged.
+        Measured sizes may have been old: a split may be refused because its region has no rows any more, and then the
+        region must be merged.
         """
         self._refused[proposal.regions] = now_ms + REFUSED_MS
 
@@ -114,11 +115,11 @@ class Automatic:
         busy: str,
         now_ms: int,
     ) -> list[SizeProposal]:
-        """Look at the next slice of regions; return what to split and merge now.
+        """Examine the next slice of regions. Return the proposals of splits and merges.
 
         `size_of` returns the bytes that a server has measured, None for a region without a measurement. `objection_now`
-        returns why a region cannot be split or merged now. `under_way`: number of splits and merges. `busy`: what else
-        forbids it.
+        returns why a region cannot be split or merged now. `under_way`: number of splits and merges. `busy`: another
+        reason to begin none now.
         """
         servers = frozenset(one.incarnation for one in world.servers.values())
         if self._servers - servers:

@@ -1,4 +1,4 @@
-"""The splits and merges under way, and what each needs next (X11). Pure.
+"""The splits and merges under way, and the next step of each (X11). Pure.
 
 A split or merge is one znode (`regions/records/acts/resharding.py`), written before the request is acknowledged.
 The next step depends only on the znode and on the state of the parents, so any master that becomes active continues:
@@ -9,10 +9,10 @@ The next step depends only on the znode and on the state of the parents, so any 
     CLEANING   The daughters are opened like any closed region, on the parents' server if possible. When all of them
                have been open, they have files of their own, and a server is ordered to remove the parents' files.
 
-Before the daughters have replaced the parents the work can be canceled: then nothing has changed.
+Until the daughters have replaced the parents, the work can be canceled, and then nothing has changed.
 
-What each state asks of the regions' servers differs for tablets: `Parents` in `regions/assign/resharding/parents.py`.
-All parents have the same seal, so each step is that of one work: all of them are replaced by one write, or none is.
+The requests to the regions' servers differ for tablets: see `Parents` in `regions/assign/resharding/parents.py`. All
+parents of one work have the same seal, and one write replaces all of them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from regions.transitions.resharding import resharding_after
 
 #: Canceled works whose reason is kept.
 CANCELED_MAX: Final = 100
-#: Pause before a tablet's leader is asked to seal it again, and the time after which the split is canceled: until it is
-#: sealed the tablet is served, but its members do not change.
+#: Pause before a tablet's leader is asked again to seal the tablet, and the time after which the split is canceled.
+#: Until the seal the tablet is served, but its members do not change.
 SEAL_AGAIN_MS: Final = 500
 SEAL_WITHIN_MS: Final = 60_000
-#: Refusals after which a split of a tablet waits no more for a server to prepare the daughters.
+#: Number of refusals by a server after which a split does not wait any more until this server has prepared the
+#: daughters.
 PREPARE_TRIES: Final = 3
 
 
@@ -83,11 +84,11 @@ class Reshardings:
         return self.tablets if table.record.is_tablet else self.shared
 
     def _parents_of(self, record: ReshardingRecord) -> Parents:
-        """Return who answers for the regions of a work, whose table may be forgotten."""
+        """Return the `Parents` for the regions of a work. Their table may be forgotten."""
         return self.tablets if record.seal else self.shared
 
     def next_seal(self) -> str:
-        """Return the name of the seal of a new split. No name is used twice, also not by another master."""
+        """Return the name of the seal of a new split. No master uses a name twice."""
         return seal_of(self._epoch, next(self._seals))
 
     @property
@@ -133,14 +134,14 @@ class Reshardings:
         self._advance(work, now_ms)
 
     def _read(self, record: ReshardingRecord) -> None:
-        """Read the regions of work that has replaced its parents, although this master still has them: the reply to its
-        own write was lost."""
+        """Read the regions of a work that has replaced its parents while this master still has the parents: the reply
+        to its write was lost."""
         self._emit(fx.ReadTable(record.table_id, origin=record.origin))
         for region_id in (*record.parents, *(one.region_id for one in record.daughters)):
             self._emit(fx.ReadRegion(record.table_id, region_id, origin=record.origin))
 
     def ended(self, region_id: str, now_ms: int) -> None:
-        """Forget a split or merge whose znode is gone. Its parents that are still there are wanted again."""
+        """Forget a split or merge whose znode is gone. Parents that still exist must be open again."""
         work = self._works.pop(region_id, None)
         if work is None:
             return
@@ -167,9 +168,9 @@ class Reshardings:
             self._advance(work, now_ms)
 
     def _member_prepared(self, work: Resharding, event: ev.DaughtersPrepared, now_ms: int) -> None:
-        """Note that a server with a member of a tablet has prepared the daughters, or that it will not.
+        """Record that a server with a member of a tablet has prepared the daughters, or has refused.
 
-        A server that refuses again and again makes the daughters after the seal, as one of an earlier build does.
+        A server that refuses repeatedly makes the daughters after the seal, as servers of earlier builds do.
         """
         is_asked = not work.preparing.get(event.server, True)
         if not is_asked or work.is_writing or work.record.state is not ReshardingState.PREPARING:
@@ -205,8 +206,8 @@ class Reshardings:
             work.next_ms = now_ms + SEAL_AGAIN_MS
 
     def _answered(self, event: ev.DaughtersPrepared, state: ReshardingState, again_ms: int) -> Resharding | None:
-        """Return the work in this state whose order a server has carried out. Otherwise cancel the work, or have it
-        ordered again at `again_ms`, and return None."""
+        """Return the work in this state whose order a server has carried out. Otherwise cancel the work, or send the
+        order again at `again_ms`, and return None."""
         work = self._works.get(event.region_id)
         if work is None or work.asked != event.server or work.record.state is not state:
             return None
@@ -286,8 +287,8 @@ class Reshardings:
             self._write(work, "prepared")
 
     def _not_possible(self, work: Resharding, parents: list[Region], now_ms: int) -> str:
-        """Return why the work must be canceled, "" if it need not. Shared regions that are closed have no such reason:
-        they close, however long it takes."""
+        """Return why the work must be canceled, "" if it need not. Closing shared regions is no reason, however long it
+        takes."""
         is_closing = work.record.state is ReshardingState.CLOSING
         if is_closing and not work.record.seal:
             return ""
@@ -366,7 +367,7 @@ class Reshardings:
     # --- marks --------------------------------------------------------------------------------------------------------
 
     def _mark(self, work: Resharding) -> None:
-        """Mark the regions that take part. They may have been loaded after the work."""
+        """Mark the regions that take part in a work. They may have been loaded after the work."""
         record = work.record
         for found in (*record.parents, *(one.region_id for one in record.daughters)):
             region = self._world.regions.get(found)

@@ -1,14 +1,15 @@
 """The records of the regions that replace a split region, or two merged ones. Pure.
 
-A daughter's id is derived from its parents' and is never used twice, because a region is split or merged once. Ids
-sort as their key ranges do, so that clients find a region by a binary search over the names:
+The id of a daughter is derived from its parents' ids. No id is used twice, because a region is split or merged only
+once. Ids sort like their key ranges, so that clients find a region by a binary search over the names:
 
     t.0005        split at k:   t.0005A   t.0005B      "t.0005" < "t.0005A" < "t.0005B" < "t.0006"
     t.0005B       split at m:   t.0005BA  t.0005C      the last letter counts up: a table that grows at its end
     t.0005A       split at d:   t.0005AA   t.0005AB
     t.0005A and its right neighbor merged:  t.0005AM
 
-Digits and small letters, of which other ids consist, are never counted up. Neither is A: the next letter is taken.
+Digits and small letters, of which other ids consist, are never counted up, and neither is A; then another letter is
+appended.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def merged(left: RegionRecord, right: RegionRecord) -> RegionRecord:
 
 
 def _daughter(record: RegionRecord, region_id: str, start: str, end: str, size: int) -> RegionRecord:
-    """Return a region that exists from its first write on: it has rows, so it is never replaced by an empty one."""
+    """Return a region that is RUNNING from its first write on. It has rows, so it is never replaced by an empty
+    region."""
     return RegionRecord(
         record.table_id, region_id, start, end, size, state=TabletState.RUNNING, hash_buckets=record.hash_buckets
     )
@@ -58,7 +60,8 @@ def covers(parents: tuple[RegionRecord, ...], daughters: tuple[RegionRecord, ...
 
 
 def _span(regions: tuple[RegionRecord, ...]) -> tuple[str, str] | None:
-    """Return the first and the last bound of adjacent regions; None if they are not adjacent, or empty ranges."""
+    """Return the first and the last bound of adjacent regions; None if they are not adjacent, or if a range is
+    empty."""
     for one, following in itertools.pairwise(regions):
         if not one.end_key or one.end_key != following.start_key:
             return None
@@ -68,7 +71,7 @@ def _span(regions: tuple[RegionRecord, ...]) -> tuple[str, str] | None:
 
 
 def with_parents(daughter: RegionRecord, parents: tuple[RegionRecord, ...]) -> RegionRecord:
-    """Return the daughter's record as it is created: it names its parents and their latest opens."""
+    """Return the record with which the daughter is created. It names the parents and their latest opens."""
     return msgspec.structs.replace(
         daughter, parents=tuple(Parent(one.region_id, one.location(0).token) for one in parents)
     )

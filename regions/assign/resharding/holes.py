@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from regions.records.model import RegionRecord, TableRecord, TabletState
 
 #: Appended to the left neighbor's id. A split counts up the last letter of an id, but never a small letter, so no split
-#: makes this id (`daughters.py`).
+#: ever produces this id (`daughters.py`).
 _MARK: Final = "z"
 
 
@@ -42,8 +42,8 @@ def holes_of(regions: Iterable[RegionRecord]) -> list[Hole]:
 def region_for(hole: Hole, table: TableRecord, version: int, regions: Collection[RegionRecord]) -> RegionRecord:
     """Return an empty region with the keys of a hole.
 
-    `version` is that of the table's record, which the same write raises, so the id is never used twice. Where the
-    neighbors' ids sort as their keys do, the new id sorts between them.
+    `version` is the version of the table's record. The same write raises it, so no id is used twice. If the neighbors'
+    ids sort like their keys, the new id sorts between them.
     """
     left = max((one.region_id for one in regions if one.start_key < hole.start), default=f"{table.table_id}.")
     return RegionRecord(

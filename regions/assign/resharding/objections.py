@@ -36,7 +36,7 @@ def _objection_to_format(what: str, needed: int, in_force: int) -> str:
 
 
 def objection_to_region(region: Region) -> str:
-    """Return why this region, of a table without an objection, cannot be split or merged until an operator acts."""
+    """Return why this region cannot be split or merged until an operator acts. Its table has no objection."""
     region_id = region.record.region_id
     if region.record.unassigned:
         return f"region {region_id} is unassigned: assign it first (`rk region assign {region_id}`)"

@@ -1,7 +1,7 @@
-"""The questions of a split or merge to its parents, and the answers for shared regions. Pure.
+"""The requirements of a split or merge on its parents, and how shared regions meet them. Pure.
 
-`Parents` is all in which shared regions and tablets differ. `regions/assign/resharding/tablets.py` answers for tablets,
-and `regions/assign/resharding/book.py` has the steps, which are the same for both.
+`Parents` contains every difference between shared regions and tablets. `regions/assign/resharding/tablets.py`
+implements it for tablets. The steps in `regions/assign/resharding/book.py` are the same for both.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Resharding:
         #: The server that has been ordered to prepare the daughters of shared regions, and whether it has.
         self.asked: Incarnation | None = None
         self.is_ready = False
-        #: The servers that have been ordered to prepare the daughters of tablets, and whether the work waits no more
-        #: for them; and how often each has refused.
+        #: Per server that was ordered to prepare the daughters of tablets: whether the work still waits for the server,
+        #: and how often it has refused.
         self.preparing: dict[Incarnation, bool] = {}
         self.refusals: Counter[Incarnation] = Counter()
-        #: By tablet: the server that has been ordered to seal it, and its answer when it is sealed.
+        #: Per tablet: the server that was ordered to seal it, and the server's answer once it is sealed.
         self.sealing: dict[str, Incarnation] = {}
         self.sealed: dict[str, ev.ParentSealed] = {}
         #: When the first of two tablets was sealed, and why the other one is not yet.
@@ -78,22 +78,24 @@ class Parents(Protocol):
         """Return why two regions cannot be merged at the moment, although each of them could be."""
 
     def home(self, region: Region) -> ServerRecord | None:
-        """Return the server that knows the region's rows, None if there is none at the moment."""
+        """Return the server that has the region's rows, None if there is none at the moment."""
 
     def objection_to_work(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> str:
         """Return why the work must be canceled, "" if it need not."""
 
     def prepared(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> bool:
-        """Return True if the parents can be closed. Otherwise do what is missing, unless it is under way."""
+        """Return True if the parents can be closed. Otherwise start the missing preparations, unless they are under
+        way."""
 
     def handover(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> Handover | None:
-        """Return what replaces the parents, None while a server serves them. Then do what is missing."""
+        """Return the record that replaces the parents, None while a server serves them. In that case start the missing
+        steps."""
 
     def is_open(self, daughter: Region) -> bool:
         """Return True if clients can use a daughter."""
 
     def cleaned(self, work: Resharding, table: Table, daughters: Sequence[Region], now_ms: int) -> bool:
-        """Return True if the work is done. Otherwise do what is missing, unless it is under way."""
+        """Return True if the work is done. Otherwise start the missing steps, unless they are under way."""
 
     def replaced(self, event: ev.ParentsReplaced, parents: Sequence[Region], now_ms: int) -> None:
         """The daughters have replaced the parents."""
@@ -106,13 +108,14 @@ class Parents(Protocol):
 
 
 class SharedParents:
-    """One server has the region open. It closes the region, and the daughters' first open takes over the rows."""
+    """One server has the region open. The server closes the region, and the first open of each daughter takes over the
+    rows."""
 
     def __init__(self, world: ClusterState, emit: Callable[[fx.Effect], None], moves: MoveBook) -> None:
         self._world = world
         self._emit = emit
         self._moves = moves
-        #: Decides what a replica needs; set by the assigner.
+        #: Decides the next action for a replica; set by the assigner.
         self.decide: Callable[[Replica, int], None] = lambda _replica, _now_ms: None
 
     def objection_now(self, region: Region) -> str:
@@ -135,7 +138,7 @@ class SharedParents:
         return None if server is None else server.record
 
     def prepared(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> bool:
-        """Bring the parents to one server, and have it copy their rows into the daughters' files."""
+        """Bring the parents to one server, and order the server to copy their rows into the daughters' files."""
         replicas = [replica for region in parents for replica in region.replicas]
         if not all(_is_at_rest(one) for one in replicas):
             work.asked, work.is_ready = None, False
@@ -188,7 +191,8 @@ class SharedParents:
         """See `Parents`. The catalog drops the parents."""
 
     def canceled(self, work: Resharding) -> None:
-        """See `Parents`. The parents' server removes what it has prepared when it closes them or prepares them anew."""
+        """See `Parents`. The parents' server removes the prepared files when it closes the parents or prepares them
+        again."""
 
     def mark(self, region_id: str, *, is_leaving: bool) -> None:
         """See `Parents`. The region's own marks are all that is needed."""
@@ -221,7 +225,7 @@ def _is_at_rest(replica: Replica) -> bool:
 
 
 def _home_of(replicas: list[Replica]) -> Server:
-    """Return the server on which the parents shall be: that of the first one that need not leave its server."""
+    """Return the server to which the parents are brought: that of the first parent that may stay on its server."""
     servers = [one.open_on for one in replicas if one.open_on is not None]
     assert len(servers) == len(replicas), "a parent is closed, and knows no server"
     staying = [one for one in servers if not one.draining]

@@ -4,8 +4,8 @@ Each server with a member of the parents has a member of each daughter, and make
 parents. So the members of two neighbors are brought to the same servers first (`alignment.py`). Then all servers copy
 the rows, while the tablets are served. Then the leader of each parent seals it: from that entry of its log on nothing
 changes the rows. When all parents are sealed, one write replaces them by the daughters. Their members need only the
-rows that were written meanwhile, or all rows where a server has not copied them. So the parents' replicas stay until
-all members are made.
+rows that were written meanwhile, or all rows where a server has not copied them. The parents' replicas stay until all
+members are made.
 
 If one of two parents is sealed and the other one is not, the work goes on or is canceled as a whole: a canceled work
 has no record, and the leader of each tablet without a record ends its seal (`regions/replication/policy`).
@@ -44,13 +44,14 @@ from regions.replication.siting import objection_to_space
 from regions.replication.tablet import MemberWork, Tablet
 from regions.transitions.states import Cause
 
-#: The parent's replicas stay for this long, as a client waits by default: it may repeat a write whose answer was lost.
+#: Time for which the parent's replicas stay: as long as a client waits by default. The client may repeat a write whose
+#: reply was lost.
 KEPT_MS: Final = 30_000
-#: A tablet whose members have not all prepared the daughters by then is sealed all the same: short of the time after
+#: Time after which a tablet is sealed even if not all members have prepared the daughters. Shorter than the time after
 #: which the split would be canceled.
 PREPARE_WITHIN_MS: Final = 480_000
-#: A merge is canceled if its parents' members are not on the same servers by then: short of the time after which it
-#: would not be prepared any more.
+#: Time after which a merge is canceled if its parents' members are not on the same servers. Shorter than the time in
+#: which it must be prepared.
 ALIGN_WITHIN_MS: Final = 300_000
 #: A merge is canceled if one parent is sealed and the other one is not within this time: the first one's keys wait.
 SEAL_BOTH_WITHIN_MS: Final = 10_000
@@ -113,8 +114,8 @@ class TabletParents:
     def _next_move(
         self, left: Tablet, right: Tablet, origin: WorkOrigin | None = None
     ) -> tuple[Tablet, TabletMove] | str | None:
-        """Return what brings the members of two tablets nearer to the same servers, or why nothing can; None if they
-        are on the same servers."""
+        """Return the next move towards members on the same servers, or why no move is possible. Return None if the two
+        tablets have their members on the same servers."""
         if servers_of(left) == servers_of(right):
             return None
         policy = self._keeper.policy
@@ -126,8 +127,8 @@ class TabletParents:
         return next_move(left, right, policy.places, kept, origin)
 
     def objection_to_work(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> str:
-        """See `Parents`: a merge is canceled if the members cannot be, or are not, on the same servers, and if one
-        tablet alone is sealed."""
+        """See `Parents`. A merge is canceled if the members are not on the same servers and cannot be brought there,
+        and if only one tablet is sealed."""
         if len(parents) == 1:
             return ""
         names = " and ".join(work.record.parents)
@@ -171,7 +172,8 @@ class TabletParents:
         return all(work.preparing.get(one.incarnation) for one in servers)
 
     def _aligned(self, work: Resharding, tablets: list[Tablet], now_ms: int) -> bool:
-        """Return True if the tablets have their members on the same servers. Otherwise have the next member moved."""
+        """Return True if the tablets have their members on the same servers. Otherwise request the next move of a
+        member."""
         origin = work.record.origin
         found = self._next_move(tablets[0], tablets[1], origin) if len(tablets) > 1 else None
         if isinstance(found, tuple) and now_ms >= work.next_ms:
@@ -187,7 +189,7 @@ class TabletParents:
         return [one for one in found if one is not None]
 
     def canceled(self, work: Resharding) -> None:
-        """See `Parents`. Have what was prepared removed."""
+        """See `Parents`. Order the servers to remove prepared files."""
         servers: dict[str, ServerRecord] = {}
         for parent in work.record.parents:
             tablet = self._keeper.tablets.get(parent)
@@ -238,7 +240,8 @@ class TabletParents:
         return Handover(daughters, [], begun)
 
     def _start_of(self, uuid: str) -> Incarnation | None:
-        """Return the present start of a server, None for one that is away: its member is made when it is back."""
+        """Return the present start of a server. Return None if the server is away: its member is made when it is
+        back."""
         server = self._keeper.servers.get(uuid)
         return None if server is None else server.incarnation
 
@@ -256,7 +259,7 @@ class TabletParents:
         return is_made and _is_kept_long_enough(work, now_ms)
 
     def replaced(self, event: ev.ParentsReplaced, parents: Sequence[Region], now_ms: int) -> None:
-        """Pass on to the keeper what the write contained."""
+        """Report the contents of the write to the keeper."""
         keeper, origin = self._keeper, event.record.origin
         for parent in parents:
             keeper.region_seen(marked_replaced(parent.record), parent.version + 1, origin)

@@ -12,7 +12,7 @@ from regions.records.znodes import CorruptZnode, decode_transition
 def answers(
     keys: Sequence[tuple[str, int]], paths: Sequence[str], results: Sequence[object]
 ) -> tuple[list[TransitionRead], list[str]]:
-    """Return the transitions that were read, and a reason for each one that cannot be read.
+    """Return the transitions that were read, and the error of each transition that cannot be read.
 
     `keys` and `paths` name the transitions in the order of `results`. A transition without a znode counts as read: its
     record is None.

@@ -1,6 +1,6 @@
 """The transitions that the active master must read, by the events of its watch. Pure.
 
-An event only says that a znode was created, changed or deleted. Two kinds of events need no read, or none soon:
+An event only says that a znode was created, changed or deleted. Two kinds of events need no read, or no early read:
 
 - The event of a write of this master that is in flight. If another process made the change, the write is refused, and
   the znode is read then.
@@ -78,7 +78,7 @@ class ChangedTransitions:
         tablets: Container[str],
         now_ms: int,
     ) -> list[tuple[int, str, int]]:
-        """Queue what `events` below `directory` have changed: (event type, path, zxid).
+        """Queue the transitions that `events` below `directory` report as changed: (event type, path, zxid).
 
         Return the events of `tablets`' members, which are not queued, as (event type, region id, replica).
         """
@@ -117,7 +117,7 @@ def is_own_write(replica: Replica, event_type: int) -> bool:
 
 
 def event_of_write(before: TransitionRecord | None, after: TransitionRecord | None) -> int:
-    """Return the type of the watch event of a write that makes `after` out of `before`; None: no znode."""
+    """Return the type of the watch event of a write that makes `after` out of `before`; None stands for no znode."""
     if before is None:
         return EVENT_CREATED
     return EVENT_DELETED if after is None else EVENT_DATA_CHANGED

@@ -2,8 +2,8 @@
 
 A master decides by its copy of the regions and transitions. If an event were lost, or applied wrongly, the copy would
 differ from the store for ever, and nobody would notice before a compare-and-set fails. So every master reads a slice of
-the regions again each second, and compares. The copy is a little late by nature: a difference counts only if the same
-one is found again CONFIRM_MS later. A standby's mirror may be late by minutes while many regions move, so a znode whose
+the regions again each second, and compares. The copy always lags a little, so a difference counts only if the same one
+is found again CONFIRM_MS later. A standby's mirror may be late by minutes while many regions move, so a znode whose
 change it has noticed and not read yet is not compared.
 """
 
@@ -24,7 +24,7 @@ SUSPECTS_MAX: Final = 1_000
 
 
 class CacheDifference(NamedTuple):
-    """A znode whose version in the store is not the one in the copy; -1: there is none."""
+    """A znode whose versions in the store and in the copy differ; -1 stands for no znode."""
 
     path: str
     stored: int
@@ -78,8 +78,8 @@ class CacheCheck:
     ) -> list[CacheDifference]:
         """Compare the versions in the store with those in the copy; return the differences that have lasted.
 
-        `stored` has the version of each znode that exists. A znode that agrees, or that differs in another way than
-        before, has moved on: it begins anew. So does one of `unread`, whose change the copy is about to read.
+        `stored` has the version of each znode that exists. The time of a difference begins again if the znode agrees,
+        if it differs in another way than before, or if it is in `unread`, because the copy is about to read its change.
         """
         lasting = []
         for path, (region_id, cached) in self._cached(world, region_ids).items():

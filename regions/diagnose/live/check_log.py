@@ -29,7 +29,7 @@ class CheckFinding(msgspec.Struct, frozen=True):
 
 
 class CheckFigure(msgspec.Struct):
-    """One check. `at_ms` is 0 if it was not made yet."""
+    """One check. `at_ms` is 0 before the first run."""
 
     name: str
     at_ms: int = 0
@@ -46,7 +46,7 @@ class CheckLog:
         self._figures = {check: CheckFigure(check.value) for check in AuditCheck}
 
     def note(self, check: AuditCheck, at_ms: int, texts: Sequence[str]) -> None:
-        """Note that a check, or a slice of one, was made, and what it found."""
+        """Record that a check, or a slice of one, was made, with its result."""
         figure = self._figures[check]
         figure.at_ms, figure.times, figure.found = at_ms, figure.times + 1, figure.found + len(texts)
         if texts:

@@ -1,14 +1,14 @@
 """Replicas whose owner is in doubt, between two comparisons of all owners (N5). Pure.
 
-The comparison of all owners is too expensive to be made every second. But a region that nobody serves has an event that
-shows it: its server reports that the replica is gone, a full report lacks it, or a transition ended. Each such event
-puts the replica here. Twice a second the auditor compares only the doubtful ones with the store. So an alarm is raised
-within three seconds, while the comparison of all owners finds whatever had no event.
+The comparison of all owners is too expensive to be made every second. But if a region is not served any more, there is
+an event that shows this: its server reports that the replica is gone, a full report lacks the replica, or a transition
+ended. Each such event puts the replica here. Twice a second the auditor compares only the doubtful ones with the store.
+So an alarm is raised within three seconds, while the comparison of all owners finds faults without an event.
 
 A contradiction counts if two looks in a row find it PATIENCE_MS after the event, and if the server's reports are
-*settled*: the server sends heartbeats, the last one with changes is QUIET_MS old, and the last one of all came HEARD_MS
-after the event or later. During a bulk assignment reports are late, and a frozen server sends none; such a doubt waits,
-and after DOUBT_MAX_MS it is left to the comparison of all owners.
+*settled*: the server sends heartbeats, the last heartbeat with changes is QUIET_MS old, and the last heartbeat of any
+kind came at least HEARD_MS after the event. During a bulk assignment reports are late, and a frozen server sends none;
+such a doubt waits, and after DOUBT_MAX_MS it is left to the comparison of all owners.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SettledList(NamedTuple):
 
 
 class _Doubt:
-    """A replica in doubt since a time, and what the last look found."""
+    """A replica in doubt: since when, and the result of the last look."""
 
     __slots__ = ("found", "home", "since_ms")
 
@@ -86,10 +86,11 @@ class OwnerDoubts:
         settled: Mapping[Incarnation, SettledList] | None,
         now_ms: int,
     ) -> list[tuple[str, Finding]]:
-        """Return the doubtful replicas that are certainly not where the store says, each once.
+        """Return the doubtful replicas that are certainly not on the server that the store names, each once.
 
         `home_of` returns the server that the store names for a replica at rest, None for any other replica. `settled`
-        has the list of each server whose reports are settled; None: this process receives none, and has no doubts.
+        has the list of each server whose reports are settled; None if this process receives no reports; then it has no
+        doubts.
         """
         if settled is None:
             self._doubts.clear()
@@ -105,7 +106,8 @@ class OwnerDoubts:
             if home is None:
                 continue  # in transition or gone: the end of the transition is the next event
             if doubt.home not in (None, home):
-                doubt.since_ms, doubt.found = now_ms, None  # it has moved meanwhile, and its new server may report late
+                # The replica has moved meanwhile, and its new server may report late.
+                doubt.since_ms, doubt.found = now_ms, None
             doubt.home = home
             if home not in settled or settled[home].heard_ms < doubt.since_ms + HEARD_MS:
                 if now_ms - doubt.since_ms < DOUBT_MAX_MS:
@@ -137,7 +139,8 @@ class OwnerDoubts:
 def doubtful(report: Report, stored: Iterable[str], held: Collection[str]) -> list[str]:
     """Return the replicas that a server's report puts in doubt.
 
-    `stored`: those that the store places on the server, compared after a full report with `held`, all that it serves.
+    `stored`: the replicas that the store places on the server. After a full report they are compared with `held`, all
+    replicas that the server serves.
     """
     found = [*report.gone, *(one.key for one in report.replicas if one.state != OPEN)]
     return found + [key for key in stored if key not in held] if report.ends else found

@@ -2,10 +2,10 @@
 
 Regions are whole if each key but "" is the start of as many regions as it is the end of, and one region begins and one
 ends without a bound. So a walk through a table's regions in any order is enough: it adds the starts and subtracts the
-ends. Only a table whose sum is not 0 is looked at in order, to say where the fault is.
+ends. Only a table whose sum is not 0 is examined in the order of its keys, to find the place of the fault.
 
-The copy of a standby gets the two records of a split one after the other. A fault counts only if a second walk finds
-the same one, at the same version of the table's record.
+A standby's copy gets the records of a split one after the other. So a fault counts only if a second walk finds the same
+fault at the same version of the table's record.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compares all replicas that servers report with the store, a few servers in each step (N5). Pure.
 
-A round looks at each server twice, REST_MS apart: at the replicas that the store has at rest there, and the second time
-also at those that the server reports. Only a replica that was at rest both times must be reported. So a step costs the
+A round examines each server twice, REST_MS apart: the replicas that the store has at rest there, and the second time
+also the replicas that the server reports. Only a replica that was at rest both times must be reported. A step costs the
 same in a cluster of any size, and a round of a million replicas takes some minutes.
 """
 
@@ -36,7 +36,7 @@ class OwnerRound:
         self._waiting = deque(servers)
         #: Number of servers.
         self.servers = len(self._waiting)
-        #: Servers that were looked at once: when, and the replicas that were at rest there.
+        #: Servers that were examined once: the time, and the replicas that were at rest there.
         self._looked: deque[tuple[int, Incarnation, frozenset[str]]] = deque()
         #: Contradictions so far, by replica key.
         self.found: dict[str, tuple[Rule, str]] = {}
@@ -47,7 +47,8 @@ class OwnerRound:
         return not self._waiting and not self._looked
 
     def step(self, at_rest: AtRest, lists: Lists, home_of: HomeOf, now_ms: int) -> bool:
-        """Look at the next servers. `lists` has what servers report now. Return False if the round must be given up."""
+        """Examine the next servers. `lists` has the present reports of the servers. Return False if the round must be
+        given up."""
         left, looks = SLICE, LOOKS_MAX
         while left > 0 and self._looked and now_ms - self._looked[0][0] >= REST_MS:
             _, server, before = self._looked.popleft()
@@ -77,7 +78,8 @@ class OwnerRound:
         home_of: HomeOf,
         looks: int,
     ) -> int:
-        """Compare what the store has at rest on a server with what the server reports. Return the looks that are left.
+        """Compare the replicas that the store has at rest on a server with those that the server reports. Return the
+        remaining number of looks.
 
         A replica that the store has on another server counts here only if that server reports it as well.
         """

@@ -2,12 +2,13 @@
 
 A standby gets no reports of regions (X14). But every heartbeat has the number of regions that the server serves. If it
 is below the number in the standby's mirror, and both numbers have not changed for PATIENCE_MS, the standby asks the
-server for the list, and names the regions that are missing. So a region that nobody serves is found within three
-seconds by standbys as well, also without an active master. A heartbeat costs a comparison of two numbers.
+server for the list, and names the regions that are missing. So standbys, too, find a region that is not served within
+three seconds, even without an active master. A heartbeat costs a comparison of two numbers.
 
 A dead server serves none of its regions. The active master begins to move them as soon as the store has noticed the
-death. If their number in the mirror has not changed for DEAD_PATIENCE_MS, no master acts: the active one may be frozen,
-with a session that lives on. This is checked only while TAKEOVER_MS have passed since the last change of the epoch.
+death. If the number of its regions in the mirror has not changed for DEAD_PATIENCE_MS, no master acts: the active
+master may be frozen while its session lives on. This is checked only while TAKEOVER_MS have passed since the last
+change of the epoch.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ AGAIN_MS: Final = 10_000
 
 
 class _Shortage(NamedTuple):
-    """The numbers of one server, the time of the first look that found them, and that of the latest question."""
+    """The numbers of one server, the time at which they were first found, and the time of the latest request."""
 
     stored: int
     served: int
@@ -52,7 +53,7 @@ class Shortfalls:
         dead: Mapping[Incarnation, int],
         now_ms: int,
     ) -> list[Incarnation]:
-        """Return the servers whose lists must be read now, or whose regions nobody moves.
+        """Return the servers whose lists must be read now, or whose regions no master moves.
 
         `stored`: regions that the store places on each live server. `served`: regions that each server serves by its
         latest heartbeat; a silent server is not in it. `dead`: regions that the store still places on each dead server.
@@ -85,6 +86,6 @@ def abandoned(keys: Sequence[str], server: Incarnation) -> tuple[str, tuple[Rule
 
 
 def missing(placed: Iterable[str], hosted: Iterable[HostedReplica]) -> list[str]:
-    """Return the keys that the store places on a server and that its list lacks; a failed open is none."""
+    """Return the keys that the store places on a server and that its list lacks; a failed open does not count."""
     held = {replica_key(one.region_id, one.replica) for one in hosted if one.state != "FAILED"}
     return sorted(set(placed) - held)

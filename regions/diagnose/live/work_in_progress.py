@@ -1,7 +1,7 @@
-"""One look at all replicas with work, for the answers that need them: problems, and what is not served. Pure.
+"""One pass over all replicas with work: finds problems, and regions that are not served. Pure.
 
-There may be a million of them, so the look is one loop without calls per replica, it keeps only what the answers name,
-and the module is compiled.
+There may be a million of them. So the pass is one loop without calls per replica, it keeps only the replicas that the
+answers name, and the module is compiled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class WorkInProgress:
         #: Replicas that should be open and are not, and how many of them are parked.
         self.waiting = 0
         self.parked = 0
-        #: The one to name: not parked, with the most failed opens; of equal ones the oldest. It has a transition.
+        #: The replica to name: it has a transition, is not parked, and has the most failed opens; of equal ones the
+        #: oldest.
         self.trying: Replica | None = None
         #: The first NAMED_MAX parked replicas, and the first that are closing or ordered to close.
         self.named: list[Replica] = []

@@ -1,9 +1,9 @@
 """Decides whether an action of `rk unstick` can be undone, and how (N11). Pure.
 
-An action can be undone while nothing but its own consequences has happened since. The versions in the record show it:
-an assignment is followed by one write of the region's record, that of the open; the same holds for each replica of a
-fenced server that opened elsewhere. Anything else means that the state moved on, and the undo is refused with the
-command that does the same without the record.
+An action can be undone while nothing but its own consequences has happened since. The versions in the record show
+whether this holds. After an assignment there is exactly one write of the region's record: that of the open. The same
+holds for each replica of a fenced server that opened elsewhere. Otherwise the state has changed, and the undo is
+refused; the refusal names the command that does the same without the record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RegionNow(msgspec.Struct, frozen=True):
 
 
 class Undo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Way to undo an action. `refusal` says why it cannot be undone; then the other fields do not count."""
+    """Way to undo an action. `refusal` says why it cannot be undone; then the other fields have no meaning."""
 
     undo_id: str
     action: Remedy
@@ -112,7 +112,8 @@ def _undo_fence(
 
 
 def _moved_on(key: str, version: int, now: RegionNow | None, uuid: str) -> str:
-    """Return what has happened to a replica since the fence besides its open on another server; "" for nothing."""
+    """Return what has happened to a replica since the fence, apart from its open on another server; "" if nothing
+    else."""
     if now is None or now.record.is_replaced:
         return "it is gone"
     if now.in_transition:

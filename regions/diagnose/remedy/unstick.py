@@ -1,8 +1,8 @@
 """Chooses one legal step that helps a stuck replica, to be shown before it is taken (N11). Pure.
 
 Every action is a request to the active master, which performs it as steps of `regions/transitions/states.py`, by
-compare-and-set under its epoch, provided that nothing has changed since it was shown. `undo.py` has the way back. For a
-replica that makes progress there is no action, only who must act and until when.
+compare-and-set under its epoch, provided that nothing has changed since the action was shown. `undo.py` undoes an
+action. For a replica that makes progress there is no action, only the process that must act and its deadline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Unstick(msgspec.Struct, frozen=True, omit_defaults=True):
 def unstick(found: Explanation, *, server_answers: bool | None) -> Unstick:
     """Return the action that helps the replica explained by `found`.
 
-    `server_answers` says whether the server has answered a request; None if it was not sent one.
+    `server_answers`: whether the server has answered a request; None if no request was sent.
     """
     if found.standing == "PARKED":
         return Unstick(

@@ -1,8 +1,8 @@
 """Explains a replica's placement: which rule kept it from a better server.
 
 Each alternative server of one replica is tried alone, with all other rows of the plan unchanged. The first rule, in the
-order of the rules, that the replica would break there is the one that *bound*. If it would break none, another replica
-has the place because the plan as a whole is worth more that way.
+order of the rules, that the replica would break there is the one that *bound*. If the replica would break no rule,
+another replica has the place because this raises the value of the whole plan.
 """
 
 from __future__ import annotations

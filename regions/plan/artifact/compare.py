@@ -1,4 +1,4 @@
-"""Compares two placements: which replicas must move to get from one to the other.
+"""Compares two placements: the replicas that must move to get from one to the other.
 
 Only the servers of a region count, not the numbers of its replicas: a server in both placements keeps its replica. The
 others are paired, first within a rack, then by number. So no move leads to a server that still has another replica of

@@ -6,10 +6,10 @@
 
 A digest depends only on the placements, not on the engine, the row order or the number of partitions.
 
-A fingerprint covers what a running cluster can be asked for again: the regions with their replicas and groups; the
-servers with hosts, racks, weights and groups, and whether they are being emptied; and where the replicas are. Load and
-sizes are left out, because they change by the second. Blocks are left out, because the cluster does not know them; the
-checksums of the manifest guard the plan's own copy of them.
+A fingerprint covers the facts that a running cluster can report again: the regions with their replicas and groups; the
+servers with hosts, racks, weights and groups, and whether they are being emptied; and the places of the replicas. Load
+and sizes are left out, because they change by the second. Blocks are left out, because the cluster does not know them;
+the checksums of the manifest guard the plan's own copy of them.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     regions: int
     replicas: int
-    #: Numbers of replicas that stay, that move, and that get their first server.
+    #: Numbers of replicas that stay, replicas that move, and replicas that get their first server.
     stay: int
     move: int
     first: int

@@ -134,7 +134,7 @@ class PlanManifest(msgspec.Struct, kw_only=True):
 
 
 def usual_id(made: Plan) -> str:
-    """Return the id of a plan that nobody has named: its engine, and the begin of its digest.
+    """Return the id of a plan without a given name: its engine, and the beginning of its digest.
 
     Two engines may choose the same places, so the digest alone would give two plans one id.
     """

@@ -1,7 +1,7 @@
-"""The way back from a plan that was applied: moves for the replicas that are still where the plan put them. Pure.
+"""The way back from an applied plan: moves for the replicas that are still on the plan's servers. Pure.
 
-A replica that has moved since, by a death, the balancer or an operator, stays: only what the plan did is undone.
-Servers count, not the numbers of replicas, because a tablet's members get new numbers when they move.
+A replica that has moved since, by a death, the balancer or an operator, stays, because only the plan's own moves are
+undone. Servers count, not the numbers of replicas, because a tablet's members get new numbers when they move.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks a plan against the rules, independently of its engine.
 
-The bounds come from the snapshot (`quota`), the counts from the rows of the plan, and nothing from the engine.
+The bounds come from the snapshot (`quota`), the counts from the rows of the plan. Nothing comes from the engine.
 Unavoidable sharing of racks (fewer racks than replicas) is not a violation; it is counted in `racks_shared`.
 """
 
@@ -27,7 +27,7 @@ class PlanVerdict(msgspec.Struct, kw_only=True):
     same_server: int = 0
     #: Rows on servers that are unknown, draining, weightless or of another group.
     wrong_server: int = 0
-    #: Replicas on a rack that another replica of the region uses, beyond what too few racks make unavoidable.
+    #: Replicas on a rack that another replica of the region uses, without those that too few racks make unavoidable.
     same_rack: int = 0
     #: Replicas above the ceiling of their server; replicas missing to the floor of a server.
     over_ceiling: int = 0

@@ -49,7 +49,8 @@ class Alike:
         self._single = single[leaders]
 
     def _same(self, leader: Ints, table: Ints, server: Ints, benefit: Ints) -> Bools:
-        """Return, per region, whether it equals its leader. Equal hashes do not prove that two regions are alike."""
+        """Return for each region whether it equals the leader of its class. Equal hashes do not prove that two regions
+        are alike."""
         same: Bools = (self._length == self._length[leader]) & (table == table[leader])
         follows = np.flatnonzero(same & (leader != np.arange(len(leader))))
         length = self._length[follows]

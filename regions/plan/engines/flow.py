@@ -11,7 +11,7 @@ Every bound of `greedy` is a capacity here, so over a whole problem the value of
 any plan (J*). Among choices of equal value the flow takes one that leaves room for the replicas without a good place,
 so that few of them need chains of moves. A region of one replica needs no nodes for racks, and alike regions share one
 node (`alike`). The same function solves the whole problem and one shard of it. OR-tools is required; it is imported
-only here, and only when an exact plan is asked for.
+only here, and only for an exact plan.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class _Network:
         return [i for i, arc in enumerate(self.net.arcs[0]) if self.net.room[arc] > 0]
 
     def fill(self) -> None:
-        """Fill floors with even tables first, then to the ceilings, then with what the hard limits allow."""
+        """Fill the floors with evenly spread tables first, then fill up to the ceilings, then up to the hard limits."""
         self._open_cells(0)
         self.net.augment(0, 1)
         for s, arc in enumerate(self.extra_arcs):
@@ -173,7 +173,8 @@ class _Network:
             self.net.augment(0, 1)
 
     def _open_cells(self, level: int) -> None:
-        """Set the limit of every cell to what `level` allows beyond the replicas already in it."""
+        """Set the limit of every cell to the number of replicas that `level` allows in addition to those already
+        there."""
         free = self.room.cell.reshape(-1, self.servers)
         opened: set[int] = set()
         for group in range(len(self.fleet.groups)):

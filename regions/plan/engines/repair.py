@@ -21,7 +21,7 @@ from regions.plan.problem.room import Room
 #: A server in a chain: (server, table whose replica has to leave, or ANY).
 Node = tuple[int, int]
 ANY = -1
-#: How many servers are tried for a replica whose table is over its limit, starting with the emptiest.
+#: Number of servers that are tried for a replica whose table is over its limit, the emptiest first.
 EASE_TRIES = 64
 
 
@@ -192,7 +192,7 @@ class Repair:
         fits = self._fits(rows, server, members)
         for m in np.flatnonzero(fits.any(axis=0)).tolist():
             region, other = int(rows[np.argmax(fits[:, m])]), int(members[m])
-            # A server above its floor returns to the group's budget what the other server takes from it.
+            # A server above its floor returns to the group's budget the replicas that the other server takes from it.
             takes = spare and (self.below[other] > 0 or self.above[other] > 0)
             back = -1 if takes else self._exchange(other, server)
             if back is None:
@@ -305,8 +305,7 @@ class Repair:
     def _steps(
         self, node: Node, came: dict[Node, tuple[Node, int] | None], moved: set[int], strict: bool
     ) -> list[tuple[Node, int]]:
-        """Return the servers that a replica of this server may go to, each with the replica that loses least by
-        leaving."""
+        """Return the servers to which a replica of this server may go, each with the replica that loses least."""
         server, only = node
         regions = sorted(self.on[server] - moved, key=lambda r: (self._loss(r, server), r))
         if only != ANY:
@@ -329,7 +328,8 @@ class Repair:
         return steps
 
     def _fits(self, regions: Ints, server: int, members: Ints) -> Bools:
-        """Return, per member, whether a region's replica may go there: no shared server, no rack more crowded."""
+        """Return for each member whether a region's replica may go to its server: no server twice, and no more crowded
+        rack."""
         crowd = self.crowd[regions]
         mine = crowd[:, self.rack[server]] - 1
         crowd[:, self.rack[server]] = mine

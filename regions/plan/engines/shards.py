@@ -19,11 +19,13 @@ from regions.plan.problem.numbered import EligibleServers, TableGroups
 from regions.plan.problem.quota import Quotas
 from regions.plan.problem.room import Room
 
-#: Target size of a shard in replicas: an exact flow over so many takes seconds, over ten times as many minutes.
+#: Target size of a shard in replicas: an exact flow over so many takes seconds; over ten times as many it takes
+#: minutes.
 SHARD_REPLICAS: Final = 60_000
 #: With fewer regions than this per server in a shard, cutting costs more quality than it saves time.
 REGIONS_PER_SERVER: Final = 25
-#: How often a plan of several shards is recut and solved again, each time keeping the replicas it has.
+#: Number of times that a plan of several shards is cut again and solved again. Each time the placed replicas keep their
+#: room.
 ROUNDS: Final = 1
 
 

@@ -1,9 +1,9 @@
 """Input and output of a planner: `Snapshot`, `Params`, `Plan`, in columns.
 
 A snapshot is four tables of columns, as they come from the store or from files; nothing in it has been checked yet
-(`problem.encode` does that, and counts what it sets aside). Columns are numpy arrays of equal length; strings are
-Python `str` in object arrays, so that a million ids cost no fixed-width padding. A missing number is NaN in a float
-column and `MISSING` in an integer column; a missing string is "".
+(`problem.encode` checks the rows, and counts those that it sets aside). Columns are numpy arrays of equal length;
+strings are Python `str` in object arrays, so that a million ids cost no fixed-width padding. A missing number is NaN in
+a float column and `MISSING` in an integer column; a missing string is "".
 
     regions  region_id table_id start_key size_bytes load replicas grp
     servers  server_id host rack weight grp draining          live servers only; a host may carry several
@@ -76,11 +76,11 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
     lambda_move: float = 0.5
     #: Balance tolerance: 0 keeps every server between floor and ceiling of its quota, 0.1 allows a tenth more or less.
     slop: float = 0.0
-    #: How many replicas of one table a server may hold beyond the ceiling of its share.
+    #: Number of replicas of one table that a server may hold beyond the ceiling of its share.
     table_slack: int = 1
     #: Names the snapshot in the manifest; not used for planning.
     snapshot_id: str = ""
-    #: Fencing epoch of the master that asked; copied into the manifest, so that a late result can be rejected.
+    #: Fencing epoch of the requesting master; copied into the manifest, so that a late result can be rejected.
     master_epoch: int = 0
 
     def checked(self) -> Params:
@@ -308,8 +308,8 @@ class Stats(msgspec.Struct, kw_only=True):
     degraded: bool = False
     #: Servers whose quota differs from their share by weight, because a rack may hold a region only once.
     quota_adjusted: int = 0
-    #: Tables that may exceed the ceiling of their share and the slack on some server, because their own replicas
-    #: could not stand on distinct racks otherwise.
+    #: Tables that may exceed the ceiling of their share and the slack on some server, because their replicas could not
+    #: be on distinct racks otherwise.
     tables_raised: int = 0
     #: Replicas placed by their benefit, as one of a class of equals, and by moving another replica out of the way.
     placed_by_benefit: int = 0

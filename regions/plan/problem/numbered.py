@@ -56,7 +56,7 @@ REASONS: Final = {
 SIZE_MAX: Final = 2**43
 #: Limit for the replicas of a region: no cluster has as many servers, and sums fit in 64 bits.
 REPLICAS_MAX: Final = 2**20
-#: Limit for the (table, server) cells of a plan: each array of counts over so many takes a gigabyte.
+#: Limit for the (table, server) cells of a plan: an array of counts for so many cells takes a gigabyte.
 CELLS_MAX: Final = 2**27
 #: Benefits are thousandths of a byte.
 UNIT: Final = 1000

@@ -104,7 +104,8 @@ def _rack_shares(by_weight: Floats, sizes: Ints, demand: Demand) -> Floats:
     order = np.lexsort((np.arange(racks), -target))
     shares = base.astype(np.float64)
     shares[order] += _fair(target[order], spare)
-    # A rack whose servers all hold a region cannot take a spare replica of it: the other racks divide the excess.
+    # If all servers of a rack hold a region, the rack cannot take a spare replica of this region, and the other racks
+    # divide the excess.
     beyond, rest = np.maximum(shares - most, 0.0), np.maximum(most - shares, 0.0)
     if beyond.any() and rest.any():
         shares += rest * (beyond.sum() / rest.sum()) - beyond

@@ -1,4 +1,4 @@
-"""Translates Spark's exceptions into one sentence that says what to do.
+"""Translates Spark's exceptions into one sentence with the next step for the operator.
 
 Spark's exceptions are pages of Java and Python, with the cause somewhere inside. The patterns below are tried in order.
 If none matches, the first line with content is used.
@@ -61,7 +61,7 @@ def _version(found: re.Match[str]) -> PlanError:
     )
 
 
-#: Pattern -> the error that it stands for, the surest first.
+#: Pattern -> the error that it indicates, the most certain first.
 CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str]], PlanError]], ...]] = (
     (r"No module named '([\w.]+)'", _module),
     (r"exact plans need (ortools)", _module),

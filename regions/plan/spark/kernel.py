@@ -1,13 +1,13 @@
 """Functions for Spark's Python workers: input rows to candidates, and a shard's candidates to choices.
 
-Arrow tables in and out, numpy between, no pandas: a worker then starts faster. Rows find their region by a 64-bit hash
-of its id (`rkey`), which is all that block rows and former places carry of it; hosts and servers become numbers where
-they are read; ids travel with the region alone, in packed columns (`packed`) that Java never opens.
+Arrow tables in and out, numpy between, no pandas: a worker then starts faster. Block rows and former places carry only
+a 64-bit hash of the region's id (`rkey`), by which they find their region. Hosts and servers become numbers where they
+are read. Ids travel only with the regions, in packed columns (`packed`) that Java never opens.
 
     pack_input   batches of one input table, as Spark read them    -> (bucket, kind, packed rows, bad block rows)
     gather       all packed rows of a bucket of regions            -> its regions with candidates, and counts (`BUCKET`)
     deal_out     buckets                                           -> (shard, packed regions), for the first round
-    choose       all regions of a shard                            -> (next shard, packed regions), what it begins with
+    choose       all regions of a shard                            -> (next shard, packed regions), for the next round
 
 `choose` solves its shard exactly as the engine `sharded` does; in the last round its regions come with `taken`.
 Nothing here depends on the order in which rows arrive.

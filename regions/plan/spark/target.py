@@ -135,7 +135,7 @@ def missing(target: SparkTarget) -> str:
 
 
 def unreachable(target: SparkTarget, connect: Callable[[str, int], None]) -> str:
-    """Return why no address of the target accepts a connection; "" if one does, or if the target has none.
+    """Return why no address of the target accepts a connection; "" if one does, or if the target has no address.
 
     `connect` opens and closes a connection to a host and port. It raises OSError if that fails within REACH_S.
     """

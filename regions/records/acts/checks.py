@@ -1,4 +1,4 @@
-"""The record of the last `rk fsck`: what it found, with the steps that would help. Value of `/fsck`."""
+"""The record of the last `rk fsck`: its findings, with the steps that would help. Value of `/fsck`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXT_MAX: Final = 300
 
 
 class FsckFinding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One finding. `step` is what `rk fsck --fix` would do, "" if no legal step helps."""
+    """One finding. `step` is the step that `rk fsck --fix` would take, "" if no legal step helps."""
 
     problem: str
     text: str

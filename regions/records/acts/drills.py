@@ -1,7 +1,7 @@
-"""Records of drills: what was broken on purpose, when, and with which verdict. Value of `/drills/<drill_id>`.
+"""Records of drills: the fault that was injected, the time, and the verdict. Value of `/drills/<drill_id>`.
 
-A drill writes its record when its faults begin, and again at its end, also when it was interrupted. So whoever looks
-for the cause of an old outage finds the drill, and a report outlives the terminal that it was printed on.
+A drill writes its record when its faults begin, and again at its end, even after an interruption. So an operator who
+looks for the cause of an old outage finds the drill, and the report outlives the terminal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 class DrillVerdict(enum.StrEnum):
     """Result of a drill."""
 
-    #: No end was written: the drill runs, or its process was killed.
+    #: The record has no end: the drill runs, or its process was killed.
     UNFINISHED = "unfinished"
     HELD = "held"
     BROKEN = "broken"
@@ -41,7 +41,7 @@ class DrillRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Milliseconds since 1970; 0 before the end.
     ended_ms: int = 0
     verdict: DrillVerdict = DrillVerdict.UNFINISHED
-    #: The process that was broken, and what was done to it.
+    #: The process with the fault, and the kind of the fault.
     victim: str = ""
     action: str = ""
     #: User and host that ran the drill.

@@ -1,8 +1,8 @@
-"""Grants: which user has which role. Value of `/grants`.
+"""Grants: the roles of users. Value of `/grants`.
 
 One znode holds all grants: a reader sees all of them as of one moment, and one compare-and-set protects rules that
-concern several users, such as that a cluster keeps an admin. A cluster whose znode is empty, or missing, has never
-changed its grants; its grants are those of `FIRST`.
+concern several users, such as that a cluster keeps an admin. If the znode is empty or missing, the grants were never
+changed and are those of `FIRST`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     role: UserRole
     #: Table that the role is for; "": all tables, and the cluster.
     table_id: str = ""
-    #: Who made the grant, and when by the master's clock.
+    #: The admin who made the grant, and the time by the master's clock.
     by: str = ""
     at_ms: int = 0
 

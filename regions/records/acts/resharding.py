@@ -1,7 +1,7 @@
 """A split or merge under way: the value of `/reshardings/<region id>`.
 
-The znode is named after the first parent. It is written before anything is done, so whichever master is active
-continues. `regions/transitions/resharding.py` has the states and their steps.
+The znode is named after the first parent. It is written before the first step, so any later active master continues.
+`regions/transitions/resharding.py` has the states and their steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ReshardingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: The daughters as they will be created, by key.
     daughters: tuple[RegionRecord, ...]
     state: ReshardingState = ReshardingState.PREPARING
-    #: Who wants it: an operator, or a setting of the table.
+    #: Origin of the request: an operator, or a setting of the table.
     reason: str = ""
     epoch: int = 0
     since_ms: int = 0
@@ -63,7 +63,7 @@ class ReshardingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        """Return what is done, for people."""
+        """Return a description of the work for people."""
         if self.is_merge:
             return f"merge of {' and '.join(self.parents)}"
         return f"split of {self.region_id} at {self.daughters[1].start_key!r}"

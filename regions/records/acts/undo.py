@@ -1,7 +1,7 @@
-"""Records of what `rk unstick` has done, from which `rk unstick --undo` works. Value of `/undo/<undo_id>`.
+"""Records of the actions of `rk unstick`, used by `rk unstick --undo`. Value of `/undo/<undo_id>`.
 
-The active master writes the record in the multi that checks the versions that the operator was shown. So a record
-exists exactly if the action was taken on the state that was shown.
+The active master writes the record in the multi that checks the versions shown to the operator. So a record exists
+exactly if the action was taken on the state that was shown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Remedy(enum.StrEnum):
 
 
 class UndoRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One action of `rk unstick`, and the versions that show its undo whether anything else has happened since.
+    """One action of `rk unstick`, and the versions by which an undo detects later changes.
 
     Times are by the active master's clock.
     """

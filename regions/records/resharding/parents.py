@@ -8,8 +8,8 @@ import msgspec
 class Parent(msgspec.Struct, frozen=True, array_like=True):
     """A region that was split or merged.
 
-    `token` is the token of its latest open (`ReplicaLocation`): its files must not be older. 0: it was never open, and
-    has no rows.
+    `token` is the token of its latest open (`ReplicaLocation`): its files must not be older. 0: the parent was never
+    open and has no rows.
     """
 
     region_id: str

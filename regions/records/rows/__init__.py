@@ -1,7 +1,7 @@
 """Rows that follow their table's columns (docs/rows.md). Pure.
 
-A table with columns stores the same keys and values as any other table: a text and bytes. The modules below say which
-text and which bytes stand for a row.
+A table with columns stores the same keys and values as any other table: a text and bytes. The modules below define the
+text and the bytes of a row.
 
 values.py   values of each type: checks, texts of users, JSON
 keys.py     key columns as a text whose order is the order of their values

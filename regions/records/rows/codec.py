@@ -5,7 +5,7 @@
 
 The list has one value for each column id after those of the key columns, in the order of ids; a column that was dropped
 before the row was written has nil. Ids are never reused (`regions/records/schema.py`), so the present schema alone
-decodes every row, whenever it was written:
+decodes every row, old or new:
 
     the id is in the list       the value, or null
     the id is beyond the list   the column was added later: its default, or null

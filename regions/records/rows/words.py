@@ -82,7 +82,8 @@ def parse_bound(table: TypedTable, text: str) -> str:
 
 
 def parse_prefix(table: TypedTable, text: str) -> str:
-    """Return what the keys begin with: the beginning of a string, or all keys with these first columns. Raise RowError.
+    """Return the text with which the keys begin: the beginning of a string, or the text of the given first columns.
+    Raise RowError.
 
     Numbers and binaries have no useful prefix: their texts have other orders of digits.
     """
@@ -94,7 +95,7 @@ def parse_prefix(table: TypedTable, text: str) -> str:
 
 
 def placed_text(record: TableRecord, text: str) -> str:
-    """Return the key that an operator's text names. Without columns the text is the key. Raise RowError."""
+    """Return the key named by an operator's text. Without columns the text is the key. Raise RowError."""
     table = TypedTable.of(record)
     return text if table is None else parse_bound(table, text)
 

@@ -58,7 +58,7 @@ def standing_of(move: TabletMove, members: Collection[Member]) -> IntentStanding
 
 
 def remaining(intents: TabletIntents, members: Collection[Member]) -> TabletIntents:
-    """Return what is left of a tablet's intents; the same record if nothing has ended."""
+    """Return the unfinished intents of a tablet. Return the same record if none has ended."""
     moves = tuple(one for one in intents.moves if standing_of(one, members).progress is IntentProgress.OPEN)
     return intents if moves == intents.moves else msgspec.structs.replace(intents, moves=moves)
 

@@ -1,4 +1,5 @@
-"""Spread of leaders over servers: which tablets another of their voters should lead. Pure, stateless, level-triggered.
+"""Spread of leaders over servers: chooses tablets that another of their voters should lead. Pure, stateless,
+level-triggered.
 
 A server's share of the leaders is proportional to its weight. A leader goes from server s to server t only if the sum
 of all (leaders² / weight) falls; with equal weights: if s leads at least two tablets more than t. If that sum stays
@@ -6,8 +7,8 @@ the same, the racks decide by the same measure. So each handover improves the sp
 an even spread is left alone.
 
 A tablet can be led only where it has a voter. So it may take several handovers to relieve s: one of its tablets goes to
-u, and one of u's tablets to t. The shortest such chain is taken. No chain pays any more exactly if no spread is more
-even. The last handover of a chain comes first, so a chain that is cut short makes no server worse than before.
+u, and one of u's tablets to t. The shortest such chain is taken. If no chain pays, the spread is as even as possible.
+The last handover of a chain comes first, so an interrupted chain makes no server worse than before.
 
 Source: N. Harvey et al., Semi-matchings for bipartite graphs and load balancing (2006). Kudu's leader rebalancer, too,
 bounds the handovers of a round.
@@ -34,7 +35,7 @@ class LedTablet(NamedTuple):
     table_id: str
     #: Uuid of the leader's server.
     leader: str
-    #: Other voters that can lead at once: caught up, on servers that are to lead.
+    #: Other voters that can lead at once: caught up, on servers that may lead.
     heirs: tuple[Member, ...]
 
 
@@ -51,10 +52,10 @@ class LeaderTransfer(NamedTuple):
 def transfers(
     led: Iterable[LedTablet], leaders: Mapping[str, int], servers: Mapping[str, ServerRecord], limit: int
 ) -> list[LeaderTransfer]:
-    """Return at most `limit` handovers, each of another tablet; none if the spread is as even as it can be.
+    """Return at most `limit` handovers, one per tablet; none if the spread is as even as possible.
 
-    `led` is read only if the spread is uneven. `leaders`: the number of tablets that each server leads, also those that
-    are not in `led`.
+    `led` is read only if the spread is uneven. `leaders`: the number of tablets that each server leads, including
+    tablets that are not in `led`.
     """
     spread = _Spread(leaders, servers)
     if not spread.may_pay():
@@ -117,7 +118,7 @@ class _Spread:
         return self._servers[source].rack != self._servers[target].rack and saved[1] - added[1] > _NEAR
 
     def may_pay(self) -> bool:
-        """Return True if a handover between some two servers would pay. Without one no tablet has to be looked at."""
+        """Return True if a handover between some two servers would pay. Otherwise no tablet need be examined."""
         takers = [uuid for uuid, one in self._servers.items() if one.tablets]
         givers = [uuid for uuid in takers if self._leaders[uuid]]
         return any(self._pays(source, target) for source in givers for target in takers if target != source)

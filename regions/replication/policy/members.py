@@ -1,7 +1,7 @@
 """Carries the policy's decisions out for the keeper, tablet by tablet. Pure.
 
-A decision is sent to the tablet's leader, and sent again until a report shows the result: one question at a time for
-each tablet, with pauses that double (TC-16). Nothing is remembered that a new master would miss.
+A decision is sent to the tablet's leader, and repeated until a report shows the result: one request at a time for each
+tablet, with pauses that double (TC-16). A new master needs no state of its predecessor.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Ask:
 
 
 class MemberPolicy:
-    """See the module docstring. `decisions` says why a tablet is not as wanted."""
+    """See the module docstring. `decisions` has the reason why a tablet is not in its wanted state."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class MemberPolicy:
         self._orphans = orphans
         self._emit = emit
         self._causes = causes
-        #: Servers that are to be emptied, and servers that get nothing new.
+        #: Servers that must be emptied, and servers that get no new members.
         self.retiring: frozenset[str] = frozenset()
         self.closed: frozenset[str] = frozenset()
         #: Whether a server has reported all its replicas to this master.
         self.has_reported: Callable[[Incarnation], bool] = lambda _: False
-        #: Whether all servers have.
+        #: Whether all servers have done so.
         self.have_all_reported: Callable[[], bool] = lambda: True
         #: All tablets, by region id.
         self.tablets: Mapping[str, Tablet] = {}
@@ -101,7 +101,7 @@ class MemberPolicy:
         self._asks: dict[str, Ask] = {}
         self._by_number: dict[int, str] = {}
         self._next_number = 1
-        #: Newcomers on their way: servers by tablet, and numbers by server; of all tablets, and of large ones.
+        #: Newcomers under way: their servers by tablet; their number by server, for all tablets and for large ones.
         self._joining: dict[str, tuple[bool, tuple[str, ...]]] = {}
         self._incoming: Counter[str] = Counter()
         self._large_incoming: Counter[str] = Counter()
@@ -128,9 +128,10 @@ class MemberPolicy:
         self.sealed_off.pop(region_id, None)
 
     def is_joining(self, tablet: Tablet, work: MemberWork) -> bool:
-        """Return True if a number that is in no configuration yet is not given up.
+        """Return True for a newcomer, in no configuration yet, that is not given up.
 
-        Only a decision that rests on a leader's report gives it up: a new master knows less than its predecessor.
+        Only a decision based on a leader's report gives a newcomer up, because a new master has less information than
+        its predecessor.
         """
         transition = work.transition
         if transition is None or transition.joins is None:
@@ -141,9 +142,10 @@ class MemberPolicy:
         return isinstance(found, Do) and found.change is MemberChange.ADD and found.member.number == work.number
 
     def is_new(self, tablet: Tablet, work: MemberWork) -> bool:
-        """Return True for a newcomer whose replica may not be there yet: its leader has it copied.
+        """Return True for a newcomer whose replica may not exist yet, because its leader is having it copied.
 
-        A voter was copied. If its server restarts before the transition has ended, an order to open ends it.
+        A voter's copy is complete. If its server restarts before the transition has ended, an order to open ends the
+        transition.
         """
         transition = work.transition
         if transition is None or transition.joins is None:
@@ -208,7 +210,7 @@ class MemberPolicy:
         self.decisions[tablet.region_id] = found
         if isinstance(found, Do):
             self._carry_out(tablet, found, now_ms)
-        # Without a leader there is nothing to be looked at: its report comes by itself.
+        # Without a leader there is nothing to examine; a new leader reports by itself.
         return facts.leader is not None
 
     def _rest(self, region_id: str) -> None:
@@ -275,19 +277,20 @@ class MemberPolicy:
         )  # fmt: skip
 
     def _canceled_seal(self, tablet: Tablet) -> str:
-        """Return the seal that the leader reports, "" without one. No split or merge that is under way has it: such a
-        tablet is held."""
+        """Return the seal that the leader reports, "" without one. It belongs to no split or merge under way, because
+        the members of such a tablet are held."""
         leader = tablet.view.leader_now()
         return "" if leader is None else tablet.view.replicas[leader.server.uuid].report.sealed
 
     def _objection_to_unseal(self, tablet: Tablet) -> str:
-        """Return why a seal must not be taken away, "" without a reason: its split or merge may not have been canceled.
+        """Return why a seal must not be removed, "" without a reason: its split or merge may not have been canceled.
 
         Daughters that the store does not know may have been written since the seal. A later master's work is unknown to
         this one.
         """
         seal, region_id = self._canceled_seal(tablet), tablet.region_id
-        # A parent that its daughters have replaced stays sealed. They may be unknown while a new master loads them.
+        # A parent that its daughters have replaced stays sealed. The daughters may be unknown while a new master loads
+        # them.
         is_parent = tablet.record.state is TabletState.REPLACED
         why = "" if not seal or is_parent else self._why_older(tablet, seal)
         if why != self.sealed_off.get(region_id, ""):
@@ -337,8 +340,8 @@ class MemberPolicy:
         return known.record.end_key == right.record.start_key != ""
 
     def objection_to_daughters(self, region_id: str) -> str:
-        """Return why a tablet cannot have daughters, "" if it can: a server that has, or had, a daughter of the same
-        name makes no replica of it."""
+        """Return why a tablet cannot have daughters, "" if it can. A server that has, or had, a daughter of the same
+        name cannot make another replica of that name."""
         for uuid, report in self._unknown_daughters(region_id):
             return (
                 f"server {uuid} has replica {report.key} ({report.state.value}), of a daughter of tablet {region_id}"
@@ -363,7 +366,7 @@ class MemberPolicy:
         return found
 
     def _absent(self, tablet: Tablet) -> frozenset[int]:
-        """Return the numbers of newcomers that their live servers do not have, or have lost: not even a copy of them.
+        """Return the numbers of newcomers that their live servers do not have, not even as a copy, or have lost.
 
         A copy that was cut short is a tombstone with its number, and begins again.
         """

@@ -88,12 +88,13 @@ def _targets(facts: Situation) -> Iterator[str]:
     members = {one.uuid for one in facts.members}
     voters = {one.uuid for one in facts.voters}
     moves = [one for source, one in facts.moves.items() if source in voters and one.target not in members]
-    # A move whose target may not have the member any more waits, and holds nothing up.
+    # A move whose target must not have the member any more waits, and does not delay other changes.
     return (one.target for one in moves if not facts.misfit(one.target))
 
 
 def _nobody(facts: Situation) -> str:
-    """Return in words why no server is left: the reasons of those that are not members, or that all are."""
+    """Return in words why no server is left: the objections to the servers that are not members, or that all servers
+    are members."""
     members = {one.uuid for one in facts.members}
     others = [uuid for uuid in sorted(facts.cluster.servers) if uuid not in members]
     if not others:
@@ -105,9 +106,9 @@ def _nobody(facts: Situation) -> str:
 def crowded(facts: Situation) -> Member | None:
     """Return the voter that should go to another rack, None if the voters are spread well enough.
 
-    A voter goes only from a rack to one with at least two voters fewer. So each move makes the spread more even, and
-    no two moves undo each other. Judged only while all voters are there: the racks of servers that are away are
-    unknown, and a tablet with a missing voter has more urgent needs.
+    A voter goes only from a rack to one with at least two voters fewer. So each move makes the spread more even, and no
+    two moves undo each other. Return None while a voter's server is away: its rack is unknown, and a tablet with a
+    missing voter has more urgent needs.
     """
     stay = facts.staying
     if len(stay) < 2 or any(facts.server(one) is None or not facts.is_healthy(one) for one in stay):
@@ -124,10 +125,10 @@ def crowded(facts: Situation) -> Member | None:
 
 
 def worst_placed(facts: Situation) -> Member:
-    """Return the voter that a tablet with too many of them can do without.
+    """Return the voter that a tablet with too many voters needs least.
 
-    Not the leader; one that is not healthy; one in the rack with the most voters; one on the fullest server; the one
-    that came last.
+    Never the leader. Order of preference: not healthy, in the rack with the most voters, on the fullest server, added
+    last.
     """
     racks = facts.racks(facts.voters)
     servers, loads = facts.cluster.servers, facts.cluster.loads

@@ -1,17 +1,17 @@
 """The next change of a tablet's configuration: the checks in order, as a table. Pure, stateless, level-triggered.
 
-The first row of `CHECKS` that answers decides. A change is one step: a number is given out, a member is added or
-removed, or leadership is handed over. Promotion is the leader's own step. Each tablet has at most one change under way.
+The first row of `CHECKS` with an answer decides. A change is one step: assign a number, add or remove a member, or hand
+leadership over. Promotion is the leader's own step. Each tablet has at most one change under way.
 
     dead voter    a newcomer catches up -> REMOVE the dead voter -> the leader promotes the newcomer
     live voter    a newcomer catches up -> the leader promotes the newcomer -> leadership is handed over -> REMOVE
 
-So an addition never changes the quorum, and a live voter goes only when as many others as wanted are healthy. One and
-two voters go the same way (KUDU-2443: Kudu could not move a tablet's single replica).
+So an addition never changes the quorum, and a live voter is removed only when the wanted number of other voters is
+healthy. The same holds for tablets of one or two voters (KUDU-2443: Kudu could not move a tablet's single replica).
 
-Lessons from Kudu: a member whose address is another server's now has failed like any other (KUDU-1613); a voter goes
-only if the healthy ones are a majority of the rest (KUDU-2048), the leader among them (KUDU-2230); one newcomer at a
-time, or a server's death begins several copies of each tablet (KUDU-2020).
+Lessons from Kudu: a member whose address now belongs to another server has failed (KUDU-1613); a voter is removed only
+if the healthy voters, including the leader (KUDU-2230), are a majority of the rest (KUDU-2048); a tablet gets one
+newcomer at a time, because otherwise the death of a server would begin several copies of each tablet (KUDU-2020).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Do(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """The tablet is not as wanted, and nothing is to be done now."""
+    """The tablet is not in its wanted state, but no step is possible now."""
 
     why: str
-    #: When time alone changes the answer; 0: never.
+    #: Time at which the answer changes without an event; 0: never.
     until_ms: int = 0
-    #: The facts are not all there: nothing that an earlier decision has begun is given up because of this answer.
+    #: Some facts are missing. Such an answer does not end the work of an earlier decision.
     is_blind: bool = False
 
 
@@ -70,7 +70,7 @@ class PolicyCheck(NamedTuple):
 
     when: str
     answer: str
-    #: What others learned the hard way.
+    #: Faults of other systems that this row avoids.
     lesson: str
     decide: Callable[[Situation], Decision | None]
 
@@ -112,14 +112,15 @@ def _remove(facts: Situation, member: Member, why: str) -> Do:
 def _unwanted_newcomer(facts: Situation) -> Decision | None:
     """Return the removal of a newcomer or a learner that has failed or is not needed, None if there is none.
 
-    Neither was ever a voter, so no quorum changes (FW-07). A newcomer that is merely not needed is removed only
-    while all voters that stay are healthy: a voter that has been silent for a short time may have to be replaced soon.
+    Neither was ever a voter, so no quorum changes (FW-07). A newcomer that has not failed, but is not needed, is
+    removed only while all remaining voters are healthy: a voter that has just become silent may have to be replaced
+    soon.
     """
     missing = facts.wanted - len(facts.staying)
     is_steady = all(facts.is_healthy(one) for one in facts.staying)
     if missing <= 0 and facts.joining and newcomers.crowded(facts) is not None:
         missing = 1
-    # The best of them are kept: those that have caught up, the first numbers.
+    # Keep the best: first those that have caught up, then those with the lowest numbers.
     joining = sorted(facts.joining, key=lambda one: (not facts.is_ready(one), one.number))
     for at, one in enumerate(joining):
         why = _fault_of_newcomer(facts, one)
@@ -147,11 +148,11 @@ def _fault_of_newcomer(facts: Situation, one: Member) -> str:
     if facts.is_ready(one) or one.role is not MemberRole.PRE_VOTER:
         return ""
     if transition is None:
-        # Its server begins the copy by the transition, so without one it never will.
+        # The transition makes the server begin the copy. Without a transition the server never will.
         return f"newcomer {name} has lost its transition"
     silent_ms = facts.now_ms - transition.since_ms
     if one.number in facts.tablet.absent and not transition.is_fresh and silent_ms >= REPORT_LATE_MS:
-        # Its server began the copy and does not begin it again under a number that it has lost.
+        # The server began the copy, and does not begin it again under a number that it has lost.
         return f"newcomer {name} is lost: its server began to copy it, and does not have it"
     if silent_ms >= facts.cluster.add_timeout_ms:
         return f"newcomer {name} has made no progress for {facts.cluster.add_timeout_ms // 1000} s"
@@ -163,8 +164,8 @@ def _outage(facts: Situation) -> Decision | None:
 
 
 def _failed_voter(facts: Situation) -> Decision | None:
-    """Remove the FAILED voter before the leader promotes the newcomer. With both of them as voters, the group might not
-    be able to do without the newcomer."""
+    """Remove the FAILED voter before the leader promotes the newcomer. With both as voters, the group might depend on
+    the newcomer."""
     ready = [one for one in facts.joining if facts.is_ready(one)]
     if not ready or not facts.failed:
         return None
@@ -188,7 +189,8 @@ def _too_many_voters(facts: Situation) -> Decision | None:
     else:
         away = next((one for one in facts.voters if facts.server(one) is None or not facts.is_healthy(one)), None)
         if away is not None:
-            # Its rack is unknown while its server is away, and a wrong choice costs a copy. Nothing is urgent here.
+            # The voter's rack is unknown while its server is away, and a wrong choice costs a copy. This change is not
+            # urgent.
             return Wait(f"{len(facts.voters)} voters where {facts.wanted} are wanted; {facts.name(away)} is away")
         victim = newcomers.crowded(facts) or newcomers.worst_placed(facts)
         why = f"{facts.wanted} voters are wanted, and its place is the worst"
@@ -231,7 +233,7 @@ def _why_missing(facts: Situation) -> str:
 
 
 def _given_number(facts: Situation, role: MemberRole) -> Member | None:
-    """Return the newcomer that has a number already and is in no configuration, if its server still can take it."""
+    """Return the newcomer that has a number but is in no configuration yet, if its server can still take the member."""
     members = {one.number for one in facts.members}
     for one in sorted(facts.tablet.newcomers):
         is_late = facts.now_ms - one.since_ms >= facts.cluster.add_timeout_ms
@@ -245,8 +247,8 @@ def _given_number(facts: Situation, role: MemberRole) -> Member | None:
 def _free_own_place(facts: Situation) -> Decision | None:
     """Remove a FAILED voter so that a newcomer can take its place on the same server, if there is no other server.
 
-    This is for a disk that was lost: the server is there, and the number is burned. A voter that was only silent for
-    long is about to come back with its server.
+    This is for a lost disk: the server is live, and the number is burned. A voter that was only silent for long returns
+    soon, because its server is live.
     """
     for dead in facts.failed:
         if (

@@ -1,7 +1,7 @@
 """Decisions whether requests about members are accepted, from the active master's present view of the tablet. Pure.
 
-`intents.py` checks a request against the records. This module adds what only reports show: that a leader is there, how
-large the rows are, and where the policy would move the member next. A request that the policy would undo at once is
+`intents.py` checks a request against the records. This module adds facts that only reports show: whether there is a
+leader, the size of the rows, and the policy's next move of the member. A request that the policy would undo at once is
 refused with that reason.
 """
 
@@ -48,7 +48,8 @@ def complete(tablet: Tablet, places: Places, move: TabletMove) -> TabletMove:
 
     A source is a voter in the target's rack if there is one, because that keeps the racks as they are; then one in the
     rack with the most voters, not the leader, on the fullest server, with the highest number. A target is a server that
-    can get the member, in the rack with the fewest other voters, then the emptiest one. "" stays if there is none.
+    can get the member, in the rack with the fewest other voters, then the emptiest one. "" stays if there is no such
+    server.
     """
     if not move.source:
         move = msgspec.structs.replace(move, source=_source_for(tablet, places, move.target))

@@ -1,4 +1,4 @@
-"""Facts for the policy's decisions, and conclusions from them: the members that are gone, should go, or count. Pure.
+"""Facts for the policy's decisions, and conclusions from them: the members that are lost, must leave, or count. Pure.
 
 Members are judged by their leader: HEALTHY, UNKNOWN (the leader is young, or the silence short) or FAILED. The leader
 itself is always healthy: it reports (KUDU-2230: Kudu's leader did not count itself, and replaced nothing).
@@ -18,17 +18,18 @@ from regions.records.model import RegionRecord, ServerRecord, TableRecord
 from regions.replication.config import majority
 from regions.replication.reports import LeaderView
 
-#: A newcomer with at most this many entries to go has caught up as far as the policy is concerned: about what is on its
-#: way to a follower under a heavy load. The leader decides about its promotion more strictly.
+#: A newcomer that lacks at most this many entries has caught up for the policy: about as many are in flight to a
+#: follower under heavy load. The leader decides about its promotion more strictly.
 CAUGHT_UP_ENTRIES: Final = 1_000
-#: Newcomers that a server gets at the same time. A small one spends most of its time waiting for the next report, so a
-#: server with 1,000 tablets of a dead one to make would need minutes if there were few.
+#: Limit of newcomers that a server gets at the same time. A small newcomer mostly waits for the next report. With a low
+#: limit a server that must make 1,000 tablets of a dead server would need minutes.
 INCOMING_MAX: Final = 64
-#: Newcomers among them with much to copy: twice the copies that a server takes in, so that it never idles.
+#: Limit of newcomers among them with many bytes to copy: twice the number of copies that a server receives at a time,
+#: so that the server never idles.
 LARGE_INCOMING_MAX: Final = 8
 #: Rows of more bytes are much to copy: half a second.
 LARGE_BYTES: Final = 64 << 20
-#: Time after which a leader's report shows what it had done: some heartbeats.
+#: Time after which a leader's report shows its earlier actions: some heartbeats.
 REPORT_LATE_MS: Final = 5_000
 
 
@@ -38,18 +39,18 @@ class Newcomer(NamedTuple):
     number: int
     uuid: str
     role: MemberRole
-    #: When its transition last changed, as far as this master saw: progress of a copy changes it.
+    #: Time at which this master saw the last change of its transition. The progress of a copy changes the transition.
     since_ms: int
-    #: Nobody has begun to make it. A number that was in a configuration and has been removed is never added again.
+    #: No server has begun to make the replica. A number that was removed from a configuration is never added again.
     is_fresh: bool = True
 
 
 class TabletFacts(NamedTuple):
-    """One tablet, as the store and its leader describe it."""
+    """Facts about one tablet, from the store and from its leader."""
 
     region: RegionRecord
     table: TableRecord
-    #: Whether its replicas are to take part and clients use it.
+    #: Whether its replicas must take part, so that clients can use the tablet.
     is_running: bool
     #: The leader's latest report to this master, None before the first; `size_bytes` is the size of its rows.
     leader: LeaderView | None
@@ -59,14 +60,14 @@ class TabletFacts(NamedTuple):
     being_made: frozenset[int] = frozenset()
     #: Numbers of voters whose live servers report that they have no such replica any more.
     lost: frozenset[int] = frozenset()
-    #: Those of them whose orders to make or open the replica are used up: it will not come by itself.
+    #: Those members whose attempts to make or open the replica are used up. Such a replica does not open by itself.
     unmade: frozenset[int] = frozenset()
     #: A change was sent, and its outcome is not known.
     is_asking: bool = False
     intents: TabletIntents | None = None
-    #: Numbers of replicas that their live servers do not report, or report as LOST: these replicas cannot continue.
+    #: Numbers of replicas that their live servers do not report, or report as LOST: Such replicas cannot continue.
     absent: frozenset[int] = frozenset()
-    #: The seal that its leader reports, of a split or merge that was canceled; "" without one.
+    #: The seal of a canceled split or merge that its leader still reports; "" without one.
     canceled_seal: str = ""
     #: Why that seal must not be taken away, "" if it may be.
     seal_stays: str = ""
@@ -82,7 +83,7 @@ class ClusterFacts(NamedTuple):
 
     #: Registered servers by uuid.
     servers: Mapping[str, ServerRecord]
-    #: Servers that are to be emptied, and servers that get nothing new (the former, and those that are barred).
+    #: Servers that must be emptied, and servers that get no new members (the former, and barred servers).
     retiring: frozenset[str]
     closed: frozenset[str]
     #: Members by server, newcomers under way by server, and those among them with much to copy.
@@ -96,10 +97,11 @@ class ClusterFacts(NamedTuple):
 
 
 def outage_of(loads: Mapping[str, int], registered: Collection[str], retiring: Collection[str]) -> str:
-    """Return why dead servers' members are not replaced now: more than a third of all servers is gone. "" otherwise.
+    """Return why members on dead servers are not replaced now: more than a third of all servers is dead. Return ""
+    otherwise.
 
-    So many at once are a cut network or a power failure, and copying would fill the disks and links that are left. A
-    server that an operator retires is gone for good, and does not count.
+    The cause is probably a cut network or a power failure, and copies would fill the remaining disks and links. A
+    server that an operator has retired does not count.
     """
     gone = sorted(uuid for uuid, count in loads.items() if count and uuid not in registered and uuid not in retiring)
     known = len(gone) + len(registered)
@@ -113,7 +115,7 @@ def outage_of(loads: Mapping[str, int], registered: Collection[str], retiring: C
 
 
 class Situation:
-    """The facts, with what follows from them for each member of the leader's configuration."""
+    """The facts, and conclusions from them for each member of the leader's configuration."""
 
     def __init__(self, tablet: TabletFacts, cluster: ClusterFacts, now_ms: int) -> None:
         """`tablet` must have a leader."""
@@ -129,8 +131,8 @@ class Situation:
         self.joining = [one for one in members if one.role is MemberRole.PRE_VOTER]
         self.learners = [one for one in members if one.role is MemberRole.LEARNER]
         self._judged: dict[int, MemberReport] = {one.number: one for one in self.leader.report.health}
-        #: Voters that their leader calls FAILED, and those that were never made and never will be. A first replica that
-        #: a live server is making is not there yet.
+        #: Voters that their leader judges FAILED, and voters that were never made and never will be. A first replica
+        #: that a live server is still making is not among them.
         self.failed = [
             one
             for one in self.voters
@@ -223,7 +225,7 @@ class Situation:
         if misfit:
             return misfit
         move = self.moves.get(voter.uuid)
-        # Without a target that may take it, nothing is taken away from the source.
+        # Without a target that may take the member, the source keeps it.
         if move is not None and not self.misfit(move.target):
             return f"it moves from {move.source} to {move.target}"
         return ""
