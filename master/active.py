@@ -7,8 +7,9 @@ A lost store connection pauses the active master:
 
 - While paused, the master writes nothing, orders nothing and acknowledges nothing.
 - When the session may have expired by the master's own monotonic clock, the master also stops answering reads.
-- When the client has reconnected in the same session, the master checks its epoch, reads what may have changed while
-  events were missed (the watches report a gap), treats every write without a known outcome as refused, and resumes.
+- When the client has reconnected in the same session, the master checks its epoch, reads the znodes that may have
+  changed while events were missed (the watches report a gap), treats every write without a known outcome as rejected,
+  and resumes.
 
 The tenure ends when the session has expired or another master has raised the epoch. The service then enters the next
 election.
@@ -91,7 +92,7 @@ log = Logger()
 TICK_S: Final = 0.5
 #: Pause between two turns with work that `_act_in_time` has left.
 CHECK_PAUSE_S: Final = 0.01
-#: Returns the mirror that this master kept as a standby, up to date as of the call; None without a complete mirror.
+#: Returns the mirror that this master kept as a standby, brought up to date; None without a complete mirror.
 HandOver = Callable[[], Awaitable[Warm | None]]
 
 
@@ -339,7 +340,7 @@ class ActiveMaster:
         self.store_session.begin_resume()
 
     async def _resume(self) -> None:
-        """Verify the epoch, read what may have changed while events were missed, and resume."""
+        """Verify the epoch, read the znodes that may have changed while events were missed, and resume."""
         await self.fence.verify()
         events = await read_missed_changes(self._client, self._layout, self.assigner.world)
         orphans = await store.load_orphans(self._client, self._layout)
@@ -388,7 +389,7 @@ class ActiveMaster:
             self.handle_soon(ev.ReplicasReported(server, report.replicas))
 
     def problems(self, limit: int, work: WorkInProgress | None = None) -> list[str]:
-        """Return what needs an operator's attention, at most `limit` lines. `work` None: it is looked for."""
+        """Return at most `limit` lines for the operator. `work` None: examine the replicas with work first."""
         world, unplaceable = self.assigner.world, self.assigner.unplaceable()
         work = work or look(world.active.values(), unplaceable)
         found = problems(world, work, unplaceable, self.assigner.config, self._now_ms(), limit)
@@ -448,7 +449,7 @@ class ActiveMaster:
             self._pump()
 
     def _act_in_time(self) -> None:
-        """Do what is due."""
+        """Carry out the actions that are due by time."""
         self.assigner.tick(self._now_ms())
         if self._checking is None or not self._checking.active():
             self._checking = self._reactor.callLater(CHECK_PAUSE_S, self._go_on)
@@ -468,7 +469,7 @@ class ActiveMaster:
             self.bulk_plans.finish_stuck()
 
     def _go_on(self) -> None:
-        """Go on with what `_act_in_time` has left, one part in each turn: times of orders, a round of the balancer."""
+        """Continue the work of `_act_in_time`, one part in each turn: times of orders, a round of the balancer."""
         if self.may_act and (self.assigner.has_unchecked or self.balancing.is_counting):
             self.guarded(self._do_part)
             self._pump()
@@ -573,15 +574,14 @@ class ActiveMaster:
             await wait_within(self.when(holds), self._reactor, wait_ms, so_far)
 
     async def room_for_placements(self, are_wanted: Callable[[], bool]) -> None:
-        """Wait for a later turn in which few writes of transitions wait and more are wanted. Raise Deposed."""
+        """Wait for a later turn in which few writes of transitions are queued. Raise Deposed."""
         await deferLater(self._reactor, 0)
         await self.when(lambda: self._writer.has_room and are_wanted())
 
     async def accept_moves(self, moves: list[Move], reason: str, plan_id: str = "") -> None:
         """Persist moves in as few writes as possible, then begin them (FW-03).
 
-        When this returns the moves survive a failover, so the caller may acknowledge them. Raise what a fenced write
-        raises.
+        When this returns the moves survive a failover, so the caller may acknowledge them. Raise as a fenced write.
         """
         common = (reason, plan_id, self.fence.epoch, self._now_ms(), acting())
         batches = store.move_batches(moves, lambda: f"{self.fence.epoch:06d}-{self._token(4).hex()}", *common)

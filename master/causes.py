@@ -1,8 +1,8 @@
 """The cause that the current coroutine acts for (`regions/cluster/causes.py` defines causes).
 
-A request to the active master begins a cause. Everything that the request's coroutine does belongs to the cause: the
-events that the coroutine hands to the assigner, the moves that it persists, and the coroutines that it starts. A
-context variable carries the origin, because Twisted runs every coroutine in a context of its own.
+A request to the active master begins a cause. All work of the request's coroutine belongs to the cause: the events that
+it passes to the assigner, the moves that it persists, and the coroutines that it starts. A context variable carries the
+origin, because Twisted runs every coroutine in its own context.
 """
 
 from __future__ import annotations

@@ -114,14 +114,14 @@ class MasterClient:
             time.sleep(PAUSE_S)
 
     def story(self) -> str:
-        """Return the masters that are asked, each with its last error if it has one, for people."""
+        """Return the masters that the client tries, each with its last error if any, for people."""
         errors = self._search.errors
         return "; ".join(f"{one} {errors[one]}" if one in errors else one for one in self._search.addresses)
 
     def _ask_one(
         self, address: str, message: msgspec.Struct, expect: type[T], deadline: float, patience: float
     ) -> T | None:
-        """Return this master's reply, or None if another master has to be tried. Raise RpcError.
+        """Return this master's reply, or None if the client must try another master. Raise RpcError.
 
         A repeatable request that waits until `patience` is sent again every WAIT_PART_S, to notice a master that
         freezes in the meantime.

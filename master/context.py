@@ -101,13 +101,13 @@ class Tablets(Protocol):
         """Moves of members that plans want."""
 
     def counts(self, table_id: str) -> TabletTable | None:
-        """Return a table with the counts of its tablets, or None if it is no table of tablets."""
+        """Return a table with the counts of its tablets, or None if the table has no tablets."""
 
     def is_closed(self, table_id: str) -> bool:
         """Return True if no replica of the table takes part, as all live servers report."""
 
     def objection_to_replicas(self, table: TableRecord, replicas: int) -> str:
-        """Return why a table cannot have that many replicas, "" if it can; 0: no other number is wanted."""
+        """Return why a table cannot have that many replicas, "" if it can. 0 means no change of the number."""
 
     def with_count(self, table: TableRecord) -> VoterCounts:
         """Return a view of the tablets of a table that have another number of voters than the record says."""
@@ -166,7 +166,8 @@ class ActiveContext(Protocol):
         """Wait until `holds()`, if `wait_ms` is positive. Raise RpcError(TIMED_OUT), or Deposed."""
 
     async def room_for_placements(self, are_wanted: Callable[[], bool]) -> None:
-        """Wait for a later turn in which few writes of transitions wait and more are wanted. Raise Deposed."""
+        """Wait for a later turn in which few writes of transitions are queued, so that more can follow. Raise
+        Deposed."""
 
     def bar_of(self, server: ServerRecord, reason: str, bar_ms: int) -> BarRecord:
         """Return the bar that keeps regions from `server` for `bar_ms`."""

@@ -13,7 +13,8 @@ from typing import Final
 SESSION_AWAY_MS: Final = 5_000
 #: The master is unhealthy if it has failed to enter the election for this long.
 ELECTION_MS: Final = 5_000
-#: The master is unhealthy if it is not active this long after its election. 100,000 regions take some seconds.
+#: Time after the election after which a master that is not active yet counts as unhealthy. 100,000 regions take some
+#: seconds.
 ACTIVATING_MS: Final = 120_000
 
 

@@ -1,8 +1,8 @@
 """Receives the heartbeats of all region servers, on active and standby masters (HB-06, HB-08, HB-14).
 
 Every master keeps a roster of the servers that send heartbeats: address, load, time of the last heartbeat. Only the
-active master processes reports of replicas. A standby's reply says that it does not lead, and names the active master.
-A reply never waits for the store, because a thousand servers may send a heartbeat each second.
+active master processes reports of replicas. A standby's reply has its role, and names the active master. A reply never
+waits for the store, because a thousand servers may send a heartbeat each second.
 
 Each heartbeat carries the highest epoch that the server knows. If that is above this master's epoch, the master reads
 the epoch from the store, which decides whether this master has been replaced.
@@ -94,7 +94,7 @@ class HeartbeatReceiver:
         )
 
     def _forget(self, now_ms: int) -> None:
-        """Drop servers that have been silent for too long, and the reports of those that nobody knows any more."""
+        """Drop servers that have been silent for too long, and the reports of servers that are not known any more."""
         self._forget_ms = now_ms + FORGET_EVERY_MS
         self.roster.forget(now_ms)
         leads = self._master.active_master
@@ -141,7 +141,7 @@ class HeartbeatReceiver:
         return [*self._alarms(), *lines]
 
     def _alarms(self) -> list[str]:
-        """Return what servers want an operator to know."""
+        """Return the servers' notes for the operator."""
         return [
             f"server {one.incarnation.uuid}: {text}" for one in self.roster.members() for text in one.figures.alarms
         ]

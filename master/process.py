@@ -18,7 +18,7 @@ class Checks(Protocol):
     """The check of requests, as the API uses it (`master/access/checking.py`)."""
 
     def identity(self, who: Principal) -> ms.CallerIdentity:
-        """Return what a caller with this identity has."""
+        """Return the grants of a caller with this identity."""
 
     def refresh(self) -> None:
         """Read the grants now: this master has changed them."""

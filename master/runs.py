@@ -1,4 +1,4 @@
-"""Records of what activations of masters and bulk assignments took, kept in the store so that they can be compared.
+"""Records of the durations of activations and bulk assignments, kept in the store for comparison.
 
 Each event has a record of its own (N10): the begin of a tenure, at a startup of the cluster or at a failover, and each
 bulk assignment. A record is created once and never changed, so a later event cannot alter an earlier one.

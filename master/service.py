@@ -72,7 +72,7 @@ RETRY_S: Final = 0.2
 RETRY_MAX_S: Final = 5.0
 #: A tenure of at least this long resets the pause.
 LASTED_MS: Final = 5_000
-#: How long an orderly stop may take before the session is left to expire.
+#: Time limit of an orderly stop. After it the session is left to expire.
 STOP_S: Final = 3.0
 
 
@@ -96,7 +96,7 @@ class MasterService:
         system = system or os_system()
         self.token = system.entropy.token
         clock = system.clock
-        # Wall time that never goes back: a step of the wall clock must not expire deadlines.
+        # Wall time that never goes back, because a jump of the wall clock must not expire deadlines.
         offset = clock.wall_ms() - clock.monotonic_ms()
         self.now_ms: Callable[[], int] = lambda: clock.monotonic_ms() + offset
         self._started_ms = self.now_ms()
@@ -308,8 +308,8 @@ class MasterService:
         degraded = [self.grants_problem] if self.grants_problem else []
         found: dict[str, object] = {"uuid": self.uuid, "reasons": reasons, "degraded": degraded}
         if self.role == "active":
-            # As `rk health`, by this master's figures alone. It does not count for `healthy`: a restart of this master
-            # would not repair the cluster.
+            # The verdict of `rk health` from this master's figures alone. It does not affect `healthy`, because a
+            # restart of this master would not repair the cluster.
             verdict = judge_figures(self.api.status())
             found |= {"cluster": verdict.verdict, "cluster_reasons": [one.text for one in verdict.reasons]}
         return not reasons, found
@@ -438,7 +438,7 @@ class MasterService:
         return {one: held.versions.keys() for one, held in active_master.reports.lists().items() if heard(one, now_ms)}
 
     def _settled_replicas(self) -> dict[Incarnation, SettledList] | None:
-        """Return the same for servers whose last report with changes is QUIET_MS old, with their last heartbeats.
+        """As `_served_replicas`, for servers whose last report with changes is QUIET_MS old. Add their last heartbeats.
 
         None on a standby.
         """
@@ -476,7 +476,8 @@ class MasterService:
     def _at_rest(self, server: Incarnation) -> set[str] | None:
         """Return the replicas that are open on a server, not in transition, and not being closed by it (N5).
 
-        A server that reports CLOSING serves on until the store has the transition. None unless this master may decide.
+        A server that reports CLOSING continues to serve until the store has the transition. Return None if this master
+        must not decide.
         """
         active_master = self._deciding()
         if active_master is None:

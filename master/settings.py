@@ -80,9 +80,9 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     session_timeout_ms: int = 3_000
     #: A cluster startup assigns no region before this many region servers have registered (RT-03).
     min_servers: int = 1
-    #: How long the rows of a deleted table are kept. Until then `rk table undelete` restores the table.
+    #: Time for which the rows of a deleted table are kept. Until then `rk table undelete` restores the table.
     purge_after_s: float = 3_600.0
-    #: How long the records of a deleted table are kept after its rows were removed.
+    #: Time for which the records of a deleted table are kept after its rows were removed.
     forget_after_s: float = 7 * 86_400.0
     #: With min_servers 1, a startup waits until no server has registered for this long.
     registration_pause_ms: int = 500
@@ -94,13 +94,13 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     spark_master: str = "local[*]"
     #: Settings of Spark, NAME=VALUE.
     spark_conf: tuple[str, ...] = ()
-    #: Directory of plans and their inputs; None: below data_dir. All hosts of a Spark cluster must share the directory
-    #: under the same path.
+    #: Directory of plans and their inputs; None: a directory below data_dir. All hosts of a Spark cluster must share
+    #: the directory under the same path.
     plan_dir: Path | None = None
     #: Directory with the table `blocks`: bytes of each region on each host. Read for each plan (FW-05).
     plan_blocks: Path | None = None
-    #: `auto` uses Spark from this number of replicas on; below, one process plans to the same bytes. 0:
-    #: `regions.plan.choice` decides.
+    #: Number of replicas from which on `auto` uses Spark. Smaller plans are computed in one process, to the same bytes.
+    #: 0: `regions.plan.choice` decides.
     spark_min: int = 0
     #: Seconds between rounds of the balancer; 0: only on an operator's request (RT-14).
     balance_period_s: float = 30.0
@@ -109,7 +109,7 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: AssignerConfig = AssignerConfig()
     #: Connection settings for the store.
     access: StoreAccess = OPEN_ACCESS
-    #: Directory with the credentials of this daemon (`coord.security`); None: it serves everybody.
+    #: Directory with the credentials of this daemon (`coord.security`); None: the daemon serves everybody.
     certs_dir: Path | None = None
 
     def __post_init__(self) -> None:

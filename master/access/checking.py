@@ -43,7 +43,7 @@ def _without_wait(request: msgspec.Struct) -> msgspec.Struct:
 
 
 class MasterChecks:
-    """Checks requests by the grants, which it follows in the store, and records those that it refuses."""
+    """Checks requests by the grants, follows the grants in the store, and records refused requests."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class MasterChecks:
         """`path` is that of the grants. `is_for_standby` returns True for a request that a standby answers."""
         self._master = master
         self._is_for_standby = is_for_standby
-        #: Latest requests with an id. A client that waits repeats its request, perhaps under a table's former name, or
-        #: after the deletion that took its grant away.
+        #: Latest requests with an id. A waiting client repeats its request, perhaps under a table's former name, or
+        #: after the deletion that removed the client's grant.
         self._permitted: dict[str, _Permitted] = {}
         self._guard = Guard(now_s, reactor.callLater, self._refused, self._damaged)
         self._followed = FollowedZnode(reactor, path, self._guard.seen, now_s, REFRESH_S)
@@ -88,8 +88,8 @@ class MasterChecks:
     def check(self, who: Principal, request: ms.MasterRequest) -> None:
         """Raise RpcError if `who` may not send this request.
 
-        A master that is not active, or not yet, may not know the table. A request that it would reject anyway, with the
-        active master's address, is therefore not checked here.
+        A master that is not active (yet) may not know the table. So do not check requests that this master would reject
+        anyway, with the active master's address.
         """
         if not self._is_active() and not self._is_for_standby(request):
             return
@@ -103,11 +103,11 @@ class MasterChecks:
             self._permitted[request_id] = _Permitted(who, _without_wait(request))
 
     def problem(self) -> str:
-        """Return what is wrong with the grants in the store, or ""."""
+        """Return the fault of the grants in the store, "" without a fault."""
         return self._guard.problem()
 
     def identity(self, who: Principal) -> ms.CallerIdentity:
-        """Return what a caller with this identity has."""
+        """Return the grants of a caller with this identity."""
         world = self._world()
         found = [Grant(who.name, role, table_id) for role, table_id in self._guard.permissions.roles_of(who)]
         return ms.CallerIdentity(str(who), [shown(one, world) for one in found])

@@ -34,7 +34,7 @@ async def read(fence: Fence) -> tuple[GrantsRecord, int]:
 
 
 async def change(fence: Fence, changed: Change) -> bool:
-    """Change the grants by compare-and-set, with retries. Return False if `changed` returns them as they are."""
+    """Change the grants by compare-and-set, with retries. Return False if `changed` returns them unchanged."""
     path = fence.layout.grants
     while True:
         before, version = await read(fence)

@@ -1,4 +1,4 @@
-"""The request about balance (RT-14): the switch, a round now, and a report of what a round would do."""
+"""The request about balance (RT-14): the switch, a round now, and a report of the moves that a round would make."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regions.replication.policy.leaders import LeaderTransfer
 
 
 async def balance(active_master: ActiveMaster, request: ms.Balance) -> ms.BalanceReport:
-    """Set the balancer's switch, run a round now, or report what a round would do. Raise RpcError."""
+    """Set the balancer's switch, run a round now, or report the moves that a round would make. Raise RpcError."""
     balancing, tablets = active_master.balancing, active_master.keeper.balancing
     if request.switch is not None:
         await balancing.switch(enabled=request.switch)

@@ -1,7 +1,8 @@
 """Requests that change members of tablets: moves, learners, and servers that are emptied.
 
-A change is checked against what the keeper knows now, persisted as an intent, and answered. The policy carries it out,
-also under the next active master (`regions/replication/policy`). `retirement.py` says how far intents are.
+A change is checked against the keeper's present state, persisted as an intent, and answered. The policy
+(`regions/replication/policy`) carries it out, even under the next active master. `retirement.py` has the progress of
+intents.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def _is_same(kept: TabletMove, request: ms.MoveTablet) -> bool:
 
 
 async def move_region(active_master: ActiveMaster, request: ms.MoveRegion, now_ms: int) -> ms.Accepted:
-    """Move a member for a request about regions; its replica is a member's number, 0: any."""
+    """Move a member for a request about regions. The request's replica is the member's number; 0 means any member."""
     tablet = _find(active_master, request.region_id)
     member = tablet.record.member(request.replica)
     if request.replica and member is None:
@@ -167,7 +168,7 @@ def _find(active_master: ActiveMaster, text: str) -> Tablet:
 
 
 def _check_leader(active_master: ActiveMaster, tablet: Tablet) -> None:
-    """Raise RpcError if nobody can change the members: no majority, or no report to this master yet."""
+    """Raise RpcError if no leader can change the members: there is no majority, or no report to this master yet."""
     if not is_listed(tablet) or tablet.view.leader_now() is not None or not tablet.wants_open:
         return
     watch = active_master.keeper.watch
@@ -206,7 +207,7 @@ async def retire(active_master: ActiveMaster, request: ms.RetireServer) -> ms.Re
 async def emptied(active_master: ActiveMaster, request: ms.DrainServer, now_ms: Callable[[], int]) -> str:
     """Wait until a draining server has no shared region, and no member of a tablet that can leave it.
 
-    Return how far it is.
+    Return its progress.
     """
     uuid, world, keeper = request.uuid, active_master.assigner.world, active_master.keeper
     stays = keeper.obstacle_to_empty(uuid)

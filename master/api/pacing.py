@@ -1,7 +1,7 @@
-"""Answers about all regions in transition, for callers that may ask in a loop.
+"""Answers about all regions in transition, for callers that may poll.
 
-A status of 100,000 regions in transition takes the master a tenth of a second in which it assigns nothing. The loop of
-an operator or a dashboard must not slow the assignment down, so an answer that took long is given again for some time.
+A status of 100,000 regions in transition takes the master a tenth of a second, during which it assigns no region. An
+operator or a dashboard that polls must not slow the assignment down, so a slow answer is reused for some time.
 """
 
 from __future__ import annotations

@@ -68,20 +68,20 @@ READS: Final = (
 
 
 class TabletViews(Protocol):
-    """The active master's knowledge of tablets beyond their records. `watch`: their health; None on a standby."""
+    """The active master's knowledge of tablets beyond their records. `watch` has their health; None on a standby."""
 
     @property
     def watch(self) -> TabletWatch | None:
         """The health of all tablets."""
 
     def counts(self, table_id: str) -> TabletTable | None:
-        """Return a table with the counts of its tablets, or None if it is no table of tablets."""
+        """Return a table with the counts of its tablets, or None if the table has no tablets."""
 
     def transition(self, region_id: str, number: int) -> TransitionRecord | None:
         """Return the transition of a tablet's member, or None if it has none."""
 
     def takes_part(self, region_id: str, member: Member) -> bool | None:
-        """Return whether a member's replica takes part, as its server reports; None: unknown."""
+        """Return whether a member's replica takes part, according to its server; None: unknown."""
 
     def in_transition(self, table_id: str = "") -> list[tuple[int, TransitionRecord]]:
         """Return the transitions of members, of one table or of all, each with the time at which it was read."""
@@ -120,7 +120,7 @@ class SizeSums:
     """Sums of the sizes of regions, by table and by server. Each visits every region, so long ones are paced."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
-        """`now_ms` is the master's clock; without one nothing is spared."""
+        """`now_ms` is the master's clock. Without a clock no result is reused."""
         self._of_tables: Paced[dict[str, RegionSize]] = Paced(now_ms)
         self._of_servers: Paced[dict[str, RegionSize]] = Paced(now_ms)
 
@@ -138,7 +138,7 @@ class SizeSums:
         return self._of_tables.get((view.world, tuple(view.world.names)), walk)
 
     def of_servers(self, view: ReadView) -> dict[str, RegionSize]:
-        """Return the size of what each server has open, by uuid, besides tablets."""
+        """Return server uuid -> total size of its open shared regions."""
         servers = view.world.servers
 
         def walk() -> dict[str, RegionSize]:
@@ -156,7 +156,7 @@ class ReadView(NamedTuple):
     """Input of a read: cluster state, limits that explanations name, latest steps, and current time.
 
     `tablets` is the keeper of tablets, `sizes` are the sizes that servers have reported; a standby has neither. `sums`
-    has the latest sums of sizes; None: they are made anew.
+    has the latest sums of sizes; None: compute them again.
     """
 
     world: ClusterState
@@ -282,7 +282,8 @@ def describe_table(table: Table, request: ms.DescribeTable, view: ReadView) -> m
 
 
 def region_status(region: Region, view: ReadView) -> ms.RegionStatus:
-    """Return a region with the servers of its replicas; a tablet's are its members, on those servers that live."""
+    """Return a region with the servers of its replicas. The replicas of a tablet are its members; only live servers are
+    named."""
     size = view.sizes.of(region)
     if region.record.is_tablet:
         members = [_member_status(region.record, one, view) for one in region.record.members]
@@ -325,7 +326,7 @@ def server_load(server: Server, size: RegionSize, shunned_until_ms: int = 0) -> 
 
 
 def with_tablets(load: ms.ServerLoad, watch: TabletWatch | None) -> ms.ServerLoad:
-    """Return the load with the server's tablets; `watch` None: no server has reported any."""
+    """Return the load with the server's tablets; `watch` is None if no server has reported tablets."""
     if watch is None or not load.server.tablets:
         return load
     members, leaders = watch.members[load.server.uuid], watch.leaders_on(load.server.incarnation)

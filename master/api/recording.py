@@ -1,7 +1,7 @@
-"""Operators' requests in the history: who has asked for what, and from where.
+"""Operators' requests in the history: the caller, the request, and the caller's address.
 
-A request is recorded when it arrives, so its entry precedes the steps that follow from it. The entry of a request that
-is refused at once is taken back; if the entry is in the store already, the refusal is recorded as well.
+A request is recorded when it arrives, so its entry precedes the steps that follow from it. If a request is refused at
+once, its entry is withdrawn; if the entry is in the store already, the refusal is recorded as well.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def recorded(history_writer: HistoryWriter, request: ms.MasterRequest, origin: W
 
 
 def words_of(request: msgspec.Struct) -> str:
-    """Return a request in words, "" for one that changes nothing or that is recorded otherwise."""
+    """Return a request in words, "" for a request that changes nothing or is recorded elsewhere."""
     if getattr(request, "dry_run", False):
         return ""
     match request:

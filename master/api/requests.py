@@ -239,7 +239,7 @@ class MasterApi:
         )
 
     def _walked(self, active_master: ActiveMaster, repeated_for: int) -> Walked:
-        """Return what a walk over all regions in transition finds."""
+        """Return the result of a walk over all regions in transition."""
         world = active_master.assigner.world
 
         def walk() -> Walked:
@@ -321,7 +321,7 @@ class MasterApi:
         def is_at_rest() -> bool:
             if world.regions.get(request.region_id) is not replica.region or not replica.wants_open:
                 return True
-            # A region whose server has died is at rest too, until the master places it anew.
+            # A region whose server has died counts as at rest, too, until the master assigns it again.
             is_quiet = replica.transition is None and replica.order is None and replica.move is None
             return is_quiet and replica.open_on is not None
 

@@ -1,4 +1,4 @@
-"""Which role answers which request of `MasterRequest` (HB-14, as data).
+"""The roles that answer each request of `MasterRequest` (HB-14, as data).
 
 HB-14 has three rows, and FW-01 adds the column for requests with a staleness bound:
 
@@ -8,8 +8,8 @@ HB-14 has three rows, and FW-01 adds the column for requests with a staleness bo
 | reads: List and Get of tables and regions     | yes    | NOT_LEADER, with a hint | within the bound      |
 | everything else: Create, Delete, Alter, ...   | yes    | NOT_LEADER, with a hint | (no such request)     |
 
-A master whose tenure has just ended answers as a standby that does not know the active master. It satisfies no bound
-until it has read the cluster state again.
+A master whose tenure has just ended answers as a standby that does not know the active master. Such a master satisfies
+no bound until it has read the cluster state again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regions.messages.staleness import Bound
 
 
 class Who(enum.Enum):
-    """Which masters answer a request."""
+    """The masters that answer a request."""
 
     ANYBODY = "the active master and standbys"
     ACTIVE = "the active master"

@@ -1,9 +1,9 @@
 """Reads with their age: from the active master's state, or from a standby's mirror within a bound (FW-01).
 
 The active master answers from the state that it bases its decisions on. The age in the reply is the time since the
-master last knew that its session lived: no other master can have written a table, a region or a move before then. The
-state may lag by 1.5 s more for OPENING transitions, which the active master reads late. If the age exceeds the
-caller's bound, the active master first synchronizes with the store.
+master last knew that its session lived. Before that moment no other master can have written a table, a region or a
+move. The state may lag by 1.5 s more for OPENING transitions, which the active master reads late. If the age exceeds
+the caller's bound, the active master first synchronizes with the store.
 
 A standby answers the requests that `master/api/roles.py` allows, if it can prove that its mirror is within the bound;
 see `master/standby/watcher.py`. Ages are relative to the arrival of the request.
@@ -32,7 +32,7 @@ ANY_AGE: Final = Bound(max_ms=(1 << 53) - 1)
 
 
 def stamped(reply: T, as_of: AsOf) -> T:
-    """Return the reply with its age, if its type has that field."""
+    """Return the reply. Set its age if its type has the field."""
     return msgspec.structs.replace(reply, as_of=as_of) if "as_of" in reply.__struct_fields__ else reply
 
 
@@ -68,7 +68,7 @@ async def by_active_master(
 async def by_mirror(master: MasterProcess, request: Read, active: str) -> msgspec.Struct | None:
     """Return a standby's reply, or None if standbys do not answer this request.
 
-    Raise RpcError: TOO_STALE with the address of the active master, or what the read itself raises.
+    Raise RpcError: TOO_STALE with the address of the active master, or the error of the read itself.
     """
     if not is_for_standby(request):
         return None

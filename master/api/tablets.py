@@ -1,6 +1,6 @@
 """Requests about tablets, answered from the keeper's tablets and the servers' reports to this active master.
 
-Standbys get no reports and do not answer. `regions/diagnose/tablets.py` judges; these functions only read.
+Standbys get no reports and do not answer. `regions/diagnose/tablets.py` judges the health; these functions only read.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _table_id(world: ClusterState, name: str) -> str:
 
 
 def find_tablet(watch: TabletWatch, world: ClusterState, text: str) -> Tablet:
-    """Return the tablet with this id, or the only one whose id begins so.
+    """Return the tablet with this id, or the only tablet whose id begins with it.
 
     Raise RpcError. For a tablet that was split, which a master forgets, the error names the daughters.
     """

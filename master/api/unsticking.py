@@ -1,8 +1,8 @@
 """Steps of `rk unstick` and their undo: done exactly as shown, or not at all (N11).
 
-The first write of a step is a multi that checks the version of everything that the operator was shown, and creates the
-undo record. If the store refuses the multi, nothing is done, and the reply says what has changed. An assignment is part
-of that multi. The steps of a retry and of a fence follow it, as compare-and-sets of their own.
+The first write of a step is a multi that checks the version of every znode shown to the operator, and creates the undo
+record. If the store rejects the multi, nothing is done, and the reply names the change. An assignment is part of that
+multi. The steps of a retry and of a fence follow it, as compare-and-sets of their own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _AGAIN = "Run `rk unstick` again to see the present state."
 
 
 async def unstick(active_master: ActiveMaster, request: ms.UnstickRegion, now_ms: int) -> ms.Accepted:
-    """Take the step that was shown. Raise RpcError, with what has changed, if the state is not the one shown."""
+    """Take the shown step. Raise RpcError, which names the change, if the state is not the shown one any more."""
     if is_tablet(active_master.world, request.region_id):
         raise RpcError(ms.BAD_REQUEST, f"{request.region_id} is a tablet, whose members agree by themselves")
     replica = find_replica(active_master.world, request.region_id, request.replica)
@@ -156,7 +156,8 @@ def _version_text(what: str, shown: int, now: int | None) -> str:
 
 
 def _check_memory(replica: Replica, request: ms.UnstickRegion) -> None:
-    """Raise RpcError if the action does not fit the master's state: a request that was not made from a preview."""
+    """Raise RpcError if the action does not fit the master's state, as in a request that was not made from a
+    preview."""
     parked = replica.transition is not None and replica.transition.parked
     why = ""
     if request.action is Remedy.NOTHING or (request.action is Remedy.FENCE and not request.server):

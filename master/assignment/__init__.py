@@ -1,7 +1,7 @@
-"""Input and output of the pure assigner: each module carries out one kind of effect, or delivers one kind of event.
+"""Input and output of the pure assigner: each module carries out one kind of effects, or delivers one kind of events.
 
 transitions.py     writes and reads of /unassigned
-write_queue.py     the writes that share a multi
+write_queue.py     chooses the writes that share a multi
 dispatch.py        orders to region servers
 registry.py        live servers; znodes of drained, fenced and barred servers
 misplaced.py       orders to check replicas that servers report and the catalog contradicts

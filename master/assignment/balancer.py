@@ -1,9 +1,9 @@
 """When to balance, the operator's switch, and the report of the last round (RT-14, RT-15).
 
-`regions.balance.balancer` decides what to move; tablets have rounds of their own (`master/tablets/balancing.py`), which
-obey the same switch. The moves of a round go to the assigner like an operator's moves, but
-they are not persisted: after a failover, moves that have begun continue as transitions, and the new active master
-decides again about the others. The switch is a znode, so it survives a failover.
+`regions.balance.balancer` chooses the moves. Tablets have rounds of their own (`master/tablets/balancing.py`), under
+the same switch. The moves of a round go to the assigner like an operator's moves, but they are not persisted: after a
+failover, moves that have begun continue as transitions, and the new active master decides again about the others. The
+switch is a znode, so it survives a failover.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Balancing:
         A round of many regions is decided in several calls: `is_counting` is True until the last.
         """
         if not self.is_automatic:
-            self._steps = None  # its counts would be outdated when it went on
+            self._steps = None  # Its counts would be outdated after the pause.
             return []
         now = self._now_ms()
         if now < self._next_ms:
@@ -131,7 +131,7 @@ class Balancing:
         return self._steps is not None
 
     def act(self, history_writer: HistoryWriter) -> None:
-        """Go on with a round that is due. When it is decided, hand its moves to the assigner."""
+        """Continue a round that is due. When its moves are chosen, pass them to the assigner."""
         moves = self.tick()
         if not moves:
             return
@@ -141,7 +141,7 @@ class Balancing:
             self._assigner.handle(move, self._now_ms(), origin)
 
     def _servers(self) -> list[tuple[Incarnation, float, bool]]:
-        """Return what a round depends on. If it changes, the round begins anew."""
+        """Return the facts that a round depends on. If they change, the round begins again."""
         return [(one.incarnation, one.weight, one.draining) for one in self._assigner.world.servers.values()]
 
     def _proposing(self, found: Gate) -> Generator[None, None, Proposal]:

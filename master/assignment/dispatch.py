@@ -41,7 +41,7 @@ from regions.replication.effects import ChangeMembers, HandOver, Unseal
 
 log = Logger()
 
-#: A server replies to a batch within this time, with the results that it has by then.
+#: A server replies to a batch within this time, with the results so far.
 ANSWER_WITHIN_MS: Final = 5_000
 #: The master waits this much longer for the reply.
 GRACE_S: Final = 5.0
@@ -160,10 +160,10 @@ class Dispatcher:
         sent.addErrback(self._failed)
 
     def change(self, effect: ChangeMembers | HandOver | Unseal, answered: Callable[[int, str], None]) -> None:
-        """Have a tablet's leader change its members, or end its seal. `answered` is called with the effect's `ask` and
-        what came of it.
+        """Send a change of members, or the end of a seal, to a tablet's leader. `answered` is called with the effect's
+        `ask` and the result.
 
-        The answer decides nothing: the leader's next report shows the configuration.
+        No decision depends on the answer, because the leader's next report shows the configuration.
         """
         server = effect.server
         sent: Deferred[Any]
@@ -182,7 +182,7 @@ class Dispatcher:
         if isinstance(effect, HandOver):
             return TransferLeadership(effect.region_id, server.uuid, effect.to)
         change = ConfigChange.ADD if effect.adds else ConfigChange.REMOVE
-        # A newcomer that is to vote begins as PRE_VOTER, whatever is asked for.
+        # A new voter always begins as PRE_VOTER.
         role = MemberRole.LEARNER if effect.member.role is MemberRole.LEARNER else MemberRole.VOTER
         return ChangeConfig(
             self._epoch, server.uuid, server.start_code, effect.region_id, effect.expect, change,

@@ -5,11 +5,11 @@
     every COMPACT_MS                    small segments are merged, and the oldest beyond the limits are deleted
 
 A page and the steps in it are one multi, so the page is in the store if and only if the steps were taken. No step is
-recorded twice or missing, also after a lost reply. A page is *open* until its multi's outcome is known. Segments behind
-an open page are not merged, because the order of the merged segment and the open page would then be fixed.
+recorded twice or missing, even after a lost reply. A page is *open* until its multi's outcome is known. Segments after
+an open page are not merged, because the merge would fix their order relative to the open page.
 
-A page is one more znode per multi of some hundred, so an assignment of 10,000 regions costs a few dozen more creates.
-Transitions never wait for the history.
+A page is one more znode in a multi of some hundred operations, so an assignment of 10,000 regions costs a few dozen
+more creates. Transitions never wait for the history.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ log = Logger()
 
 #: Period of merging and deleting segments.
 COMPACT_MS: Final = 5_000
-#: Ids of requests that are remembered, so that a repeated request is recorded once.
+#: Ids of the latest requests, so that a repeated request is recorded only once.
 REQUESTS_KNOWN: Final = 200
 
 
@@ -78,7 +78,7 @@ class HistoryPage:
         self._history_writer.log.put_back(self._seen)
 
     def lost(self) -> None:
-        """Keep the page open: the reply was lost. Whether its znode exists will show the outcome."""
+        """Keep the page open, because the reply was lost. A read of its znode will show the outcome."""
         self._history_writer.unconfirmed.append(self)
 
     def unwritable(self, error: OperationError) -> None:
@@ -181,7 +181,7 @@ class HistoryWriter:
         return self._page([entry for one in transitions for entry in entries_of_end(*one, cause, epoch, now, origin)])
 
     def membership(self, server: ServerRecord, cause: str) -> None:
-        """Record that a server has registered or that its registration has gone."""
+        """Record that a server has registered or that its registration has ended."""
         name = f"{server.host}:{server.port}"
         entry = HistoryEntry(self._now_ms(), "", Actor.SERVER.value, "", "", cause, server.uuid, self._fence.epoch)
         self.note(msgspec.structs.replace(entry, detail=name))

@@ -40,7 +40,7 @@ class Registry:
         self._failed = failed
         self._reading = False
         self._is_outdated = False
-        #: Paths of the events since the last read. None after a gap or a failed read: all znodes must be read.
+        #: Paths of the events since the last read. None after a gap or a failed read: then all znodes must be read.
         self._changed_paths: set[str] | None = None
         self._closed = False
         self.servers: list[ServerRecord] = []
@@ -159,9 +159,9 @@ def take_over(
     registry: Registry,
     now_ms: int,
 ) -> Iterator[None]:
-    """Give the assigner the live servers and the state that was loaded, or that this master kept as a standby.
+    """Give the assigner the live servers, and the state that was loaded, or kept as a standby.
 
-    The caller runs through the result, a step in each turn. The servers are those of the first step.
+    The caller iterates over the result, one step per turn. The servers are those at the first step.
     """
     if loaded.world is not None:
         return assigner.takeover.adopting(

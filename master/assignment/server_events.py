@@ -72,7 +72,7 @@ class ServerEvents:
         #: Fires when `_wanted` servers live; None unless a startup waits.
         self._waiter: Deferred[None] | None = None
         self._wanted = 0
-        #: Servers that lived when the wait for an announced shutdown began; None without such a wait.
+        #: Servers that lived when the wait for an announced shutdown began; None if the master does not wait for one.
         self._stopping: frozenset[Incarnation] | None = None
         self._timer: IDelayedCall | None = None
 
@@ -113,10 +113,10 @@ class ServerEvents:
     def changed(
         self, servers: list[ServerRecord], draining: list[str], fences: list[FenceRecord], bars: list[BarRecord]
     ) -> bool:
-        """Hand the changes to the assigner. Return True if some are left: call again, in another turn.
+        """Pass the changes to the assigner. Return True if some are left for another call, in another turn.
 
-        A hundred servers may end or start again at once, and each of their regions is decided about. The assigner
-        learns of all ends first, so it places no region on a server whose end is left for another turn.
+        A hundred servers may end or start again at once, and the assigner decides about each of their regions. The
+        assigner learns of all ends first, so it places no region on a server whose end is left for another turn.
         """
         now = self._now_ms()
         self._assigner.handle(ev.BarsSeen(bars), now)

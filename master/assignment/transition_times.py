@@ -1,7 +1,8 @@
 """Times of transitions for the metrics, from the steps that the active master takes and sees.
 
-A time is the difference of two steps' times; the clock of a server may differ from the master's, so a negative one
-counts as 0. A transition whose first step another master has taken counts from the first step that this master sees.
+A time is the difference of two steps' times; the clock of a server may differ from the master's, so a negative
+difference counts as 0. If another master took the first step, the transition counts from the first step that this
+master sees.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class TransitionTimes:
         return 0 if known is None or known.cause == EARLIER else known.since_ms
 
     def new_tenure(self) -> None:
-        """Forget what has begun: another master may have taken the next steps."""
+        """Forget the transitions under way, because another master may have taken their next steps."""
         self._begun.clear()
 
 

@@ -1,10 +1,10 @@
 """Writes and reads of the `/unassigned` znodes. All transitions of a master go through this module.
 
-Tablets' records go the same way, because the multi that begins a tablet has transitions, too.
+Tablets' records are written here, too, because the multi that begins a tablet contains transitions.
 
-Writes are batched into fenced multis, with several multis in flight. If the store refuses a multi because of one
-operation, the others are sent again in two halves, so one lost race does not delay 500 regions. A watch event only
-names the znode that has changed. The changed znodes are read many at a time.
+Writes are batched into fenced multis, with several multis in flight. If the store rejects a multi because of one
+operation, the others are resent in two halves, so one lost race does not delay 500 regions. A watch event only names
+the znode that has changed. The changed znodes are read many at a time.
 
 A write that depends on a table's record also checks the record's version, once per multi and table. If this check
 fails, all writes that depend on that version are reported as failed.
@@ -72,7 +72,7 @@ class TransitionWriter:
 
     `done(outcomes)` is called with the writes of a multi that has committed, or with writes that the store has refused,
     and `batch_done()` after each reply. `failed(failure)` is called for a multi whose outcome is unknown, or that found
-    a higher epoch, and for an exception in one of the others. Writes with an unknown outcome are kept until
+    a higher epoch, and for an exception in one of these callbacks. Writes with an unknown outcome are kept until
     `fail_unknown` reports them as refused, so that the assigner reads the znodes.
     """
 
@@ -216,7 +216,7 @@ class TransitionReader:
         self._seen = seen
         self._batch_done = batch_done
         self._failed = failed
-        #: What is to be read. The caller queues transitions here, then calls `flush`.
+        #: Queue of transitions to read. The caller adds to it, then calls `flush`.
         self.changed = ChangedTransitions()
         self._in_flight = 0
         self._closed = False
@@ -273,9 +273,9 @@ def wipe_ops(layout: Layout, transitions: list[tuple[TransitionRecord, int]]) ->
 async def read_missed_changes(client: ZkClient, layout: Layout, world: ClusterState) -> list[ev.Event]:
     """Read transitions, tables and moves again after missed events, and return them as events.
 
-    This also finds the outcome of this master's own writes whose replies were lost. The registry reads servers, drains,
-    fences and bars again by itself. Region records need no read: servers write them together with OPENED, and a request
-    whose reply was lost reads its record again.
+    These reads also show the outcome of this master's writes whose replies were lost. The registry reads servers,
+    drains, fences and bars again itself. Region records need no read: servers write them together with OPENED, and a
+    request whose reply was lost reads its record again.
     """
     transitions = await store.load_transitions(client, layout)
     tables = await store.load_tables(client, layout)

@@ -28,7 +28,8 @@ class Waiters:
         return waiter
 
     def wake(self) -> None:
-        """Evaluate all conditions after a change of the cluster state. One that raises fails its own request."""
+        """Evaluate all conditions after a change of the cluster state. A condition that raises fails only its own
+        request."""
         waiting, self._waiting = self._waiting, []
         for holds, waiter in waiting:
             if waiter.called:

@@ -21,7 +21,7 @@ from regions.transitions.states import RESTS_ON_MEMBERS, Actor, Cause, IllegalSt
 from regions.transitions.steps import entries_of_step
 
 Write = WriteOffline | DeleteTransition | BeginTablet | WriteRegion
-#: A write that was sent, and what became of it.
+#: A write that was sent, and its outcome.
 Outcome = tuple[Write, WriteDone | WriteFailed]
 _MASTER: Final = Actor.MASTER
 _ASSIGN: Final = Cause.ASSIGN
@@ -50,7 +50,7 @@ def _check_members(effect: WriteOffline | DeleteTransition, number: int, after: 
 
 
 class WaitingWrite:
-    """One effect and its operations. The first operation is the one whose version the caller gets.
+    """One effect and its operations. The caller gets the version of the first operation.
 
     Writes of a multi with the same `check` (table id, version) share one check operation.
     """
@@ -58,7 +58,7 @@ class WaitingWrite:
     def __init__(
         self, effect: Write, ops: list[WriteOp], table_check: tuple[str, int] | None, acl_bytes: int = 0
     ) -> None:
-        """`acl_bytes` is what the access list of each create adds."""
+        """`acl_bytes`: size of the access list of each create."""
         self.effect = effect
         self.ops = ops
         self.check = table_check
@@ -71,7 +71,7 @@ class WriteQueue:
     """Writes that wait to be sent, in order."""
 
     def __init__(self, layout: Layout, acl_bytes: int = 0) -> None:
-        """`acl_bytes` is what the access list of each create adds to a multi."""
+        """`acl_bytes`: size of the access list of each create in a multi."""
         self._layout = layout
         self._acl_bytes = acl_bytes
         self._waiting: deque[WaitingWrite] = deque()
@@ -151,7 +151,8 @@ class WriteQueue:
 
 
 def outcomes(batch: list[WaitingWrite], results: list[object]) -> list[Outcome]:
-    """Return the writes of a multi that has committed, each with its event. `results` are those of its operations."""
+    """Return the writes of a multi that has committed, each with its event. `results` are the results of its
+    operations."""
     at = len(checks_of(batch))
     found: list[Outcome] = []
     for item in batch:

@@ -1,6 +1,6 @@
 """The beginning of a tenure.
 
-content    what the store has, and whether the whole cluster starts
+content    the contents of the store, and whether the whole cluster starts
 roll_call  the wait for the first heartbeats
 slices     long work, a part in each turn
 """

@@ -41,7 +41,7 @@ class Content:
         self.warm = warm
 
     def log(self, epoch: int, servers: int) -> None:
-        """Log what was found."""
+        """Log the findings."""
         loaded = self.loaded
         log.info(
             "epoch {epoch}: {path}{mark}{warm}, {tables} tables, {regions} regions, {rit} in transition,"
@@ -96,7 +96,7 @@ async def _load(fence: Fence, warm: Warm | None) -> store.Loaded:
 
 
 async def _named(reactor: Any, loaded: store.Loaded) -> NamedStarts:
-    """Return the starts that regions name. Nothing changes `loaded` in the meantime."""
+    """Return the starts that regions name. Nothing may change `loaded` in the meantime."""
     named = NamedStarts(one for one, _ in loaded.transitions)
     if loaded.world is not None:
         named.add_all_of(loaded.world)

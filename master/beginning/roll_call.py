@@ -1,11 +1,11 @@
 """The wait of a new active master for the first heartbeat of a server that holds shared regions.
 
 After a crash of the whole cluster the store has the registrations of dead servers until their sessions end. A master
-that became active before would take the dead servers for alive, and the start for a failover. As their sessions end one
-after the other, it would open all regions on the servers that have registered again by then.
+that becomes active earlier would regard the dead servers as alive, and the startup as a failover. As the sessions end
+one by one, it would open all regions on the few servers that have registered again so far.
 
-A server that lives sends a heartbeat within a second to every master that is registered. So a master that has heard
-none of the holders waits for the first heartbeat, or for the end of their registrations.
+A live server sends a heartbeat to every registered master within a second. So a master without a heartbeat of any
+holder waits for the first one, or for the end of the holders' registrations.
 """
 
 from __future__ import annotations

@@ -5,16 +5,16 @@ Each operation takes these steps:
 1. Take locks: table before names before regions (OC-03, `master/catalog/locks.py`).
 2. Build the new records beside the current ones (OC-04). No reader sees them yet.
 3. Write all records in one fenced multi, together with the request's result if it has an id (OC-05,
-   `master/catalog/tables.py`). If the store refuses the multi, drop the records, release the locks and reject the
-   request. If the outcome is unknown, the caller is informed.
+   `master/catalog/tables.py`). If the store rejects the multi, drop the records, release the locks and reject the
+   request. If the outcome is unknown, reply so.
 4. From here on the operation cannot fail (OC-06): the remaining steps only change memory.
 5. Update the cluster state from the written records, regions before the table (OC-07). Replies now show the change
    (OC-08).
 6. Only now send orders to servers (OC-09). This work depends on nothing but records and reports, so this master or the
    next one repeats it until it is done.
 
-If the id of a request is in the store, some master has carried the request out, and its result is returned again. After
-a lost reply, or a refusal with no other explanation, the id is looked up before the request is rejected.
+If the id of a request is in the store, a master has carried the request out, and the same result is returned again.
+After a lost reply, or an unexplained rejection by the store, the id is looked up before the request is rejected.
 
 A request is rejected only after the store has confirmed this master's epoch. Otherwise a master that has been replaced
 could reject a request that its successor's changes have made legal.
@@ -58,7 +58,7 @@ from regions.transitions.table_states import VISIBLE, table_after
 
 log = Logger()
 
-#: Attempts of an operation whose record is changed at the same time.
+#: Attempts of an operation whose record another operation changes at the same time.
 TRIES_MAX: Final = 3
 
 
@@ -92,7 +92,8 @@ class TableOperations:
         self.preparing: dict[str, TableRecord] = {}
 
     async def perform(self, request: ddl.DdlRequest) -> ms.Tables:
-        """Carry out a request, or return its result again. Raise RpcError, or what `master.catalog.tables` raises."""
+        """Carry out a request, or return its result again. Raise RpcError, or as the functions of
+        `master.catalog.tables`."""
         try:
             ddl.check_request_id(request.request_id)
         except ValueError as error:
@@ -308,7 +309,7 @@ class TableOperations:
     async def _put(
         self, request: ddl.AlterTable | ddl.SetTableIntent, table: Table, changed: TableRecord
     ) -> TableRecord:
-        """Write a table's next record and update the cluster state. Only record the result if nothing changes."""
+        """Write a table's next record and update the cluster state. If nothing changes, only record the result."""
         fence, former = self._active_master.fence, table.record
         entry = self._result_ops(request, changed)
         if changed == former:

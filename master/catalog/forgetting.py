@@ -2,15 +2,15 @@
 
 A deleted table keeps its record and those of its regions, so that `rk table undelete` can restore it, and its replicas
 are recognized. Once its rows are removed, nothing can restore the table. After the retention the table's records are
-replaced by its id in `/forgotten/<xx>`, which the id of a new table must not equal. So the store does not grow with
-every table that ever existed.
+replaced by its id in `/forgotten/<xx>`, and no new table may get this id. So the store does not grow with every table
+that ever existed.
 
 1. Delete the records of the table's regions, batch by batch.
 2. In one multi, add the id to `/forgotten/<xx>`, and delete the regions' directory and the table's record.
 
-The records of regions that were split, merged or replaced are deleted after the same time, when no split or merge
-needs them any more. An id is not used again without them: it is derived from the ids of parents, each of which is split
-or merged once (`regions/assign/resharding/daughters.py`).
+The records of regions that were split, merged or replaced are deleted after the same time, when no split or merge needs
+them any more. Their ids cannot be used again: an id is derived from the ids of parents, and each parent is split or
+merged only once (`regions/assign/resharding/daughters.py`).
 
 Each step depends only on records and may be repeated, so the next active master continues where this one stopped.
 """
@@ -37,9 +37,10 @@ from regions.transitions.purging import is_forgettable
 
 log = Logger()
 
-#: Limit of the deleted tables whose records are kept, whatever their age: beyond it, those that were purged first go.
+#: Limit of the deleted tables whose records are kept. Above the limit, records are removed at any age, in the order of
+#: the purges.
 DELETED_KEPT_MAX: Final = 1_000
-#: Limit of the replaced regions whose records are kept, whatever their age.
+#: Limit of the replaced regions whose records are kept. Above the limit, records are removed at any age.
 REPLACED_KEPT_MAX: Final = 10_000
 #: Tables whose regions are counted at once.
 COUNTED_AT_ONCE: Final = 500
@@ -144,6 +145,6 @@ async def _added(fence: Fence, table: TableRecord) -> WriteOp:
 
 
 async def forgotten_ms(fence: Fence, table_id: str) -> int:
-    """Return when the rows of a forgotten table were removed, 0 for an id that no forgotten table had."""
+    """Return the time at which the rows of a forgotten table were removed, 0 for an unknown id."""
     read = await store.read_all(fence.client, [fence.layout.forgotten_ids(table_id)])
     return max((record.purged_ms.get(table_id, 0) for record, _ in store.decoded(read, decode_forgotten)), default=0)

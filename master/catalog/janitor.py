@@ -5,8 +5,7 @@
 - remove the remains of unfinished table creations
 - delete the results of old requests, and the records of tables that were deleted long ago
 
-All of this work depends only on records and may be repeated, so the next active master completes what this one has
-left.
+All of this work depends only on records and may be repeated, so the next active master completes unfinished work.
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ log = Logger()
 #: Age and number of the request results that are kept. Clients retry a request within minutes.
 REQUESTS_KEPT_MS: Final = 24 * 3600 * 1000
 REQUESTS_KEPT_MAX: Final = 10_000
-#: Delay of the first removal of old records, so that a new active master first completes its takeover; and its period.
+#: Delay of the first removal of old records, so that a new active master first completes its takeover; period of the
+#: removals.
 PRUNE_FIRST_MS: Final = 60 * 1000
 PRUNE_EVERY_MS: Final = 10 * 60 * 1000
 
@@ -76,7 +76,8 @@ class Janitor:
         suspects = {one.region_id for one, _ in effect.regions if _names_a_server(one)}
         for known in (effect.regions, None):
             try:
-                # None: a region has changed since the effect, because servers write the records too. Read them again.
+                # None: a region has changed since the effect, because servers write region records, too. Read the
+                # records again.
                 regions = known or await store.load_regions(fence.client, fence.layout, table.table_id)
                 suspects |= {one.region_id for one, _ in regions if _names_a_server(one)}
                 regions = await tables.clear_locations(fence, regions)
@@ -158,7 +159,7 @@ class Janitor:
         return True
 
     async def prune(self) -> None:
-        """Delete what is older than it need be. May be repeated."""
+        """Delete records whose retention has passed. May be repeated."""
         await self._prune_requests()
         await self._forgetting.run()
         await self._forgetting.forget_replaced()

@@ -43,7 +43,7 @@ def is_tablet(world: ClusterState, region_id: str) -> bool:
 def summary(table: Table, tablets: TabletTable | None = None) -> ms.TableSummary:
     """Return a table's record with its counts of regions and replicas.
 
-    `tablets` are the keeper's counts of a table of tablets; None on a standby, which knows the records alone.
+    `tablets` are the keeper's counts of a table of tablets; None on a standby, which knows only the records.
     """
     if table.record.is_tablet:
         return _summary_of_tablets(table, tablets)

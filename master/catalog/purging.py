@@ -5,7 +5,7 @@ Each step depends only on the table's record, so the next active master continue
 1. Write `purging_ms` into the record by compare-and-set. From here on the table cannot be restored.
 2. Order a live server of the table's kind to remove the rows. The server first reads the record itself, and does not
    remove rows of a region that is open. The order is sent to one server after the other until one has succeeded. The
-   rows of tablets lie on many servers: the keeper of tablets orders each of them to delete its replicas.
+   rows of tablets are on many servers: the keeper of tablets orders each server to delete its replicas.
 3. Write `purged_ms` into the record.
 
 The clock is the active master's. The grace period begins at the time of the deletion in the record.
@@ -135,7 +135,8 @@ class Purging:
         log.info("removed the tablets of deleted table {table} ({table_id})", table=table.name, table_id=table.table_id)
 
     async def _claimed(self, table_id: str) -> TableRecord | None:
-        """Return the table's record with `purging_ms`, which is written if it is time; None if it is not."""
+        """Return the table's record with `purging_ms`, which is written now if the grace period is over. Otherwise
+        return None."""
         found = await self._latest(table_id)
         if found is None:
             self.forget(table_id)

@@ -1,4 +1,4 @@
-"""The effect of the live servers on a table to be created: its kind, its storage, the servers for its tablets.
+"""Choices for a table to be created that depend on the live servers: its kind, its storage, the servers of its tablets.
 
 Servers register the kind of their opener. Those without a shared directory take replicas of tablets alone.
 """
@@ -54,7 +54,8 @@ def storage_of(request: ddl.CreateTable, kind: str, world: ClusterState) -> Stor
     kinds = [one.kind for one in _not_fenced(world) if one.group == request.group]
     is_without = any(map(takes_tablets_alone, kinds)) and not any(can_open(one, kind) for one in kinds)
     if storage is Storage.SHARED and is_without:
-        # Not a tablet of one instead: the death of its server would be an outage, so the caller has to ask for it.
+        # Do not choose a tablet of one member instead: the death of its server would be an outage, so the caller must
+        # request this.
         raise RpcError(
             ms.BAD_REQUEST,
             f"a table with {request.replication} replica of kind {kind} lies in a shared directory, and no live server"
@@ -70,7 +71,7 @@ def storage_of(request: ddl.CreateTable, kind: str, world: ClusterState) -> Stor
 
 
 def missing_group(group: str, world: ClusterState) -> str:
-    """Return why a table of tablets cannot be created if no server of `group` is there, else ""."""
+    """Return why a table of tablets cannot be created if `group` has no live server, else ""."""
     groups = {one.group for one in _not_fenced(world)}
     if group in groups:
         return ""
@@ -88,7 +89,7 @@ def _shown(group: str) -> str:
 
 
 def tablet_hosts(group: str, kind: str, world: ClusterState) -> tuple[int, list[Server]]:
-    """Return how many live servers could take a region of the table, and those of them that take tablets."""
+    """Return the number of live servers that could take a region of the table, and those servers that take tablets."""
     servers = [
         one
         for one in _not_fenced(world)

@@ -102,8 +102,8 @@ async def initialize_root(
 ) -> ClusterRecord:
     """Create the missing directories of the layout, the epoch and the cluster record. Return the cluster record.
 
-    Several masters may do so at the same time. `known_id` is the cluster's id if this master has read it before. Raise
-    ConfigError for a cluster of a newer format. Raise CorruptZnode if the record is damaged and the id unknown.
+    Several masters may call this at the same time. `known_id` is the cluster's id if this master has read it before.
+    Raise ConfigError for a cluster of a newer format. Raise CorruptZnode if the record is damaged and the id unknown.
     """
     if await client.exists(layout.cluster) is None:
         await gather(ensureDeferred(_create_if_missing(client, path)) for path in layout.parents())
@@ -172,8 +172,8 @@ async def read_decoded(
 ) -> list[tuple[T, int]]:
     """Return the records at `paths` with their versions, as `decoded` does.
 
-    Only IN_FLIGHT requests of PART_MAX znodes are sent at once, and each reply is decoded as it arrives. So no turn has
-    more than these to decode, however many paths there are.
+    Only IN_FLIGHT requests of PART_MAX znodes are sent at once, and each reply is decoded as it arrives. So a turn
+    decodes at most these replies, for any number of paths.
     """
     found: list[tuple[T, int]] = []
     waiting: deque[tuple[list[str], Deferred[list[Any]]]] = deque()
@@ -206,7 +206,8 @@ async def list_all(client: ZkClient, parents: list[str]) -> list[str]:
 
 
 async def load(client: ZkClient, layout: Layout, world: ClusterState | None = None, *, cluster_id: str = "") -> Loaded:
-    """Read the state that a new active master starts from (MF-02, MF-11), except what the mirror `world` has."""
+    """Read the state from which a new active master starts (MF-02, MF-11), except the records that the mirror `world`
+    has."""
     loaded = Loaded()
     data, _ = await client.get(layout.cluster)
     loaded.cluster = _cluster_of(data, layout.cluster, cluster_id)
@@ -342,9 +343,9 @@ async def accept_moves(fence: Fence, batches: list[MoveBatch]) -> None:
 async def fence_server(fence: Fence, mark: FenceRecord, bar: BarRecord | None = None) -> bool:
     """Delete a server's registration and write its fence record in one multi (X10).
 
-    Return False if that start of the server is not registered. `bar` is written in the same multi, so the server cannot
-    register again before its bar exists. If the server registers again between the read and the multi, the new start is
-    fenced. It has no regions yet, and registers once more.
+    Return False if this start of the server is not registered. `bar` is written in the same multi, so the server cannot
+    register again before the bar exists. If the server registers again between the read and the multi, the new start is
+    fenced. The new start has no regions yet, and registers once more.
     """
     layout, server = fence.layout, mark.server
     path = layout.server(server.uuid)

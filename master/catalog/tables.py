@@ -1,9 +1,10 @@
 """Writes of operations on tables: each is one fenced multi, all or nothing (OC-01, OC-05).
 
 If the request has an id, the multi ends with the request's record: so the result is in the store if and only if the
-operation was performed. Only the creation of a table with too many regions for one multi takes several: first the name
-and the directory of the regions, then the regions, and last the table's record, which makes the table exist. If the
-master dies in between, no reader sees the remains. The next active master removes them, or a request for the name does.
+operation was performed. Only the creation of a table with too many regions for one multi takes several multis: first
+the name and the directory of the regions, then the regions, and last the table's record, which makes the table exist.
+If the master dies in between, no reader sees the remains. The next active master removes them, or a request for the
+name does.
 
 Removing the remains must not race with their creator, whose last multi may still be in flight. So the removal first
 changes the directory's version, which the last multi of a creation checks.
@@ -49,7 +50,7 @@ def entry(fence: Fence, record: RequestRecord | None) -> Ops:
 
 
 async def find_request(fence: Fence, request_id: str) -> RequestRecord | None:
-    """Return the result of the request with this id, or None if it has not been carried out."""
+    """Return the result of the request with this id, or None if the request has not been carried out."""
     path = fence.layout.request(request_id)
     try:
         data, _ = await fence.client.get(path)

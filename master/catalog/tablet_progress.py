@@ -35,9 +35,9 @@ class Throttled(Generic[T]):
 
 
 def is_wait_over(request: ddl.DdlRequest, table: TabletTable, *, is_closed: bool) -> bool:
-    """Return True if the state that the caller waits for is reached, or if a later request has changed the goal.
+    """Return True if the wanted state is reached, or if a later request has changed the goal.
 
-    A tablet is counted when its record says RUNNING and its leader reports: from then on clients use it.
+    A tablet counts when its record is RUNNING and its leader reports, because from then on clients use it.
     """
     record = table.record
     if record.state is TableState.REMOVED:
@@ -65,7 +65,8 @@ def _wanted(table: TabletTable) -> int:
 
 
 class VoterCount(NamedTuple):
-    """Number of a table's tablets, of those that are as wanted, and whether another number is wanted."""
+    """Number of a table's tablets, number of those with the wanted voters, and whether another number of voters is
+    wanted."""
 
     total: int
     done: int

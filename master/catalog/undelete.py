@@ -36,7 +36,7 @@ class Undelete:
     async def perform(self, request: ddl.UndeleteTable, entry: Callable[[TableRecord], tables.Ops]) -> TableRecord:
         """Restore the table. `entry` returns the operations that record the result.
 
-        Raise RpcError, or what `master.catalog.tables` raises.
+        Raise RpcError, or as the functions of `master.catalog.tables`.
         """
         found = await self._find(request.table)
         name = request.name or found.name
@@ -57,7 +57,7 @@ class Undelete:
         return table
 
     async def _find(self, text: str) -> TableRecord:
-        """Return the deleted table of that id, or the restorable one that had that name last."""
+        """Return the deleted table with this id, or the restorable table that had this name last."""
         fence = self._active_master.fence
         every = [record for record, _ in await store.load_tables(fence.client, fence.layout)]
         named = [one for one in every if one.table_id == text] or [

@@ -4,7 +4,7 @@ Every live master owns an ephemeral znode below `/masters`. The active master ow
 watch `/active` and try to create it when it is deleted. The winner then writes `/epoch` by compare-and-set. From that
 write on the store refuses every write of former masters, so the winner reads the cluster state only after it.
 
-Owning `/active` alone proves nothing, because a session may have expired without its owner knowing. The epoch does.
+Owning `/active` alone proves nothing, because a session may expire without its owner noticing. The epoch is the proof.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Election:
         self._layout = layout
         self._settings = settings
         self._identity = identity
-        #: The active master as last read, the hint in a standby's replies. None if there was none.
+        #: The active master as last read, which is the hint in a standby's replies. None if there was none.
         self.active: ActiveRecord | None = None
         self._released: Deferred[None] | None = None
 
@@ -63,7 +63,7 @@ class Election:
             return
 
     async def restore_registration(self) -> None:
-        """Restore `/masters/<uuid>` if its value is damaged: servers and commands find this master by it."""
+        """Restore `/masters/<uuid>` if its value is damaged: servers and commands find this master by that value."""
         path = self._layout.master(self._identity.uuid)
         with contextlib.suppress(NoNode, BadVersion):
             data, stat = await self._client.get(path)

@@ -1,7 +1,7 @@
 """Fenced writes: every write of an active master is a multi that begins with a check of its epoch.
 
 The fencing epoch is the version of `/epoch`. A new active master raises the epoch before it does anything else. So the
-store refuses, as a whole, every later write of a master that has been replaced and does not know it (FW-11).
+store refuses, as a whole, every later write of a master that has been replaced without noticing (FW-11).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from coord.client.session import ZkClient
 from coord.errors import BadVersion, CoordError, MultiFailed, NoNode
 from regions.records.znodes import Layout
 
-#: Limits of one multi: a request must stay well below the store's frame limit of 1 MB. A larger one is refused by the
-#: client before it is sent (BadArguments), and a refused write ends the tenure.
+#: Limits of one multi: a request must stay well below the store's frame limit of 1 MB. The client refuses to send a
+#: larger one (BadArguments), and a refused write ends the tenure.
 OPS_MAX: Final = 500
 BYTES_MAX: Final = 512 * 1024
 #: Permissions, and the lengths of scheme and id.
@@ -26,7 +26,7 @@ _ACL_LINE_BYTES: Final = 12
 
 
 class Deposed(CoordError):  # noqa: N818 - a state of affairs, not a fault
-    """Raised when another master has raised the epoch. Nothing of the write was done."""
+    """Raised when another master has raised the epoch. The write had no effect."""
 
 
 class Fence:

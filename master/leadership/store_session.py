@@ -28,8 +28,8 @@ LEASE_AGAIN_S: Final = 0.5
 class StoreSession:
     """State of the store session during one tenure of the active master.
 
-    `resume()` reads what may have changed and calls `resumed`. `end(reason)` ends the tenure, which then calls `close`
-    and `fail`. `failed` handles any other error.
+    `resume()` reads the znodes that may have changed and calls `resumed`. `end(reason)` ends the tenure, which then
+    calls `close` and `fail`. `failed` handles any other error.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class StoreSession:
         if self._client.state is not SessionState.CONNECTED:
             self.may_be_over = True
             log.info("the store session may have expired; answering no requests until the store has confirmed it")
-        elif self._resuming:  # reading what may have changed takes long
+        elif self._resuming:  # reading the znodes that may have changed takes long
             left_s = max(self._client.left_s, LEASE_AGAIN_S)
             self._lease_over = self._reactor.callLater(left_s, self._session_may_be_over)
         else:

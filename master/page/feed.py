@@ -1,8 +1,8 @@
 """Follows the cluster state of a master, active or standby, and informs all listeners of the page.
 
-While somebody listens, the cluster state notes which replicas have changed (`ClusterState.changed`). The feed empties
-that set ten times a second into the model, and sends the model's delta, encoded once, to everybody. While nobody
-listens the set does not exist; only the curves get their values, once a second.
+While there is a listener, the cluster state collects the changed replicas (`ClusterState.changed`). Ten times a second
+the feed moves them into the model, and sends the model's delta, encoded once, to all listeners. Without a listener the
+set does not exist; only the curves get their values, once a second.
 
 Every piece of work is done in slices of SLICE rows, each in a turn of its own with a pause after it: the reactor that
 moves regions must not wait for browsers.
@@ -50,8 +50,9 @@ DELTA_S: Final = 0.1
 FIGURES_S: Final = 1.0
 #: Period of comments, which keep idle connections alive.
 COMMENT_S: Final = 10.0
-#: Kinds of work: the part of the master's CPU time that each may take, and its shortest and longest pause. Regions that
-#: pass several states within a pause are sent once. What the timer of each second begins has pauses that end before it.
+#: Kinds of work: the part of the master's CPU time that each may take, and its shortest and longest pause. A region
+#: that passes several states within a pause is sent once. Work that the timer of each second begins has pauses that end
+#: before the next second.
 PACES: Final = {
     "deltas": (0.013, DELTA_S, 1.5),
     "figures": (0.006, FIGURES_S / 2, 2.5),
@@ -62,7 +63,7 @@ PACES: Final = {
 #: them; measured on the loopback.
 WRITE_S: Final = 40e-6
 WRITE_BYTE_S: Final = 0.2e-9
-#: How long the model is kept after the last listener has gone: a page that is loaded again resumes.
+#: Time for which the model is kept after the last listener has left, so that a reloaded page resumes.
 LINGER_S: Final = 15.0
 #: Steps in one message, the latest ones.
 STEPS_MAX: Final = 100
@@ -86,7 +87,7 @@ class Following:
         self.replay = PageReplay(generation)
         self.work: Iterator[None] = iter(())
         self.is_loaded = False
-        #: The changed replicas that are being looked at, and the number of those that were.
+        #: The changed replicas that are being examined, and the number of those already examined.
         self._unseen: list[Replica] = []
         self._seen = 0
         #: Keys of the rows whose load is above 0.
@@ -142,7 +143,8 @@ class Feed:
         of_store: Callable[[str], float] = lambda _name: float("nan"),
         cpu_s: Callable[[], float] = time.process_time,
     ) -> None:
-        """`figures` returns what is sent each second, `of_store` a figure of the store by name, NaN if it is not known.
+        """`figures` returns the message of each second. `of_store` returns a figure of the store by name, NaN if it is
+        unknown.
 
         With a `hider` no key is sent. `cpu_s` returns the CPU time that this process has used.
         """
@@ -206,7 +208,7 @@ class Feed:
         return len(self.listeners) >= LISTENERS_MAX
 
     def attach(self, request: Any, last_id: str) -> None:
-        """Take a listener. `last_id` is the id of the last message that it has got, "" if it is new."""
+        """Add a listener. `last_id` is the id of the last message that it has received, "" for a new listener."""
         assert not self.is_full, f"{len(self.listeners)} listeners"
         listener = PageListener(request, self._gone)
         self.listeners.append(listener)
@@ -242,7 +244,7 @@ class Feed:
             listener.begin_anew()
 
     def world(self) -> ClusterState | None:
-        """Return the cluster state of this master in its present role; None while it has none."""
+        """Return the cluster state of this master in its present role; None while there is none."""
         active = self._master.active_master
         if active is not None:
             return active.world if active.is_open else None
@@ -263,7 +265,7 @@ class Feed:
     # --- ticks --------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        """Do one slice of work, and send what is due."""
+        """Do one slice of work, and send the messages that are due."""
         if not self.listeners:
             return  # the linger timer ends the generation
         following = self._current()
@@ -294,7 +296,8 @@ class Feed:
         if listener.sent is None:
             listener.sent = 0
             begin = _encoder.encode({"keys_hidden": self._hider is not None})
-            # Without an id until the snapshot is complete: a browser that reconnects before needs a whole one.
+            # The messages have no id until the snapshot is complete, because a browser that reconnects earlier needs a
+            # whole snapshot.
             listener.send(with_id("", event("begin", begin)))
         at = (listener.sent, *listener.named)
         if at not in parts and (listener.sent < len(model) or listener.named < (len(model.tables), len(model.servers))):
@@ -312,9 +315,9 @@ class Feed:
             listener.send(event("steps", self._encoded(self._steps(following, is_new=True))))
 
     def _send_changes(self, following: Following) -> bool:
-        """Look at a slice of what has changed, if that is due, and send it. Return True if there is more to do now.
+        """Send a slice of the changes, if a slice is due. Return True if more work is due now.
 
-        Each slice must be due: while very many regions move, the rest of a look waits.
+        While very many regions move, the remaining slices wait until they are due.
         """
         if not self._is_due("deltas", goes_on=following.is_looking):
             return False
@@ -419,7 +422,7 @@ class Feed:
         self.curves.add(now_ms // 1000, [values[one] for one in SERIES])
 
     def _count_tablets(self) -> tuple[int, int]:
-        """Return how many tablets have no leader or no majority, and how many clients can use."""
+        """Return the number of tablets without a leader or a majority, and the number that clients can use."""
         active = self._master.active_master
         if active is None:
             return 0, 0
@@ -429,7 +432,8 @@ class Feed:
         return lost, counts.total() - unusable
 
     def _count_steps(self) -> tuple[int, int]:
-        """Return how many steps this master has seen since the last call, and how many of them opened a replica."""
+        """Return the number of steps that this master has seen since the last call, and the number of opens among
+        them."""
         times, former = self._master.transition_times, self._counted
         self._counted = times.steps, times.opened
         return times.steps - former[0], times.opened - former[1]
@@ -476,7 +480,7 @@ class Feed:
         following.model.keep_tablets(found)
 
     def _look_at_measures(self, following: Following) -> Iterator[None]:
-        """Look at sizes and loads of shared regions. Those of tablets come with their reports."""
+        """Update the sizes and loads of shared regions. Sizes and loads of tablets come with their reports."""
         active, model = self._master.active_master, following.model
         if active is None:
             return

@@ -1,6 +1,7 @@
-"""What the page's listeners are sent each second: the verdict, counts, servers, masters, store nodes.
+"""The message that the page's listeners get each second: the verdict, counts, servers, masters, store nodes.
 
-The verdict is that of `rk health`: the same function (`regions.diagnose.health.judge`) on what this master knows.
+The verdict is that of `rk health`: the same function (`regions.diagnose.health.judge`), with the facts that this master
+knows.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class ServerFigure(msgspec.Struct, omit_defaults=True):
     #: Milliseconds since the last heartbeat to this master, -1 for none.
     heard_ms: int = -1
     alarms: list[str] = []
-    #: Milliseconds since the last heartbeat to each other master, by address, as those masters say.
+    #: Milliseconds since the last heartbeat to each other master, by address, according to that master.
     elsewhere: dict[str, int] = {}
 
 
@@ -121,7 +122,7 @@ class PageFigures(msgspec.Struct, omit_defaults=True):
     servers: list[ServerFigure]
     masters: list[MasterFigure]
     tables: list[TableFigure]
-    #: Numbers of what is not listed.
+    #: Numbers of entries that are not listed.
     not_listed: dict[str, int]
     store: list[StoreNodeFigure]
     second: int
@@ -134,7 +135,7 @@ class StoreNodeFigure(msgspec.Struct, omit_defaults=True):
     """A store node, as it answered to `mntr` (`master/page/store_nodes.py`)."""
 
     address: str
-    #: leader, follower, standalone, observer; "" if it does not answer or does not serve.
+    #: leader, follower, standalone, observer; "" if the node does not answer or does not serve.
     role: str
     trouble: str = ""
     #: Age of the answer.
@@ -143,7 +144,8 @@ class StoreNodeFigure(msgspec.Struct, omit_defaults=True):
 
 
 class FiguresMaker:
-    """Makes the figures of one master. `store` returns what store nodes said, `elsewhere` other masters' contacts."""
+    """Makes the figures of one master. `store` returns the answers of store nodes, `elsewhere` other masters'
+    contacts."""
 
     def __init__(
         self,
@@ -237,7 +239,8 @@ class FiguresMaker:
         return sorted(found, key=lambda one: (one.address, one.uuid))
 
     def _count_going(self, world: ClusterState) -> Counter[str]:
-        """Return how many replicas are about to leave each server. Only those with work are looked at."""
+        """Return server uuid -> number of replicas that are about to leave the server. Only replicas with work are
+        examined."""
 
         def walk() -> Counter[str]:
             moving = (one.open_on for one in world.active.values() if one.transition is not None)
@@ -344,7 +347,7 @@ def _state_of(
 def _findings(
     store: list[StoreNodeFigure], masters: list[MasterFigure], servers: list[ServerFigure], figures: MasterStatus | None
 ) -> Findings:
-    """Return what `judge` decides from. A server that this master does not hear does not answer."""
+    """Return the facts for `judge`. A server without heartbeats to this master counts as not answering."""
     return Findings(
         [
             StoreFinding(one.address, one.address, not one.trouble or bool(one.role), one.role, one.trouble)

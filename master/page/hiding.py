@@ -1,7 +1,8 @@
 """`--admin-hide-keys`: the page shows names in place of the keys of regions and rows.
 
-A name is a hash with a secret of this process, so nobody can find a key by hashing guesses. Equal keys have equal names
-until the master starts again. Texts for people quote keys, so in texts everything between quotes is left out.
+A name is a hash with a secret of this process, so guessed keys cannot be verified by hashing them. Equal keys have
+equal names until the master starts again. Texts for people quote keys, so in texts everything between quotes is left
+out.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class KeyHider:
         return delta if delta.new is None else msgspec.structs.replace(delta, new=self.part(delta.new))
 
     def value(self, value: object) -> object:
-        """Return what is to be sent as JSON with names for keys, and without what its texts quote."""
+        """Return the JSON value with names in place of keys, and without the quoted parts of its texts."""
         return self._hidden(msgspec.to_builtins(value, str_keys=True))
 
     def _hidden(self, value: object) -> object:

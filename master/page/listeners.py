@@ -11,7 +11,7 @@ from typing import Any, Final
 
 #: Listeners of one master.
 LISTENERS_MAX: Final = 16
-#: Bytes that a listener may leave unread beside what the socket holds.
+#: Bytes that a listener may leave unread, in addition to those in the socket.
 UNREAD_MAX: Final = 1 << 20
 
 
@@ -98,7 +98,7 @@ class PageListener:
         self.is_paused = True
 
     def resumeProducing(self) -> None:
-        """Write what was kept."""
+        """Write the messages that were kept during the pause."""
         self.is_paused = False
         kept, self._unread = self._unread, []
         self._unread_bytes = 0

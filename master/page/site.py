@@ -6,8 +6,8 @@
     GET /ui/data/<view>      JSON of one view (`views.py`)
 
 A secured daemon serves the page for a token (`coord/security/admin.py`), an open one to browsers on this machine alone.
-Everything is read-only: other methods than GET and HEAD get 405. The policy headers allow the browser to load and ask
-nothing but this master, and no other page may show this one in a frame.
+Everything is read-only: other methods than GET and HEAD get 405. The policy headers let the browser load and request
+only from this master, and forbid other pages to show this one in a frame.
 """
 
 from __future__ import annotations

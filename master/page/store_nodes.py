@@ -1,6 +1,6 @@
-"""Asks the store's nodes for their figures, while somebody looks at the page: `mntr` on their client ports.
+"""Requests the figures of the store's nodes, while the page has a listener: `mntr` on their client ports.
 
-A browser cannot ask them itself: its policy allows this master alone. The nodes' answers are as old as `age_ms` says.
+A browser cannot ask the nodes itself, because its policy allows only this master. `age_ms` is the age of the answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ANSWER_BYTES_MAX: Final = 64 << 10
 
 
 class StoreNodes:
-    """The latest answer of each node. `look` asks all of them, unless it has just done so."""
+    """The latest answer of each node. `look` asks all nodes, unless it has just done so."""
 
     def __init__(self, reactor: Any, addresses: list[str], access: StoreAccess, now_ms: Callable[[], int]) -> None:
         self._reactor = reactor
@@ -40,7 +40,7 @@ class StoreNodes:
         self._asked_s = -PERIOD_S
 
     def look(self) -> list[StoreNodeFigure]:
-        """Return the latest answers, and ask for newer ones. Nothing is known before the first answers."""
+        """Return the latest answers, and request newer ones. The result is empty before the first answers."""
         now_s, now_ms = self._reactor.seconds(), self._now_ms()
         if now_s - self._asked_s >= PERIOD_S:
             self._asked_s = now_s

@@ -1,8 +1,8 @@
 """All replicas in transition, page by page, in an order that the browser names.
 
-Only a browser that shows the transitions asks for them. The order is made in slices with pauses, and kept for a hundred
-times as long as it took, so any number of browsers cost the master a hundredth of its time. What a page says of each
-replica is always new.
+Only a browser that shows the transitions requests them. The order is computed in slices with pauses, and kept for a
+hundred times the duration of the computation, so any number of browsers cost the master a hundredth of its time. The
+state of each replica on a page is always new.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGE: Final = 50
 #: Replicas that one turn of the reactor looks at.
 SLICE: Final = 2_000
 PAUSE_S: Final = 0.005
-#: An order is kept for this many times as long as it took, but not shorter than KEPT_S nor longer than KEPT_MAX_S.
+#: An order is kept for this multiple of the time that its computation took, but at least KEPT_S and at most KEPT_MAX_S.
 KEPT_FOR: Final = 100
 KEPT_S: Final = 0.5
 KEPT_MAX_S: Final = 10.0
@@ -89,7 +89,7 @@ class TransitionList:
         self._reactor = reactor
         self._master = master
         self._orders: dict[str, _Order] = {}
-        #: Orders that are being made, for all browsers that ask for them.
+        #: Orders that are being computed, shared by all browsers that request them.
         self._making: set[str] = set()
         self._pages: dict[tuple[str, int], tuple[float, TransitionPage]] = {}
 

@@ -1,7 +1,7 @@
-"""What the page reads when one of its views is opened: regions, tables, tablets, plans, runs, drills, alarms.
+"""Data that the page reads when one of its views is opened: regions, tables, tablets, plans, runs, drills, alarms.
 
-Views are read from the master's memory where it has them, else from the store. Answers of the store are kept for
-KEPT_S, so that many browsers cost no more than one. All answers are bounded, and say what they leave out.
+A view comes from the master's memory if the data is there, else from the store. Answers of the store are kept for
+KEPT_S, so that many browsers cost no more than one. All answers are bounded, and have the number of omitted entries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from regions.page.curves import SERIES
 from regions.records.znodes import Layout, decode_alarm, decode_drill, decode_fsck, decode_plan, decode_run
 from regions.transitions.entries import HistoryEntry
 
-#: How long an answer of the store is kept.
+#: Time for which an answer of the store is kept.
 KEPT_S: Final = 1.0
 #: Records of one kind that are listed, the latest ones.
 RECORDS_MAX: Final = 100
@@ -46,7 +46,7 @@ SEGMENT_PAUSE_S: Final = 0.005
 
 
 class NotFound(Exception):  # noqa: N818 - the name of the status
-    """There is no such view, or no such region or table. The text is a sentence for people."""
+    """The view, the region or the table does not exist. The text is a sentence for people."""
 
 
 class Busy(CoordError):  # noqa: N818 - a state
@@ -147,7 +147,7 @@ class Views:
         }
 
     async def _table(self, given: Mapping[str, str]) -> object:
-        """Return a table with a page of its regions, from `from` on, which is the `next` of an earlier page."""
+        """Return a table with a page of its regions from `from` on, the `next` of an earlier page."""
         view, name, start = self._view(), given.get("name", ""), given.get("from", "")
         if self._hider is not None:  # then the browser knows a region's id, not its key
             first = view.world.regions.get(start)
@@ -169,7 +169,7 @@ class Views:
         }
 
     async def _transitions(self, given: Mapping[str, str]) -> object:
-        """Return a page of what is in transition, from number `first` on, in the order `order`."""
+        """Return a page of the replicas in transition, from number `first` on, in the order `order`."""
         first = given.get("first", "")
         number = int(first) if first.isascii() and first.isdecimal() and len(first) < 10 else 0
         return await self._moving.page(self._view().world, given.get("order", ""), number)
@@ -193,7 +193,7 @@ class Views:
         return [record for record, _ in found], len(names) - len(shown)
 
     async def _once(self, name: str, make: Callable[[], Awaitable[object]]) -> object:
-        """Return what `make` returned within the last KEPT_S, or call it."""
+        """Return the result of `make` if it was called within the last KEPT_S; otherwise call it."""
         kept = self._kept.get(name)
         if kept is None or self._reactor.seconds() - kept[0] > KEPT_S:
             self._kept[name] = kept = (self._reactor.seconds(), await make())
@@ -239,7 +239,7 @@ class Views:
         return found
 
     async def _record(self, path: str, decode: Callable[[bytes, str], Any]) -> Any:
-        """Return the record at a path, None if there is none that can be read."""
+        """Return the record at a path, None if there is no readable one."""
         found = store.decoded(await store.read_all(self._master.client, [path]), decode)
         return found[0][0] if found else None
 

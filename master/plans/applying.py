@@ -2,10 +2,10 @@
 
 The client announces a plan and then sends it in parts. Each part becomes one batch of moves below `/moves`. One fenced
 multi writes the batch and the plan's record, which counts the parts. So the client may send a part again after a lost
-reply, to this master or the next one. Each move is checked against the cluster state: a replica that is not where the
-plan found it, or whose new server cannot take it, is skipped and counted with the reason.
+reply, to this master or the next one. Each move is checked against the cluster state: a replica that has moved since
+the plan was computed, or whose new server cannot take it, is skipped and counted with the reason.
 
-The batches then do the work (`regions/assign/moves.py`), also after a failover. Moves of tablets' members become
+The batches are then carried out (`regions/assign/moves.py`), even after a failover. Moves of tablets' members become
 intents of their tablets (`master/tablets/plan_moves.py`). The plan is done when all its parts are in the store, none of
 its moves is pending, and no transition carries its id. The balancer waits until then. One plan is applied at a time.
 """
@@ -152,7 +152,7 @@ class Applying:
                 members.append(found)
         handed = record.handed + len(moves) + len(members)
         changed = msgspec.structs.replace(record, parts_done=record.parts_done + 1, handed=handed, skipped=skipped)
-        # Before the part counts: a part that is sent again wants the same of the members.
+        # Write them before the part counts as received: a repeated part requests the same moves of members.
         await self._active_master.retry_write(lambda: self._active_master.keeper.plan_moves.accept(members))
         fence = self._active_master.fence
         move_id = f"{record.plan_id}.{record.created_ms}.{request.part:05d}"

@@ -82,13 +82,12 @@ class BulkPlans:
         await self._hand_over(bulk, placements)
 
     async def _hand_over(self, bulk: BulkPlan, placements: dict[str, str]) -> None:
-        """Give the placements to the assigner: those of tablets together, others part by part as store and servers take
-        them.
+        """Give the placements to the assigner: tablets at once, shared regions part by part, as fast as store and
+        servers can handle them.
 
-        So no turn is long, and a few thousand regions are in transition at once, however many there are: what all
-        processes keep for a transition stays small. A plan gives neighbors to the same server, so each part is spread
-        over all keys: every server opens regions from the first part on. The assigner counts replicas as unplaced until
-        their part has come.
+        So no turn is long, and at most a few thousand regions are in transition at once, which bounds the memory of all
+        processes. A plan gives neighbors to the same server, so each part is spread over all keys, and every server
+        opens regions from the first part on. The assigner counts replicas as unplaced until their part has come.
         """
         bulk.is_handed_over = True
         keys, servers = bulk.keys, set(placements.values())

@@ -1,9 +1,9 @@
 """Computes bulk plans: by a job in another process (Spark, or the exact flow), or by the greedy engine in a thread.
 
 The job reads the snapshot from one directory and writes the plan to another. It reports progress as JSON lines. If the
-job fails, misses its deadline, or computes a plan that breaks a hard rule, another engine computes the plan: instead of
-Spark the one whose plans have the same bytes, if OR-tools is installed (N9), else the greedy engine. A log line and the
-plan's note give the reason. The verifier checks the plans of jobs.
+job fails, misses its deadline, or computes a plan that breaks a hard rule, another engine computes the plan. For Spark
+this is the engine whose plans have the same bytes, if OR-tools is installed (N9); otherwise it is the greedy engine. A
+log line and the plan's note give the reason. The verifier checks the plans of jobs.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Planner:
         self._cancelled = 0
 
     def engine_for(self, replicas: int) -> tuple[str, str]:
-        """Return the engine for a plan of this size, and why it is not the configured one ("" if it is)."""
+        """Return the engine for a plan of this size. Return also why it is not the configured engine, or ""."""
         wanted = self._engine
         if wanted == "auto" and self._spark_min:
             is_large = replicas >= self._spark_min
@@ -137,9 +137,9 @@ class Planner:
     async def make(
         self, plan_id: str, epoch: int, snapshot: Snapshot, engine: str, progress: Callable[[str], None]
     ) -> FinishedPlan:
-        """Compute a plan with `engine`, or with the engines that take over. Raise PlanError if all of them fail.
+        """Compute a plan with `engine`, or with its fallbacks. Raise PlanError if all of them fail.
 
-        All jobs share one deadline: an engine that cannot be expected to finish in the rest of it is not started.
+        All jobs share one deadline. An engine that probably cannot finish in the remaining time is not started.
         """
         params = Params(snapshot_id=plan_id, master_epoch=epoch)
         replicas, cancelled = int(clean_replicas(snapshot.regions.replicas, {}).sum()), self._cancelled
@@ -170,7 +170,7 @@ class Planner:
         return made
 
     async def _located(self, plan_id: str, snapshot: Snapshot, notes: list[str]) -> Snapshot:
-        """Return the snapshot with the bytes per region and host, or as it is if they cannot be read."""
+        """Return the snapshot with the bytes per region and host, or unchanged if they cannot be read."""
         if self._blocks is None:
             return snapshot
         try:
@@ -300,7 +300,7 @@ def _prepare(work: Path, snapshot: Snapshot, params: Params) -> None:
 
 
 def _read_checked(output: Path, snapshot: Snapshot, params: Params, engine: str) -> FinishedPlan:
-    """Return the job's plan. Raise PlanFailed if it is of another epoch or snapshot, or if it breaks a hard rule."""
+    """Return the job's plan. Raise PlanFailed if the plan is of another epoch or snapshot, or breaks a hard rule."""
     made, manifest = read_plan(output)
     if manifest.master_epoch != params.master_epoch or manifest.snapshot_id != params.snapshot_id:
         raise PlanFailed(f"the job's plan is of epoch {manifest.master_epoch}, snapshot {manifest.snapshot_id!r}")

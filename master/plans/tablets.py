@@ -41,9 +41,9 @@ def snapshot_of_tablets(keys: Sequence[str], world: ClusterState) -> Snapshot:
 
 
 def progress_of(keys: Sequence[str], world: ClusterState) -> tuple[int, int]:
-    """Return the number of a plan's replicas that servers have begun, and the number of those that are finished.
+    """Return the number of a plan's replicas that servers have begun, and the number of finished ones.
 
-    The replicas of a tablet that is deleted, replaced or not to be open count as finished.
+    The replicas of a tablet that is deleted, replaced, or must not be open count as finished.
     """
     begun = ended = 0
     for region_id, count in Counter(parse_replica_key(key)[0] for key in keys).items():

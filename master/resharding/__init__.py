@@ -1,1 +1,1 @@
-"""Splits and merges of regions in the active master: work.py carries out what the assigner decides about them."""
+"""Splits and merges of regions in the active master: work.py carries out the assigner's decisions about them."""

@@ -1,7 +1,7 @@
 """Carries out the assigner's effects about splits and merges (`regions/assign/resharding/book.py`).
 
-Every write is a compare-and-set of the work's znode. If the store refuses one, or a reply is lost, the znode and what
-it depends on are read again. So the outcome of this master's own lost writes is found, and repeating one is harmless.
+Every write is a compare-and-set of the work's znode. If the store rejects a write, or a reply is lost, the znode and
+the records that it depends on are read again. This shows the outcome of lost writes, and repeating a write is harmless.
 """
 
 from __future__ import annotations
@@ -192,15 +192,15 @@ class ReshardingWork:
     # --- after a refusal ----------------------------------------------------------------------------------------------
 
     async def read(self, record: ReshardingRecord) -> None:
-        """Read the work and what it depends on again."""
+        """Read the work and the records that it depends on again."""
         active_master, layout = self._active_master, self._active_master.fence.layout
         client = active_master.fence.client
         await active_master.operations.refresh_table(record.table_id)
         regions = [*record.parents, *(one.region_id for one in record.daughters)]
         paths = [layout.region(record.table_id, one) for one in regions]
         found = store.decoded(await store.read_all(client, paths), decode_region)
-        # At once: a record that is passed on after another read may be older than what this master has seen meanwhile,
-        # and would bring back a region that was replaced.
+        # Pass the record on at once. After another read it could be older than the records that this master has seen
+        # meanwhile, and would bring back a replaced region.
         for region, version in found:
             active_master.handle_soon(ev.RegionSeen(region, version))
         for region_id in () if record.seal else record.parents:
@@ -231,7 +231,7 @@ def _answer_of(reply: ms.TabletSealed, answer: ev.ParentSealed) -> ev.ParentSeal
 
 
 def _replaced(parent: RegionRecord) -> RegionRecord:
-    """Return the record of a parent that is split or merged: no server has it, or serves it."""
+    """Return the record of a parent that is split or merged. It names no server."""
     if parent.is_tablet:
         return marked_replaced(parent)
     closed = tuple(msgspec.structs.replace(one, start_code=None) for one in parent.replicas)

@@ -5,14 +5,15 @@ standby audits the active master and the servers, and the cluster is audited wit
 session's watcher (`master/standby/watcher.py`) passes every event of a transition, and every transition that it reads.
 During a bulk assignment most transitions end before they are read, and only the number of their steps is checked.
 
-The active master's auditor also compares the replicas that servers report with the store: those whose owner is in doubt
-after a report or the end of a transition every DOUBTS_S, and all of them in rounds, a few servers at a time. A
-standby's auditor looks at the number of regions in each server's heartbeats instead (`master/standby/shortfall.py`).
-And every auditor reads a slice of the regions again every CACHE_S, compares it with the copy by which its master
-decides or will decide, and checks that the copy has every key of a table once (`regions/diagnose/live/key_space.py`).
+The active master's auditor also compares the replicas that servers report with the store: every DOUBTS_S those whose
+owner is in doubt after a report or the end of a transition, and all of them in rounds, a few servers at a time. A
+standby's auditor checks the number of regions in each server's heartbeats instead (`master/standby/shortfall.py`). And
+every auditor reads a slice of the regions again every CACHE_S, compares it with the copy on which its master bases, or
+will base, its decisions, and checks that the copy has every key of a table exactly once
+(`regions/diagnose/live/key_space.py`).
 
 An alarm is a log line, a count in the metrics, and a znode `/alarms/<id>` with the steps that led to it. `rk audit` and
-`rk status` show the alarm until an operator acknowledges it. The auditor writes nothing else.
+`rk status` show the alarm until an operator acknowledges it. The auditor writes no other znode.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ log = Logger()
 TICK_S: Final = 2.0
 #: From the end of one comparison of all replicas that servers report to the end of the next, in a small cluster.
 OWNERS_S: Final = 30.0
-#: Period of looking at the replicas whose owner is in doubt, so that a region that nobody serves rings within 3 s.
+#: Interval between two checks of replicas whose owner is in doubt, so that a region that is not served raises an alarm
+#: within 3 s.
 DOUBTS_S: Final = 0.5
 #: Period of comparing a slice of the master's copy with the store.
 CACHE_S: Final = 1.0
@@ -71,12 +73,12 @@ UNSENT_MAX: Final = 1_000
 
 #: Returns the keys of the replicas that servers have reported, for servers with recent heartbeats and a full report.
 Held = Callable[[], "dict[Incarnation, Collection[str]]"]
-#: Returns the same with the time of each server's last heartbeat, for servers whose reports are settled; None on a
+#: As above, with the time of each server's last heartbeat, only for servers whose reports are settled; None on a
 #: standby.
 Settled = Callable[[], "dict[Incarnation, SettledList] | None"]
 #: Returns the active master's state or a standby's complete mirror; None without one.
 Copy = Callable[[], "ClusterState | None"]
-#: Returns those of some znodes whose changes the copy has not read yet.
+#: Returns those of the given znodes whose changes the copy has not read yet.
 UnreadOf = Callable[[Collection[str]], "Collection[str]"]
 
 
@@ -284,7 +286,8 @@ class Auditor:
             return
         uuid = path.rpartition("/")[2]
         self.audit.server(uuid, None)
-        # Only this server: reading all for each of a thousand that start would be a million reads.
+        # Only the replicas of this server: reading all replicas at the start of each of a thousand servers would be a
+        # million reads.
         ensureDeferred(self._read_servers([self._layout.server(uuid)])).addErrback(self._failed)
 
     async def _read_servers(self, paths: list[str]) -> None:
@@ -348,7 +351,7 @@ class Auditor:
             ensureDeferred(self._look_for_unserved(server)).addErrback(self._failed)
 
     async def _look_for_unserved(self, server: Incarnation) -> None:
-        """Report the regions that a server must serve and does not, by its list; all of them if it is dead."""
+        """Report the regions that a server must serve and that its list lacks. Report all of them for a dead server."""
         assert self._shortfall is not None
         found = await self._shortfall.unserved(server)
         if not self._stopped and self._is_current:
@@ -393,7 +396,7 @@ class Auditor:
     # --- alarms -------------------------------------------------------------------------------------------------------
 
     def _found(self, check: AuditCheck, alarms: list[Alarm]) -> None:
-        """Note that a check was made, and raise the alarms of what it found."""
+        """Record that a check was made, and raise alarms for its findings."""
         self.checks.note(check, self._now_ms(), [f"{one.rule}: {one.text}" for one in alarms])
         self._report(alarms)
 
@@ -405,9 +408,9 @@ class Auditor:
                 self._raise(alarm)
 
     async def _report_if_open(self, alarm: Alarm) -> None:
-        """Raise the alarm unless the region was unassigned, replaced or deleted: these end a transition, too.
+        """Raise the alarm unless the region was unassigned, replaced or deleted, which end a transition, too.
 
-        Raise no alarm either for a number that is not in the tablet's configuration.
+        A number that is not in the tablet's configuration raises no alarm either.
         """
         region_id, number = parse_replica_key(alarm.key)
         path = self._layout.region(region_id.rpartition(".")[0], region_id)

@@ -1,12 +1,12 @@
 """Compares the numbers of regions in heartbeats with a standby's mirror, and reads the lists of servers below them.
 
-The rule is `regions/diagnose/live/shortfall.py`. A region is named only if it is at rest on the server in the mirror
-before the question, and in the store after the reply. The mirror is later than the store: it reads a znode after the
-event of its change, so a region that has just begun to move looks at rest there.
+The rule is `regions/diagnose/live/shortfall.py`. A region is named only if it is at rest on the server twice: in the
+mirror before the request, and in the store after the reply. The mirror lags behind the store, because it reads a znode
+after the event of its change. So a region that has just begun to move still looks at rest there.
 
 The regions of a dead server are named if the store has no transition of any of them. They are not named during a
-shutdown of the cluster, or while no live server could take them: then the masters wait as well, and `rk health` says
-so.
+shutdown of the cluster, or while no live server could take them: then the masters wait, too, and `rk health` reports
+it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ShortfallCheck:
         self._shortfalls = Shortfalls()
 
     def due(self, epoch_changed_ms: int) -> list[Incarnation]:
-        """Return the servers whose lists must be read now, and the dead ones whose regions nobody moves."""
+        """Return the servers whose lists must be read now, and the dead servers whose regions no master moves."""
         mirror, now_ms = self._mirror(), self._now_ms()
         if mirror is None:
             return []

@@ -15,9 +15,9 @@ reads the queued znodes at once. After that the mirror equals a full load.
 events of changes committed before that time have arrived, too. When the znodes of these events have been read, the
 mirror is no older than that time. A ping would prove nothing, because a partitioned node of the store answers it, too.
 
-**End of the session.** The watches end with the session, so the mirror stays as it is. A `sync` in a later session says
-nothing about this mirror. After the end of the session the watcher sends no requests, proves no age and hands nothing
-over. Until `stop`, the mirror and its last proof remain available to callers whose bound allows their age.
+**End of the session.** The watches end with the session, so the mirror stays as it is. A `sync` in a later session
+proves nothing about this mirror. After the end of the session the watcher sends no requests, proves no age and hands
+over no mirror. Until `stop`, the mirror and its last proof remain available to callers whose bound allows their age.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LOADING_PAUSE_S: Final = 0.03
 RECORDS_PAUSE_S: Final = 0.2
 #: Limit of the multi-reads in flight while a request waits for them.
 URGENT_MAX: Final = 4
-#: States of the client in which the session has ended, and its watches with it.
+#: States of the client in which the session and its watches have ended.
 _ENDED: Final = (SessionState.EXPIRED, SessionState.AUTH_FAILED, SessionState.CLOSED)
 #: Period of proving the age without a request.
 PROVE_S: Final = 1.0
@@ -237,8 +237,8 @@ class StoreWatcher:
     def _events(self, events: list[Event]) -> None:
         """Handle events of all watches, transitions first.
 
-        One receiver gets the events of all directories, so that many come in one call although each opening changes a
-        transition and a region in turn.
+        One receiver gets the events of all directories. So many events come in one call, although each opening changes
+        a transition and a region in turn.
         """
         if self._stopped:
             return
@@ -285,10 +285,10 @@ class StoreWatcher:
         return bool(gone)
 
     def _distrust(self) -> None:
-        """Use the mirror no more: it may lack a change. Another one is loaded later (`_failed`)."""
+        """Stop using the mirror, because it may lack a change. Another one is loaded later (`_failed`)."""
         if self.mirror is not None:
             self.mirror = StandbyMirror(self._layout)
-            self.mirror.begin()  # nothing of it is read, so it does not become complete
+            self.mirror.begin()  # The old mirror is not read any further, so it does not become complete.
         self.proven_ms = -1
         self._fail_waiting()
 
@@ -344,7 +344,7 @@ class StoreWatcher:
             for trouble in self.mirror.troubles:
                 log.error("the mirror ignores a damaged znode: {error}", error=trouble)
             self.mirror.troubles.clear()
-        # Only now, so that `_put` leaves the time of the next read to the pause.
+        # Set this only now, so that `_put` does not start a read before the pause has ended.
         unread.answered(batch)
         if not self._is_due(name):
             pause_s = self._pause_s(name, unread)
@@ -382,7 +382,7 @@ class StoreWatcher:
         return any(one.is_urgent for one in self._waiting)
 
     def unread(self, paths: Collection[str]) -> set[str]:
-        """Return those of the paths whose changes the mirror has not read yet; nothing without a mirror."""
+        """Return those of the paths whose changes the mirror has not read yet; an empty set without a mirror."""
         return set() if self.mirror is None else self._transitions.among(paths) | self._records.among(paths)
 
     def _progress(self) -> None:
@@ -406,7 +406,7 @@ class StoreWatcher:
     async def hand_over(self) -> Warm | None:
         """Return the mirror, brought up to date, and drop it here; None if it is not complete.
 
-        The caller has written its epoch before, and watches the transitions by itself, so it receives all later
+        The caller has written its epoch before, and has its own watches on the transitions, so it receives all later
         changes. Raise ConnectionLoss if the session is interrupted.
         """
         mirror = self.mirror

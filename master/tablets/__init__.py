@@ -1,8 +1,8 @@
 """Tablets in the active master: the pure keeper (`regions/replication/keeper.py`) joined to store and servers.
 
 keeping    feeds the keeper, and carries its effects out
-intents    moves and learners that are wanted: read, written, ended
-plan_moves moves of members that plans and the balancer want
+intents    wanted moves and learners: read, written, ended
+plan_moves moves of members for plans and the balancer
 loading    loads tables and regions of a new active master into the keeper, in steps
 balancing  leaders spread over servers, and members over their disks
 reports    heartbeats' reports of tablets, a few per reactor turn

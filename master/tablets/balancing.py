@@ -1,6 +1,6 @@
 """The balance of tablets: leaders are spread over the servers, and members over the servers' disks.
 
-Both happen by themselves while the balancer is on and has a period (`rk balance on`, `--balance-period-s`), and at an
+Both happen automatically while the balancer is on and has a period (`rk balance on`, `--balance-period-s`), and at an
 operator's request. The decisions are pure: `regions/balance/leader_rounds.py`, `regions/balance/tablets.py`. A handover
 is sent to the leader by the keeper. A move of a member becomes an intent, so it survives a failover like an operator's.
 """
@@ -49,7 +49,7 @@ class TabletBalancing:
         self._plan_moves = plan_moves
         self._now_ms = now_ms
         self._spreading = LeaderSpreading(keeper, limits)
-        #: When the next round about members begins; 0: a period after the first tick.
+        #: Time of the next round about members; 0: a period after the first tick.
         self._next_ms = 0
         self._is_writing = False
 
@@ -79,7 +79,7 @@ class TabletBalancing:
     async def run(self) -> tuple[TabletRound, list[LeaderTransfer]]:
         """Begin a round of moves and one of handovers for an operator. Return them; the moves are durable then.
 
-        Raise what a fenced write raises.
+        Raise as a fenced write.
         """
         found = self.proposed()
         self._log_round(found)
@@ -132,7 +132,8 @@ class TabletBalancing:
         return tablet_round(self._keeper, self._active_master.balancing.config, self._now_ms(), is_resharded)
 
     async def begin(self, found: TabletRound, origin: WorkOrigin | None) -> None:
-        """Make the moves of a round intents, and withdraw those that cannot come true. Raise what a write raises."""
+        """Write the moves of a round as intents, and withdraw intents that cannot succeed any more. Raise as a fenced
+        write."""
         lost = hopeless(self._keeper)
         await self._plan_moves.withdraw_moves(lost)
         await self._plan_moves.accept((one, replace(move, origin=origin)) for one, move in found.moves)

@@ -1,7 +1,7 @@
 """Intents about members of tablets during one tenure: read, written by compare-and-set, and deleted when they end.
 
-Only the active master writes `/intents`, so it keeps what it has read and written. An intent that has come true, or
-cannot come true any more, is removed by a look at the tablet's record, a few tablets at each tick.
+Only the active master writes `/intents`, so it keeps what it has read and written. Each tick compares the intents of a
+few tablets with their records, and removes those that have been fulfilled or cannot be any more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from regions.replication.policy.intents import remaining
 
 log = Logger()
 
-#: Attempts of a write whose znode is changed at the same time.
+#: Attempts of a write whose znode another write changes at the same time.
 TRIES_MAX: Final = 5
 #: Intents that are looked at in one tick: a millisecond of work.
 LOOKS_MAX: Final = 500
@@ -49,7 +49,7 @@ class IntentBook:
 
     @property
     def kept(self) -> Mapping[str, TabletIntents]:
-        """The intents by region id; regions without intents are not in it."""
+        """The intents by region id, without regions that have none."""
         return self._keeper.policy.intents
 
     def of(self, table_id: str, region_id: str) -> TabletIntents:
@@ -70,7 +70,7 @@ class IntentBook:
     async def change(self, changes: Mapping[str, Change], table_ids: Mapping[str, str]) -> None:
         """Change the intents of tablets, by region id, and let the policy act on them. They are durable on return.
 
-        `table_ids`: the table of each region. Raise what a fenced write raises.
+        `table_ids`: the table of each region. Raise as a fenced write.
         """
         try:
             for tries in range(1, TRIES_MAX + 1):
@@ -130,7 +130,7 @@ class IntentBook:
     # --- the end of intents -----------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Remove what has ended, after a look at the next tablets."""
+        """Examine the next tablets, and remove their ended intents."""
         if not self._unseen:
             self._unseen.extend(self.kept)
         ended: dict[str, Change] = {}
@@ -144,14 +144,14 @@ class IntentBook:
             self._active_master.persist(partial(self._end, ended))
 
     def _left(self, known: TabletIntents) -> TabletIntents:
-        """Return what is left of a tablet's intents; nothing if the tablet is gone."""
+        """Return the unfinished intents of a tablet; none if the tablet does not exist any more."""
         tablet = self._keeper.tablets.get(known.region_id)
         if tablet is None or not is_listed(tablet):
             return TabletIntents(known.table_id, known.region_id)
         return remaining(known, tablet.record.members)
 
     async def _end(self, ended: Mapping[str, Change]) -> None:
-        """Write what is left. The keeper's tablets are looked at again, because intents may have been added."""
+        """Write the unfinished intents. Examine the keeper's tablets again, because intents may have been added."""
         tables = {region_id: self.kept[region_id].table_id for region_id in ended if region_id in self.kept}
         try:
             await self.change({one: ended[one] for one in tables}, tables)

@@ -4,10 +4,10 @@ Shared regions belong to the assigner, tablets to the keeper. Both read the same
 heartbeats; the names, tables and regions of both are in one `ClusterState`, where tablets have no replicas, so nothing
 there plans or opens them. A write of the keeper changes the `ClusterState` once it has committed.
 
-Everything that comes in numbers (a new table's regions, a server's full report) waits in a queue, and a part of it is
-worked on in each reactor turn.
+Large inputs (a new table's regions, a server's full report) wait in a queue, and each reactor turn handles a part of
+them.
 
-A write whose outcome is unknown counts as refused when the connection is back: the keeper reads, and decides again.
+After a reconnect, a write with an unknown outcome counts as rejected: the keeper reads the record and decides again.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class TabletKeeping:
         self._now_ms = now_ms
         self._failed = failed
         self._layout = fence.layout
-        #: The decisions. Requests of operators read it; only this object feeds it.
+        #: The decisions. Requests of operators read the keeper; only this object feeds it.
         self.keeper = Keeper(fence.epoch, config, active_master.assigner.causes)
         policy = self.keeper.policy
         policy.has_reported, policy.have_all_reported = self._has_reported, self._have_all_reported
@@ -111,7 +111,7 @@ class TabletKeeping:
             reactor, fence.epoch, self._orders_event, active_master.check_epoch, failed, fence.cluster_id
         )
         self._reports = ReportQueue(self.keeper)
-        #: What operators, plans and the balancer want of single tablets' members.
+        #: Intents of operators, plans and the balancer about members of single tablets.
         self.intents = IntentBook(active_master, self.keeper)
         #: Moves of members that plans want.
         self.plan_moves = PlanMoves(self.keeper, self.intents, now_ms)
@@ -121,7 +121,7 @@ class TabletKeeping:
         self.watch = TabletWatch(self.keeper, self._has_reported, now_ms())
         #: Regions of new tables that have not been passed to the keeper yet.
         self._regions: deque[tuple[RegionRecord, int]] = deque()
-        #: Tables that are purged, and whose regions have all been read for that.
+        #: Tables that are being purged, and whose regions have all been read for the purge.
         self._purging: set[str] = set()
         #: Tables, and regions with their tables, that are to be read.
         self._tables_to_read: dict[str, None] = {}
@@ -131,7 +131,7 @@ class TabletKeeping:
         self._looked_up_ms: dict[str, int] = {}
         #: Free bytes of the servers' disks, by their heartbeats.
         self._disk_free: dict[str, int] = {}
-        #: Deleted tables whose end is to be written once their replicas have closed.
+        #: Deleted tables whose end is written once their replicas have closed.
         self._finishing: dict[str, fx.FinishTable] = {}
 
     # --- beginning and end ------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class TabletKeeping:
             self.keeper.transition_seen(event.region_id, event.replica, event.record, event.version, now)
 
     def watch_event(self, event_type: int, region_id: str, number: int) -> None:
-        """Read a tablet's transition that has changed, unless that is our own write."""
+        """Read a tablet's transition that has changed, unless the change is this master's own write."""
         tablet = self.keeper.tablets[region_id]
         work = tablet.work.get(number)
         if _is_own_write(tablet, work, event_type):
@@ -235,7 +235,7 @@ class TabletKeeping:
     def servers_changed(
         self, servers: Iterable[ServerRecord], draining: Iterable[str], bars: Iterable[BarRecord]
     ) -> None:
-        """Feed the keeper with the registered servers. Those that drain or are barred get no new members."""
+        """Feed the keeper with the registered servers. Draining and barred servers get no new members."""
         retiring = frozenset(draining)
         self.keeper.servers_closed(retiring, retiring | {bar.uuid for bar in bars})
         alive = {one.uuid: one for one in servers}
@@ -253,7 +253,7 @@ class TabletKeeping:
             self._active_master.schedule()
 
     def disk_seen(self, server: Incarnation, free: int) -> None:
-        """Take the free bytes of a server's disk from its heartbeat: the registration has those of its start."""
+        """Take the free bytes of a server's disk from its heartbeat. The registration has the value at the start."""
         known = self.keeper.servers.get(server.uuid)
         if free and known is not None and known.incarnation == server and known.disk_free != free:
             self._disk_free[server.uuid] = free
@@ -398,7 +398,7 @@ class TabletKeeping:
         """Read the records of reported regions that are not in memory.
 
         Regions of deleted tables and replaced regions are not loaded: their replicas are deleted as they are reported.
-        A replica without a record in the store is an orphan, and left alone (FN-04).
+        A replica without a record in the store is an orphan, and is not touched (FN-04).
         """
         unknown = {view.report.region_id: view.report.table_id for view in self.keeper.orphans.values()}
         self._looked_up_ms = {one: at_ms for one, at_ms in self._looked_up_ms.items() if one in unknown}
@@ -432,7 +432,7 @@ class TabletKeeping:
     # --- tables -----------------------------------------------------------------------------------------------------
 
     def counts(self, table_id: str) -> TabletTable | None:
-        """Return a table with the counts of its tablets, or None if it is no table of tablets."""
+        """Return a table with the counts of its tablets, or None if the table has no tablets."""
         return self.keeper.tables.get(table_id)
 
     def transition(self, region_id: str, number: int) -> TransitionRecord | None:
@@ -441,7 +441,7 @@ class TabletKeeping:
         return None if found is None else found[1]
 
     def takes_part(self, region_id: str, member: Member) -> bool | None:
-        """Return whether a member's replica takes part, as its server reports; None: it has not reported yet."""
+        """Return whether a member's replica takes part, according to its server; None before the first report."""
         tablet, server = self.keeper.tablets.get(region_id), self.keeper.servers.get(member.uuid)
         if tablet is None or (server is not None and not self._has_reported(server.incarnation)):
             return None
@@ -496,9 +496,9 @@ class TabletKeeping:
         return holding is not None and holding.is_complete and not self._reports
 
     async def purge(self, table_id: str) -> int:
-        """Have the replicas of a table deleted whose purge has begun. Return how many servers still report.
+        """Order the deletion of a purged table's replicas. Return the number of servers that still report one.
 
-        A server that is away deletes its replicas when it reports them.
+        A server that is away gets the order when it reports its replicas.
         """
         client = self._active_master.fence.client
         path = self._layout.table(table_id)
@@ -538,11 +538,11 @@ class TabletKeeping:
         return len(tablets_on(self.keeper, uuid))
 
     def obstacle_to_empty(self, uuid: str) -> str:
-        """Return why the members on a server cannot all leave it, "" if they can."""
+        """Return why some member on a server cannot leave it, "" if all can."""
         return obstacle_to_empty(self.keeper, uuid)
 
     def objection_to_replicas(self, table: TableRecord, replicas: int) -> str:
-        """Return why a table cannot have that many replicas, "" if it can; 0: no other number is wanted."""
+        """Return why a table cannot have that many replicas, "" if it can. 0 means no change of the number."""
         if replicas in (0, table.replication):
             return ""
         if not table.is_tablet:

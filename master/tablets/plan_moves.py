@@ -43,7 +43,7 @@ class PlanMoves:
         return objection_to_tablet_move(tablet, self._keeper.policy.places, kept, wanted) or (tablet.region_id, wanted)
 
     async def accept(self, moves: Iterable[MemberMove]) -> None:
-        """Persist moves. Raise what a fenced write raises."""
+        """Persist moves. Raise as a fenced write."""
         changes: dict[str, Change] = {}
         for region_id, wanted in moves:
             changes[region_id] = partial(_with_another, move=wanted, former=changes.get(region_id))

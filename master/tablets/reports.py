@@ -24,9 +24,10 @@ class ReportPart(NamedTuple):
 
 
 class ReportQueue:
-    """The parts that the keeper has not been given yet.
+    """The parts of reports that the keeper has not received yet.
 
-    A full report names every replica of its server. Those that the keeper knew and that it does not name are gone.
+    A full report names every replica of its server. Replicas that the keeper knew, and that the report does not name,
+    do not exist any more.
     """
 
     def __init__(self, keeper: Keeper) -> None:

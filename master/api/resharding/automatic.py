@@ -1,7 +1,7 @@
-"""Splits and merges by tables' settings: a timer that asks the pure decision, and carries its proposals out.
+"""Splits and merges by tables' settings: a timer that requests proposals from the pure decision, and carries them out.
 
-A proposal is carried out as an operator's request is (`master/api/resharding/requests.py`). Its cause is a timer, whose
-text has the sizes, so history and log say why a region was split.
+A proposal is carried out like an operator's request (`master/api/resharding/requests.py`). Its cause is a timer whose
+text contains the sizes, so history and log show why a region was split.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Closes a hole in a table's key space: keys whose region has no record in the store.
 
-What the store has is read again, under the table's lock. Two cases:
+The records are read from the store again, under the table's lock. Two cases:
 
-- This master knows a region with some of the keys, whose record is lost. The record is written as the master knows it,
-  so the region's rows are there at once. Its server need not do anything.
-- Nobody knows a region. An empty one is written, and opened like any other.
+- This master knows a region with some of the keys, whose record is lost. It writes the record from its memory, so the
+  region's rows are available at once, without a step of the server.
+- No region with these keys is known. An empty region is written, and opened like any other.
 
-The write checks the table's record, and sets its number of regions. So does the write that ends a split or merge, so
-neither leaves an overlap.
+The write checks the table's record, and sets the number of regions there. The write that ends a split or merge does the
+same, so no overlap arises.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = Logger()
 
 
 async def close_hole(active_master: ActiveMaster, request: ms.CloseHole) -> ms.Accepted:
-    """Close a hole. Raise RpcError if that is not possible, or there is no such hole."""
+    """Close a hole. Raise RpcError if there is no such hole, or if it cannot be closed."""
     table = find_table(active_master.assigner.world, request.table)
     _refuse_table(table)
     table_id = table.record.table_id

@@ -39,7 +39,8 @@ async def split(
     if joined is not None:
         return joined
     region = find_region(active_master.assigner.world, request.region_id)
-    # First check what no waiting can change: a client repeats a request that is refused only for the moment.
+    # First check conditions that waiting cannot change, because a client repeats a request that is refused only for the
+    # moment.
     _refuse(objections.objection_to_key(region, request.at) if request.at else "")
     await _check(active_master, [region])
     key = request.at or await _middle(active_master, region)
@@ -92,7 +93,8 @@ def _parents_of(active_master: ActiveMaster, region: Region) -> Parents:
 async def _joined(
     active_master: ActiveMaster, ids: tuple[str, ...], request: ms.SplitRegion | ms.MergeRegions
 ) -> ms.Resharded | None:
-    """Return the answer to a request whose work is under way or done, as after a lost reply; None for a new one."""
+    """Return the answer to a request whose work is under way or done, as after a lost reply. Return None for a new
+    request."""
     world = active_master.assigner.world
     record = active_master.assigner.reshardings.find(ids[0])
     if record is not None and record.parents == ids:
@@ -112,7 +114,7 @@ def _refuse(objection: str, code: str = ms.BAD_REQUEST) -> None:
 
 
 async def _middle(active_master: ActiveMaster, region: Region) -> str:
-    """Return the key in the middle of a region's bytes, as its server finds it."""
+    """Ask the region's server for the key in the middle of its bytes, and return the key."""
     region_id = region.record.region_id
     server = _parents_of(active_master, region).home(region)
     assert server is not None, f"{region_id} is open nowhere"
@@ -195,7 +197,8 @@ async def _write(active_master: ActiveMaster, record: ReshardingRecord, table_ve
             ms.BUSY, f"the table was changed at the same time, or the {record.words} began before: {error.error}"
         ) from error
     except RetryableError:
-        # It may have been written. The regions stay locked until that is known, so that no other work on one begins.
+        # The work may have been written. The regions stay locked until the outcome is known, so that no other work on
+        # them begins.
         await active_master.retry_write(lambda: active_master.resharding.read(record))
         raise
     active_master.observe(ev.ReshardingSeen(record, 0))
