@@ -4,7 +4,7 @@ Modules for the author of a service (docs/regionserver.md):
 
     opener.py             the interface of a service: open, close, report progress, answer requests
     service.py            run(settings, opener): the process
-    request_gate.py       which requests may be answered: the region is open here and the lease holds
+    request_gate.py       checks that a request may be answered: the region is open here and the lease holds
     storage/directory.py  an opener that keeps each region in a directory of its own
     client/               the client, which follows regions that move
     testing/              a small real cluster for the tests of a service, and fixtures for pytest

@@ -23,7 +23,7 @@ HEARTBEAT_PERIOD_S_MAX: Final = 60.0
 #: Less would replace members for pauses of a busy machine; elections take up to a second.
 REPLICA_DEAD_S_MIN: Final = 2.0
 REPLICA_DEAD_S_MAX: Final = 86_400.0
-#: Key-value regions; directories without data; nothing at all, for benchmarks.
+#: Built-in openers: key-value regions; directories without data; none of both, for benchmarks.
 OPENERS: Final = ("kv", "directories", "none")
 
 
@@ -43,7 +43,7 @@ class ServerSettings:
     store: str
     #: Directory of this server alone: identity and lock.
     data_dir: Path
-    #: Directory that all servers share: the regions. None: this server takes tablets alone.
+    #: Directory with the regions, shared by all servers. None: this server takes only tablets.
     shared_dir: Path | None
     #: Address for requests; also the address in the registration.
     host: str
@@ -59,7 +59,7 @@ class ServerSettings:
     session_timeout_ms: int = 3000
     #: Threads that open and close regions.
     threads: int = 4
-    #: A stopping server moves its regions for at most this long before it closes the rest; 0: close at once.
+    #: Time for which a stopping server moves its regions away before it closes the rest; 0: close at once.
     handover_s: float = 30.0
     #: Kind of service: one of OPENERS.
     opener: str = "kv"
@@ -68,15 +68,15 @@ class ServerSettings:
     heartbeat_period_s: float = HEARTBEAT_PERIOD_S
     #: Credentials and TLS settings for the store.
     access: StoreAccess = OPEN_ACCESS
-    #: Directory with the credentials of this daemon (`coord.security`); None: it serves everybody.
+    #: Directory with the credentials of this daemon (`coord.security`); None: the daemon serves everybody.
     certs_dir: Path | None = None
-    #: Where this server listens for the other members of its tablets; None: it takes no tablets. Port 0: any free port,
-    #: the same one at each start.
+    #: Address on which this server listens for the other members of its tablets; None: the server takes no tablets.
+    #: Port 0: any free port, the same at each start.
     peer_address: tuple[str, int] | None = None
-    #: What proves that a peer belongs to the cluster: a secret, certificates, both, or nothing on a private network.
+    #: Proof that a peer belongs to the cluster: a secret, certificates, both, or none on a private network.
     peer_secret: bytes = field(default=b"", repr=False)
     peer_tls: TlsFiles | None = None
-    #: Limit of bytes per second that copies of replicas from this server take, all together; 0: no limit.
+    #: Limit of bytes per second of all copies of replicas from this server together; 0: no limit.
     copy_rate_bytes: int = 256 << 20
     #: Bytes that stay free on the disk of the tablets: below them the server takes no copies and leads no writes.
     reserve_bytes: int = 1 << 30
@@ -145,7 +145,7 @@ class ServerSettings:
 def default_peer_address(host: str, opener: str) -> tuple[str, int] | None:
     """Return the peer address of a server whose configuration has none: any free port if no other machine can reach it.
 
-    If other machines can reach the host, such a port would give every process access to the tablets. An operator must
-    therefore configure the address.
+    If other machines can reach the host, such a port would give every process access to the tablets. So an operator
+    must configure the address.
     """
     return (host, 0) if opener == "kv" and is_loopback(host) else None

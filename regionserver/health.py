@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from twisted.internet.task import LoopingCall
 
-#: A server is unhealthy that has not served for this long, or for twice its session timeout if that is longer.
+#: Time without service after which a server is unhealthy; twice the session timeout, if that is longer.
 UNSERVING_S: Final = 5.0
 #: Regions of a lost session that have not closed after this long.
 CLOSING_S: Final = 60.0
@@ -42,7 +42,7 @@ class SharedDirectoryProbe:
         self._stopped.set()
 
     def problem(self) -> str:
-        """Return what is wrong with the directory, or ""."""
+        """Return the fault of the directory, or ""."""
         began_s = self._began_s
         took_s = 0.0 if began_s is None else self._now_s() - began_s
         return f"the shared directory has not answered for {took_s:.0f} s" if took_s >= PROBE_S else self._problem
@@ -81,7 +81,7 @@ class ServerHealth:
             self._unserving_since_s = self._now_s()
 
     def unserving(self, why: str) -> list[str]:
-        """Return that the server has not served shared regions for too long because of `why`; [] if that is not so."""
+        """Return a sentence if the server has not served shared regions for too long because of `why`; otherwise []."""
         since_s = self._unserving_since_s
         unserving_s = 0.0 if since_s is None else self._now_s() - since_s
         return [f"not serving for {unserving_s:.0f} s: {why}"] if unserving_s >= self._unserving_s else []
@@ -102,25 +102,25 @@ class HealthFacts(NamedTuple):
     """Present facts that decide the health of a server."""
 
     is_serving: bool  #: shared regions, that is: registered, and with a lease
-    #: The server is stopping: that it serves no longer is not a fault.
+    #: The server is stopping. It is no fault that it does not serve any more.
     is_leaving: bool
     #: Why the server does not serve, if it does not.
     why_unserving: str
-    #: When it began to close the regions of a lost session; None: it closes none.
+    #: Time at which it began to close the regions of a lost session; None if it closes none.
     closing_since_s: float | None
-    #: What is wrong with the grants in the store, or "".
+    #: The fault of the grants in the store, or "".
     grants: str = ""
 
 
 class TabletsHealth(Protocol):
-    """The tablets of a server, as its health depends on them."""
+    """The tablets of a server, as far as its health depends on them."""
 
     def is_serving(self) -> bool:
         """Return True if replicas take part in their groups and the disk answers."""
         ...
 
     def problem(self) -> str:
-        """Return what prevents writes here and would not be repaired by a restart, or ""."""
+        """Return the obstacle to writes here that a restart would not remove, or ""."""
         ...
 
 
@@ -136,7 +136,7 @@ class HealthWatch:
         facts: Callable[[], HealthFacts],
         tablets: TabletsHealth | None,
     ) -> None:
-        """`check` raises an exception if the shared directory cannot be used. `tablets`: None without tablets."""
+        """`check` raises an exception if the shared directory cannot be used. `tablets` is None without tablets."""
         self._now_s = now_s
         self._health_facts = facts
         self._tablets = tablets

@@ -20,7 +20,7 @@ OPENER_TIMES: Final = (_OPENS, _CLOSES)
 
 
 class _Refresh(Collector):
-    """Updates the gauges. It is registered first, so it is collected first; it has no metrics of its own."""
+    """Updates the gauges. It is registered first, so that it is collected first. It has no metrics of its own."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -1,8 +1,8 @@
 """The interface that a service built on RegionKeeper implements: it opens and closes regions.
 
-A region opener owns what is behind a region: files, caches, connections. RegionKeeper calls it to open and to close a
-region, and never opens a region that is open already. `prepare`, `open` and `close` run on worker threads and may
-block; everything else runs on the reactor's thread and must not block.
+A region opener owns the resources of a region: files, caches, connections. RegionKeeper calls the opener to open and to
+close a region, and never opens a region that is open already. `prepare`, `open` and `close` run on worker threads and
+may block; everything else runs on the reactor's thread and must not block.
 
     class Counters(RegionOpener):
         kind = "counters/1"
@@ -11,7 +11,7 @@ block; everything else runs on the reactor's thread and must not block.
 
 An opener may also answer requests, at the server's registered address: it lists their types in `requests` and answers
 them in `answer`, after `serving.admit`. docs/regionserver.md describes this in full; examples/counters.py is a service
-to copy.
+to start from.
 
 Every opener has a *kind*: the name of the service and the version of its data. Masters assign regions to servers of
 their table's kind only, so one cluster can contain servers of several services (`regions/records/kinds.py`).
@@ -56,12 +56,12 @@ class Opening:
         self.server = server
         #: Fencing epoch of the master that sent the order.
         self.epoch = epoch
-        #: A former owner whose session has certainly ended; its lock may be broken. None: break no lock.
+        #: A former owner whose session has certainly ended, so that its lock may be broken. None: break no lock.
         self.evict = evict
         #: Report that a long open makes progress, which extends its deadline. Thread-safe; may be called often.
         self.progress = progress
         #: zxid of the write that made this server the owner. A later opening of the replica has a higher token. Storage
-        #: that checks the token (files, a database, another service) is safe from former owners that wake up.
+        #: that checks the token (files, a database, another service) rejects former owners that wake up.
         self.token = token
         #: Version of the table's schema; the table's record has the schema (DD-07).
         self.schema_version = schema_version
@@ -91,9 +91,10 @@ class RegionOpener(ABC):
         """Clean up before the process ends; all regions that could be closed are closed."""
 
     def prepare(self, openings: Sequence[Opening]) -> None:  # noqa: B027 - optional
-        """Do work for many regions at once that is expensive for each region, before `open` is called for each of them.
+        """Do work for many regions at once that would be expensive for each region alone. `open` is called for each of
+        them afterwards.
 
-        Optional. If it raises, it is called again for each opening by itself.
+        Optional. If `prepare` raises, it is called again for each opening separately.
         """
 
     @abstractmethod
@@ -108,11 +109,11 @@ class RegionOpener(ABC):
         """
 
     def purge(self, table_id: str) -> int:  # noqa: ARG002 - what is kept is the service's own affair
-        """Remove everything that is kept of a deleted table; return the number of its regions.
+        """Remove all data of a deleted table; return the number of its regions.
 
         Called in a thread, after the store has recorded that the table will never be restored. Repeated after a crash
-        or a lost reply: continue with what is left. Raise if a region may be open on any server. By default nothing is
-        kept.
+        or a lost reply; then continue with the remaining data. Raise if a region may be open on any server. The default
+        has no data.
         """
         return 0
 
@@ -124,17 +125,17 @@ class RegionOpener(ABC):
         raise RegionError(f"the regions of kind {self.kind} cannot be split or merged: {region.region_id}")
 
     def prepare_daughters(self, parents: Sequence[RegionRecord], daughters: Sequence[RegionRecord]) -> None:
-        """Prepare the split or merge of open regions: what makes the daughters' first open fast.
+        """Prepare the split or merge of open regions, so that the daughters' first open is fast.
 
         Called in a thread, while the regions are served. `open` of a daughter must not rely on it: the region's record
-        names its parents (`RegionRecord.parents`), whose data it takes over within its bounds. Raise RegionError if the
-        regions cannot be split or merged. By default no region can.
+        names its parents (`RegionRecord.parents`), and the open takes over their data within the region's bounds. Raise
+        RegionError if the regions cannot be split or merged. By default no region can.
         """
         del daughters
         self.split_key(parents[0])
 
     def remove_regions(self, table_id: str, region_ids: Sequence[str]) -> int:  # noqa: ARG002 - see `purge`
-        """Remove what is kept of regions that were split or merged; return the number of regions that were removed.
+        """Remove the data of regions that were split or merged; return the number of removed regions.
 
         Called in a thread, after all daughters have been open. Repeated after a crash or a lost reply.
         """
@@ -154,16 +155,16 @@ class RegionOpener(ABC):
     def serving_changed(self, is_serving: bool) -> None:  # noqa: B027 - optional
         """Receive the begin or end of the lease. While the lease does not hold no request for a region may be answered.
 
-        Check `Serving.holds` for every single request as well: this call may come late, for example after the process
-        was frozen.
+        Check `Serving.holds` for every single request, too, because this call may be late, for example after the
+        process was frozen.
         """
 
 
 def kind_of(opener: RegionOpener) -> str:
     """Return the kind that `opener` declares.
 
-    A kind does not count if it is inherited by a class that overrides `open` or `requests`: this class is another
-    service, and must not get the regions of its base class.
+    An inherited kind does not count if the class overrides `open` or `requests`: such a class is another service, and
+    must not get the regions of its base class.
 
     Raises:
         ConfigError: the opener declares no kind, an invalid one, or that of servers without a shared directory.
@@ -190,9 +191,9 @@ def kind_of(opener: RegionOpener) -> str:
 
 
 class TabletsAloneOpener(RegionOpener):
-    """The opener of a server without a shared directory, which takes replicas of tablets alone.
+    """The opener of a server without a shared directory, which takes only replicas of tablets.
 
-    Masters assign no shared region to its kind; one that comes all the same is refused.
+    Masters assign no shared region to its kind. The opener refuses an order that arrives nevertheless.
     """
 
     kind = TABLETS_ALONE
@@ -202,7 +203,7 @@ class TabletsAloneOpener(RegionOpener):
         raise RegionError(f"this server has no shared directory, and {opening.region.region_id} is no tablet")
 
     def close(self, region: RegionRecord, replica: int) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing, because no region is open."""
 
 
 class NothingOpener(RegionOpener):

@@ -65,7 +65,7 @@ def objection(command: Command, me: Incarnation, cluster_id: str, epoch: int) ->
     """
     if (command.recipient, command.start_code) != (me.uuid, me.start_code):
         return WRONG_SERVER, f"this server is {me}, not {Incarnation(command.recipient, command.start_code)}"
-    # A server without a cluster id has just registered here: no master of another cluster knows its start code.
+    # A server without a cluster id has just registered here, so no master of another cluster knows its start code.
     if cluster_id and command.cluster != cluster_id:
         return (
             WRONG_CLUSTER,
@@ -99,7 +99,8 @@ class OrderRoutes:
         return tablets.seal(request) if isinstance(request, SealTablet) else tablets.change_members(request)
 
     def reshard(self, request: ReshardingOrder, shared: ReshardingService) -> Deferred[msgspec.Struct]:
-        """Carry out an order about a split or merge, `shared` one about shared regions. It may fail with RpcError."""
+        """Carry out an order about a split or merge. `shared` carries out an order about shared regions. Both may fail
+        with RpcError."""
         if isinstance(request, FindSplitKey) and self._tablets is not None and self._tablets.has(request.region_id):
             return ensureDeferred(self._tablets.split_key(request.region_id))
         if isinstance(request, PrepareRows) and self._tablets is not None and self._tablets.has(request.parents[0]):

@@ -2,8 +2,8 @@
 
 A client names the opening that it addresses: the location that it read from the store, as a `Place`. A server answers
 only for its present opening of the region, while its lease holds. A request may wait in a socket buffer while its
-server is frozen, or while the region moves away, or away and back. Such a request is rejected, and the client knows
-that nothing was done.
+server is frozen, or while the region moves away, or moves away and back. Such a request is rejected, and the client
+knows that nothing was done.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ RATE_SPAN_S: Final = 10.0
 #: Region id and number of a replica.
 Key = tuple[str, int]
 
-#: Masters need sizes to balance and to plan, not to account: a size is reported again only when it differs noticeably
-#: from the reported one, and sizes are compared at most this often. A server at rest compares nothing.
+#: Interval between two comparisons of sizes with the reported ones. Masters use sizes to balance and to plan, not to
+#: account, so a size is reported again only when it differs noticeably. A server at rest compares nothing.
 SIZES_EVERY_S: Final = 5.0
 #: A size is reported again if its bytes or rows have changed by this part, or its bytes by this number.
 SIZE_CHANGE_PART: Final = 0.05
 SIZE_CHANGE_BYTES: Final = 1_000_000
 
-#: The region is not open on the server, or in another opening; nothing was done. Read its location again.
+#: The region is not open on the server, or open in another opening. Nothing was done. Read its location again.
 NOT_SERVING: Final = "not_serving"
 #: The server lost its lease, or the region, during the request: the outcome is unknown.
 FENCED: Final = "fenced"
@@ -51,7 +51,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, region: RegionRecord, replica: int = 0) -> Place | None:
-        """Return the place that a region's record names, or None while the region is not open."""
+        """Return the place in a region's record, or None while the region is not open."""
         location = region.location(replica)
         if location.uuid is None or location.start_code is None:
             return None

@@ -4,8 +4,8 @@
 
 `stop` first moves the regions to other servers while they are served (`regionserver/session/drain.py`). Then the server
 accepts no more orders, closes the remaining regions and closes its session, so that the masters notice its end at once.
-A region that cannot be closed after the loss of the session stops the process: only its end releases the region's
-files.
+If a region cannot be closed after the loss of the session, the process stops, because only its end releases the
+region's files.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class RegionServer:
     ) -> None:
         """`died` is called with the reason if the process must end. Raise ConfigError if `opener` declares no kind.
 
-        `tablets` makes what hosts tablets; None: the server takes none. `system`, `boot_s` (the lease's clock) and
-        `workers` default to those of this machine.
+        `tablets` creates the host of tablets; None: the server takes no tablets. `system`, `boot_s` (the lease's clock)
+        and `workers` default to those of this machine.
         """
         self._reactor = reactor
         self._settings = settings

@@ -54,14 +54,13 @@ def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
     allow_many_files()
     collect_rarely()
     if is_loopback(settings.host):
-        # Its clients, and the members of its tablets, share this machine. Before any thread starts: threads inherit it.
+        # Clients and other members share this machine. Do this before any thread starts, because threads inherit it.
         share_processors()
     if opener is None:
         opener = built_in(settings)
     instance = Instance.open(settings.data_dir)
     process.use_daemon(settings.certs_dir, Principal(SERVER, instance.uuid))
-    # A turn of this reactor handles everything that one poll has brought, so the tablets of a server write their log
-    # once for it.
+    # A turn of this reactor handles all events of one poll, so the tablets of a server write their log once per poll.
     reactor = install()
     # By default a worker between two system calls waits 5 ms for a busy reactor to release the interpreter.
     sys.setswitchinterval(0.0005)

@@ -67,7 +67,7 @@ class SharedDirectory:
         self._file = os.fspath(self.path / FILE)
 
     def read(self) -> DirectoryIdentity | None:
-        """Return the directory's identity, or None without one. Raise ConfigError if the file is unreadable."""
+        """Return the directory's identity, or None without one. Raise ConfigError for an unreadable file."""
         try:
             with open(self._file, "rb") as file:
                 found = msgspec.json.decode(file.read(_FILE_BYTES_MAX), type=DirectoryIdentity)

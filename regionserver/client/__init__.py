@@ -5,7 +5,7 @@
         client.get("packages", "python3")
         for key, value in client.scan("packages", "python3", "python4"): ...
 
-A read that may miss the last writes is answered by any member of a tablet:
+Any member of a tablet may answer a read that may miss the last writes:
 
         staleness = Staleness(bound_ms=5000)
         client.get("packages", "python3", staleness=staleness)
@@ -20,11 +20,11 @@ A table with columns has rows of columns (docs/rows.md):
 Calls block. Threads may share a client: each call in progress has its own connection.
 
     asyncio_client.py  the same calls for programs that run asyncio
-    client.py        the calls; the table's storage decides how each is made
+    client.py        the calls, for each storage of tables
     rows.py          rows of columns: encoded and decoded under the table's schema, which is read again when it changes
     shared.py        calls to the server that has a shared region open, and their retries
     tablets/         calls to tablets: the leader is found and followed, and a write is carried out once
-    errors.py        errors of calls, and what codes say about a request
+    errors.py        errors of calls, and the meaning of codes
     locator.py       locations of regions, from the store, with a cache
     connections.py   requests to servers over pooled connections
     store.py         reads from the store with deadlines

@@ -115,11 +115,11 @@ class RegionClient:
         self._rows.put(table, row, timeout_s)
 
     def put_row_if_absent(self, table: str, row: Row, *, timeout_s: float | None = None) -> bool:
-        """Put a row if there is none with its key; return whether it was put. As `compare_and_set`."""
+        """Put a row if there is none with its key; return True if the row was put. Otherwise as `compare_and_set`."""
         return self._rows.add(table, row, timeout_s)
 
     def write_rows(self, table: str, rows: Iterable[Row], *, timeout_s: float | None = None) -> int:
-        """Put many rows and return their number. As `write`."""
+        """Put many rows and return their number. Otherwise as `write`."""
         return self._rows.write(table, rows, timeout_s)
 
     def get_row(
@@ -141,7 +141,7 @@ class RegionClient:
         rows_max: int | None = None,
         timeout_s: float | None = None,
     ) -> Iterator[dict[str, Value]]:
-        """Yield rows from `start` to before `end`, in the order of their key columns. As `scan`.
+        """Yield rows from `start` to before `end`, in the order of their key columns. Otherwise as `scan`.
 
         A bound has all key columns or the first of them; None is no bound.
         """
@@ -157,7 +157,7 @@ class RegionClient:
         timeout_s: float | None = None,
         staleness: Staleness | None = None,
     ) -> Iterator[tuple[str, dict[str, Value]]]:
-        """Yield keys and rows of a range of keys, given as texts (`regions.records.rows.keys`). As `scan`."""
+        """Yield keys and rows of a range of keys, given as texts (`regions.records.rows.keys`). Otherwise as `scan`."""
         return self._rows.scan_keys(table, start, end, rows_max, timeout_s, staleness)
 
     # --- keys and bytes ---
@@ -167,8 +167,8 @@ class RegionClient:
     ) -> bytes | None:
         """Return the value at `key`, or None.
 
-        Without `staleness` the value is the latest. With it any member of a tablet may answer that can prove that its
-        rows are so recent; the leader answers if none can.
+        Without `staleness` the value is the latest. With `staleness` any member of a tablet may answer that can prove
+        that its rows are recent enough. If no member can, the leader answers.
         """
         check_key(table, key)
         tablets = self._tablet_table(table, timeout_s)
@@ -200,10 +200,11 @@ class RegionClient:
     def compare_and_set(
         self, table: str, key: str, expected: bytes | None, value: bytes | None, *, timeout_s: float | None = None
     ) -> bool:
-        """Store `value` at `key` if the row's value is `expected`; return whether it was. None stands for no row.
+        """Store `value` at `key` if the row's value is `expected`, and return whether this was so. None stands for no
+        row.
 
-        The comparison and the change are one step, carried out once whatever fails meanwhile. The table must have
-        tablets: raise Refused (UNSUPPORTED) for a table with shared storage.
+        The comparison and the change are one step, carried out once even if servers fail meanwhile. Raise Refused
+        (UNSUPPORTED) for a table with shared storage: the table must have tablets.
         """
         check_key(table, key)
         for one in (expected, value):
@@ -216,7 +217,7 @@ class RegionClient:
     def add(
         self, table: str, key: str, value: bytes, *, timeout_s: float | None = None, schema_version: int = NO_SCHEMA
     ) -> bool:
-        """Put `value`, a row encoded under `schema_version`, if there is no row. As `put_row_if_absent`."""
+        """Put `value`, a row encoded under `schema_version`, if there is no row. Otherwise as `put_row_if_absent`."""
         check_key(table, key)
         check_value(table, key, value)
         return self._compare_and_set(table, key, None, value, timeout_s, schema_version)
@@ -245,7 +246,7 @@ class RegionClient:
         return outcome.code != CONDITION_FAILED
 
     def put_if_absent(self, table: str, key: str, value: bytes, *, timeout_s: float | None = None) -> bool:
-        """Put `value` at `key` if there is no row; return whether it was put. As `compare_and_set`."""
+        """Put `value` at `key` if there is no row; return True if the value was put. Otherwise as `compare_and_set`."""
         return self.compare_and_set(table, key, None, value, timeout_s=timeout_s)
 
     def write(
@@ -256,7 +257,8 @@ class RegionClient:
         timeout_s: float | None = None,
         schema_version: int = NO_SCHEMA,
     ) -> int:
-        """Put and delete many keys and return their number. Each region's changes are written in few atomic batches.
+        """Put and delete many keys and return their number. The changes of a region are written in a few atomic
+        batches.
 
         `timeout_s` limits each batch and the search for the regions. After a DataError some batches may have been
         written; all changes may be repeated. `schema_version`: the values are rows that `columns` encoded under this
@@ -337,7 +339,7 @@ class RegionClient:
     def _page(
         self, table: str, at: str, end: str, rows_max: int, timeout_s: float | None, staleness: Staleness | None
     ) -> tuple[list[KvRow], str]:
-        """Return rows from `at` on, of one region, and the key at which to go on ("" after the last row)."""
+        """Return rows of one region from `at` on, and the key at which to continue ("" after the last row)."""
         following = ""
 
         def ask(place: Place, region: RegionRecord, _attempt: int) -> KvScan:
@@ -378,8 +380,8 @@ class RegionClient:
     def _write_shared(
         self, table: str, changes: list[KvChange], timeout_s: float | None, schema_version: int
     ) -> list[KvChange]:
-        """Put and delete keys of one shared region in one step. Return those that are in another region by now: the
-        region may have been split since the changes were sorted by regions."""
+        """Put and delete keys of one shared region in one step. Return the changes that belong to another region by
+        now, because the region was split after the changes were sorted by regions."""
         number = next(self._numbers)
         left: list[KvChange] = []
 
@@ -454,7 +456,7 @@ def connect(
 ) -> Iterator[RegionClient]:
     """Yield a client with its own store session. Raise Unavailable if the store opens no session in time.
 
-    `store_auth`: USER:PASSWORD, if the cluster's znodes are closed. What servers are proved to is the credentials of
+    `store_auth`: USER:PASSWORD, if the cluster's znodes are closed. To servers the client proves the credentials of
     this process (`coord.security.process`).
     """
     try:

@@ -31,7 +31,8 @@ UNKNOWN: Final = frozenset({Code.TIMEOUT, Code.CONNECTION_LOST, FENCED, SUPERSED
 class DataError(Exception):
     """A call did not succeed; the message is one line for the user.
 
-    `may_have_been_done` is True if the change may take effect all the same, now or until the server's lease ends.
+    `may_have_been_done` is True if the change may still have taken effect, or may take effect until the server's lease
+    ends.
     """
 
     def __init__(self, message: str, *, may_have_been_done: bool = False) -> None:
@@ -64,7 +65,8 @@ class WrongArgument(DataError, TypeError):  # noqa: N818
 
 
 class WrongRow(DataError, ValueError):  # noqa: N818
-    """Raised if a row or key does not fit the table's columns, or stored bytes are no such row; nothing was written."""
+    """Raised if a row or key does not fit the table's columns, or if stored bytes are not a row of the table. Nothing
+    was written."""
 
 
 class RecordDamaged(DataError):  # noqa: N818
@@ -112,7 +114,7 @@ def require_table(name: str, table: TableRecord | None) -> TableRecord:
 
 
 def words_of(error: KazooException) -> str:
-    """Return what an error of the store says to a developer."""
+    """Return an error of the store as text for a developer."""
     if isinstance(error, SessionClosedRequireSaslError):
         return "the store serves only clients that authenticate: RK_CERTS_DIR names the directory of your credentials"
     if isinstance(error, NoAuthError):

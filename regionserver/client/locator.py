@@ -2,11 +2,11 @@
 
 A table's regions are the children of one znode. Their names follow the order of their keys, so a binary search finds
 the region of a key with a dozen reads in a table of any size. The cache may be outdated at any time. Servers check the
-opening that a request names, so an outdated entry costs a round trip and nothing else.
+opening that a request names, so an outdated entry only costs a round trip.
 
 Records of replaced regions stay in the store for days, and a table that is often split has more of them than regions.
 So the cache keeps a table's known records when it reads the names again. A replaced region stays replaced, so its
-record is read once. A client that meets replaced regions for the first time reads several records at a time.
+record is read only once. A client that meets replaced regions for the first time reads several records at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from regions.records.znodes import (
 )
 from regionserver.client.store import READ_TIMEOUT_S, StoreReader
 
-#: How often the names of a table's regions are read at most, if regions are split or merged while the records are read.
+#: Limit of reads of the names of a table's regions, if regions are split or merged while the records are read.
 LISTINGS_MAX: Final = 5
 #: Maximum number of records that are read at a time, behind a replaced region.
 AHEAD_MAX: Final = 64
@@ -69,14 +69,14 @@ class RegionLocator:
         self._layout = layout
         self._lock = threading.Lock()
         self._tables: dict[str, _Table] = {}
-        #: Tables whose names are to be read again.
+        #: Tables whose names of regions must be read again.
         self._former: dict[str, _Table] = {}
         self._servers: dict[str, ServerRecord] = {}
         #: Id of the cluster; "" until `learn_cluster` has read it.
         self.cluster_id = ""
 
     def learn_cluster(self, *, until_s: float | None = None) -> None:
-        """Read the cluster's id, once. A cluster that has none yet is not checked."""
+        """Read the cluster's id, once. Without an id in the store no check is possible."""
         if not self.cluster_id:
             with contextlib.suppress(NoNodeError):
                 path = self._layout.cluster
@@ -229,7 +229,7 @@ class RegionLocator:
         if known is not None:
             return known
         if any(part in ("", ".", "..") for part in name.split("/")):
-            return None  # no path of a znode, so no table
+            return None  # The name cannot be part of a path, so there is no such table.
         name.encode()  # raises UnicodeEncodeError here, and not in the thread of the store's client
         try:
             entry = self._layout.name(name)
@@ -262,7 +262,8 @@ class RegionLocator:
         return table.regions.get(name) or self._read(table, name, end_s)
 
     def _behind_replaced(self, table: _Table, at: int, last: int, end_s: float) -> tuple[int, RegionRecord | None]:
-        """Return the first region from `at` to `last` that is not replaced, with its place; else the last one.
+        """Return the first region from `at` to `last` that is not replaced, with its index. If all are replaced, return
+        the last one.
 
         Only the names of regions that are not replaced are in the order of their keys. Stop at a missing record.
         """

@@ -1,12 +1,12 @@
 """Rows of columns over the calls for keys and bytes: encoded and decoded here, under the table's schema.
 
-The client uses the schema of the table's record as it has read it. The record is read again
+The client uses the schema of the table's record that it has read. The record is read again
 
 - after SCHEMA_AGE_S, if the store answers; so an alteration reaches every client soon;
-- when a server refuses rows of an earlier version, or a row of a later version is read. The call then goes on under the
-  new schema, until its deadline.
+- when a server refuses rows of an earlier version, or a row of a later version is read. The call then continues under
+  the new schema, until its deadline.
 
-So a row with a column that was dropped or renamed is refused here, in the words of the present schema.
+So the client refuses a row with a dropped or renamed column, and the error names the columns of the present schema.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class RowCalls:
         self.write(table, [row], timeout_s)
 
     def add(self, table: str, row: Row, timeout_s: float | None) -> bool:
-        """Put a row if there is none with its key; return whether it was put."""
+        """Put a row if there is none with its key; return True if the row was put."""
 
         def attempt(typed: TypedTable) -> bool:
             key, value = _encoded(typed, row)

@@ -5,8 +5,8 @@ Retries depend on the error code:
     nothing was done   not_serving, wrong_server, no_lease, unreachable, busy, wrong_region: find the region's current
                        location and retry, for every call
     outcome unknown    timeout, connection_lost, fenced, superseded: retry if the request is idempotent, else raise
-                       OutcomeUnknown. Reads, puts and deletes by key are (`regionserver.kv.messages` explains what
-                       prevents a late first copy from undoing later writes)
+                       OutcomeUnknown. Reads, puts and deletes by key are idempotent (`regionserver.kv.messages`
+                       explains why a late first copy cannot undo later writes)
     permanent          every other code (a key that is too long, a full region): raise Refused at once
 
 A region that is open nowhere because its table is disabled raises TableDisabled at once.
@@ -166,7 +166,7 @@ class SharedCalls:
     def _refresh(
         self, table: str, region: RegionRecord | None, tried: Place | None, problem: RpcError, deadline_s: float
     ) -> bool:
-        """Refresh what the error makes doubtful; return True if the region has moved.
+        """Refresh the cached entries that the error makes doubtful. Return True if the region has moved.
 
         Raise TableDisabled if the region is closed because its table is disabled.
         """
@@ -182,7 +182,7 @@ class SharedCalls:
                 self.locator.refresh_server(tried.server, until_s=until_s)
             now = self.locator.refresh(table, region.region_id, until_s=until_s)
             if now is not None and now.is_replaced:
-                self.locator.outdated(table)  # it was split or merged: the next attempt finds its daughters
+                self.locator.outdated(table)  # The region was split or merged: the next attempt finds its daughters.
                 return True
             is_closed = now is not None and Place.of(now) is None
             if is_closed and self.locator.is_disabled(table, until_s=until_s):

@@ -38,12 +38,12 @@ SILENCE_S: Final = 1.0
 SILENCE_MAX_S: Final = 8.0
 #: Default time limit of a read.
 READ_TIMEOUT_S: Final = 10.0
-#: Pause before a read is repeated whose connection was lost: kazoo looks for another node meanwhile.
+#: Pause before a read is repeated after a lost connection. Meanwhile kazoo looks for another node.
 PAUSE_S: Final = 0.02
 #: Time limit for closing a session; the store expires what remains.
 CLOSE_S: Final = 1.0
 SESSION_TIMEOUT_S: Final = 10.0
-#: Time without a session after which the log says so.
+#: Time without a session after which this is logged.
 FIRST_WORD_S: Final = 1.0
 #: kazoo's reconnection to a store that was down; by default its pauses double up to a minute.
 RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "max_jitter": 0.1}
@@ -63,7 +63,7 @@ def _renew(client: KazooClient, auth: str) -> None:
 
 
 def _advice() -> str:
-    """Return what helps if the store serves TLS alone and this process has no certificate; "" if it has one."""
+    """Return advice for a store that serves only TLS if this process has no certificate, "" if it has one."""
     if process.tls_files() is not None:
         return ""
     return "; does it serve TLS alone? RK_CERTS_DIR names the directory with your certificate"
@@ -93,7 +93,8 @@ class StoreReader:
 
         Raise StoreSilentError if no node opens one within `timeout_s`.
         """
-        logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # hides retries; this class raises what matters
+        # It would hide retries; this class raises the errors that matter.
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
         began_s = time.monotonic()
         until_s, is_said = began_s + timeout_s, False
         client = KazooClient(hosts, timeout=SESSION_TIMEOUT_S, connection_retry=RECONNECT, **_proof(auth))

@@ -12,18 +12,18 @@
 without the marker it would find no file and serve an empty region. This build concludes from the marker that a missing
 file of rows is lost.
 
-**Damaged pages** can make LMDB read outside of its map, which kills the process. Two `used-` files that remain mean two
+**Damaged pages** can make LMDB read outside of its map, which kills the process. Two remaining `used-` files mean two
 deaths in a row. The next open then reads the file page by page, without a map, and fails if a page is damaged.
 
 **Files of earlier builds** are copied into a file with checksums at open, up to MIGRATED_BYTES_MAX. Copying a larger
-file would keep its region closed for long: such a file is served without checksums until an eviction copies it.
+file would keep its region closed for a long time. Such a file is served without checksums until an eviction copies it.
 
 If a region changes its owner in order, or the owner's process is dead, the next owner continues with the same file.
 LMDB copies pages on write, and its latest meta page decides, so exactly the committed data are there.
 
 The former owner's process may still exist: its lock file is locked, because the process is frozen or has not noticed
-that its session ended. Only then the new owner copies the rows into a file of its own, named by its token. It syncs the
-copy before it announces the region. Later writes of the old owner go to a file that no server reads.
+that its session ended. Only in this case the new owner copies the rows into a file of its own, named after its token.
+It syncs the copy before it announces the region. Later writes of the old owner go to a file that no server reads.
 
 No acknowledged write can be missing from the copy. The old owner acknowledges a write only if `DirectoryLock.is_newest`
 was true *after* the commit. The new owner placed its lock file after that, and began the copy after its lock file. The
@@ -103,10 +103,10 @@ class RegionFile:
         damaged: Callable[[str], None] = lambda _why: None,
         measured: Callable[[Measure], None] = lambda _size: None,
     ) -> None:
-        """Open nothing yet; call `recover` first.
+        """Store the arguments only; call `recover` first.
 
         `damaged` is called on the thread that finds the first damage. `measured` is called with the size of the region
-        when it is opened, and after every commit, on the thread that did it.
+        when it is opened and after every commit, on the same thread.
         """
         self.lock = lock
         #: Why no request is served any more; "" while no damage has been found.
@@ -121,7 +121,7 @@ class RegionFile:
         self._is_exclusive = False
         self._is_closed = False
         self._changed = threading.Condition()
-        #: Snapshots that a backup reads: the environment stays open for them, and its end ends them.
+        #: Snapshots that a backup reads. The environment stays open for them; when it closes, they end.
         self._held: set[HeldRows] = set()
         #: The daughters' files, while this region is about to be split or merged.
         self._heirs: Heirs | None = None
@@ -131,7 +131,7 @@ class RegionFile:
     # --- opening and closing ---
 
     def take_over(self, region: RegionRecord, parents: Sequence[str], progress: Callable[[], None]) -> None:
-        """Take over the rows of the parents of a split or merge, unless that was done before; then call `recover`.
+        """Take over the rows of the parents of a split or merge, unless this was done before; then call `recover`.
 
         `parents` are their directories, whose former owners cannot write any more. Raise as `recover`.
         """
@@ -303,7 +303,7 @@ class RegionFile:
                 raise
 
     def _hold(self, env: Any) -> HeldRows:
-        """Begin a snapshot that stays until its end, or that of the environment. Called while the region is used."""
+        """Begin a snapshot that stays until it ends or the environment closes. Call this while the region is in use."""
         transaction = env.begin()
         point = RowsPoint(self._name, transaction.id())
         held = HeldRows(transaction, point, is_checked=self.is_checked, ended=self._held.discard)
@@ -349,7 +349,7 @@ class RegionFile:
     # --- writing ---
 
     def write(self, changes: Changes, may_commit: Callable[[], None]) -> None:
-        """Write `changes` in one durable commit. They may be acknowledged after the return.
+        """Write `changes` in one durable commit. The caller may acknowledge them after the return.
 
         `may_commit` is called with the transaction open, and raises if the lease has ended.
 
@@ -436,7 +436,7 @@ class RegionFile:
 
     @contextlib.contextmanager
     def _using(self, *, create: bool) -> Iterator[Any]:
-        """Yield the environment, opened on demand; None for a region without a file, unless `create`."""
+        """Yield the environment, opened on demand. Yield None for a region without a file, unless `create`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_exclusive)
             if self._is_closed and self._handing_over != threading.get_ident():
@@ -463,7 +463,7 @@ class RegionFile:
             self._create_file()
         path = f"{folder}/{self._name}"
         self._map_bytes = room_for(os.stat(path).st_size, self._map_bytes)
-        # Not synced: a power cut is not a death that the file has caused.
+        # Not synced, because the file does not cause power cuts.
         os.close(os.open(f"{folder}/used-{self.lock.token}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._env = open_file(path, self._map_bytes, create=False)
 

@@ -2,17 +2,17 @@
 
     <first parent's directory>/
       heir-<daughter>.mdb       rows of the daughter, copied while the parents are served
-      heir-<daughter>.points    for each parent: the file and the transaction up to which its rows are in heir-*.mdb
+      heir-<daughter>.points    for each parent: its file, and the last transaction whose rows are in heir-*.mdb
 
 **A daughter takes over rows when it is opened first** (`inherit`): the rows of its parents within its bounds are copied
-into a file of its own, which is then like any region's. The parents' files are not changed, so this may be repeated,
-on any server, until the daughters' files are durable.
+into a file of the daughter's own, which is then like the file of any region. The parents' files are not changed, so
+this may be repeated, on any server, until the daughters' files are durable.
 
-**Copying takes time, so the parents' server does it before the parents are closed** (`Heirs`). It copies all rows while
-they are served, and notes the keys that are written meanwhile. It makes these changes, too, and at the parents' close
-the last of them. A daughter's open then finds a file that only needs a new name. It is used only if its points name
-exactly the last transactions of the parents' files. A server that dies before, or opens a parent again, makes the
-points differ, and the rows are copied at the open.
+**Copying takes time, so the parents' server does it before the parents are closed** (`Heirs`). The server copies all
+rows while they are served, and notes the keys that are written meanwhile. It copies the rows of these keys again, the
+last ones when the parents close. A daughter's open then finds a file that only needs a new name. This file is used only
+if its points name exactly the last transactions of the parents' files. A server that dies before, or opens a parent
+again, makes the points differ, and the rows are copied at the open.
 
 A row keeps its checksum, which is checked when it is copied.
 """
@@ -47,7 +47,8 @@ log = Logger()
 COPY_ROWS: Final = 5_000
 #: Keys that may be left for the parents' close: some milliseconds of work.
 LEFT_MAX: Final = 500
-#: Rounds in which keys that were written meanwhile are copied. With more writes than that the close takes longer.
+#: Limit of rounds in which keys that were written meanwhile are copied. If writes are too many for these rounds, the
+#: close takes longer.
 ROUNDS_MAX: Final = 8
 #: Noted keys beyond which the prepared files are given up: nobody seems to close the parents.
 NOTED_MAX: Final = 200_000
@@ -107,7 +108,7 @@ class Heirs:
                 noted.clear()
 
     def copy(self) -> None:
-        """Copy all rows, then those that are written meanwhile, until few are left. Raise RegionError, OSError."""
+        """Copy all rows, then the rows written meanwhile, until few are left. Raise RegionError, OSError."""
         for parent in self._noted:
             for rows in batches_of(parent):
                 self._put(rows)
@@ -126,7 +127,8 @@ class Heirs:
             raise RegionError("the rows are not copied any more: the region was closed, or changed too much")
 
     def parent_closes(self, parent: OpenParent, point: Callable[[], RowsPoint]) -> None:
-        """Make the last changes of a parent that serves no request any more. Never fails: the files may be lost."""
+        """Copy the last changes of a parent that serves no request any more. Never fails: after an error the prepared
+        files are given up."""
         with self._lock:
             is_usable = self._is_complete and not self._is_over
         if not is_usable:
@@ -211,7 +213,7 @@ class _HeirFile:
         self._env.sync(True)
 
     def finish(self, points: dict[str, RowsPoint]) -> None:
-        """Make the file durable and complete: its points say what it contains."""
+        """Make the file durable, and write its points."""
         self.sync()
         self.close()
         temporary = f"{self._path}.new"
@@ -280,7 +282,8 @@ def _is_current(path: str, region: RegionRecord, sources: Sequence[str]) -> bool
 
 
 def point_of(path: str) -> RowsPoint:
-    """Return the point of a file of rows, of an empty region if `path` is "". Raise Damaged, OSError."""
+    """Return the point of a file of rows. If `path` is "", return the point of an empty region. Raise Damaged,
+    OSError."""
     return RowsPoint(os.path.basename(path), check_whole(path).transaction) if path else RowsPoint("", 0)
 
 

@@ -2,8 +2,8 @@
 
 A held snapshot is a read transaction of LMDB. Writes go on meanwhile; the file grows, because no page of the snapshot
 is used again before its end. A snapshot ends with its last page, when its reader releases it or asks for nothing for
-HELD_IDLE_S, and when the region's file is closed or its map grows. Its reader then gets SNAPSHOT_GONE and begins the
-region anew: a backup never delays the move of a region.
+HELD_IDLE_S, and when the region's file is closed or its map grows. Then the reader gets SNAPSHOT_GONE and begins the
+region again. So a backup never delays the move of a region.
 
 Pages are read on worker threads; `HeldSnapshots` belongs to the reactor's thread.
 """
@@ -24,9 +24,9 @@ from regionserver.kv.rows import unseal
 
 #: The server no longer keeps the snapshot; begin the region anew.
 SNAPSHOT_GONE: Final = "snapshot_gone"
-#: Snapshots that a server keeps at once, of its shared regions and of its tablets each.
+#: Limit of snapshots at the same time, one limit for the shared regions and one for the tablets of a server.
 HELD_MAX: Final = 32
-#: A snapshot whose reader asks for nothing for this long ends.
+#: Time without a request of the reader after which a snapshot ends.
 HELD_IDLE_S: Final = 30.0
 #: A page ends with the row that reaches this size.
 SNAPSHOT_PAGE_BYTES: Final = 256 * 1024
@@ -43,7 +43,8 @@ class HeldRows:
         is_checked: bool = True,
         ended: Callable[[HeldRows], object] = lambda _held: None,
     ) -> None:
-        """`transaction` None: the region has no rows. `is_checked`: the rows have checksums. `ended` is called once."""
+        """`transaction` is None if the region has no rows. `is_checked`: the rows have checksums. `ended` is called
+        once."""
         self.point = point
         self._transaction = transaction
         self._is_checked = is_checked
@@ -155,7 +156,7 @@ class HeldSnapshots:
         return found[0]
 
     def settle(self, name: str, read: PageRead) -> SnapshotPage:
-        """Keep a snapshot that has another page, forget one that has none; return the page for the client."""
+        """Keep a snapshot that has another page, and drop one that has none. Return the page for the client."""
         if read.held is None:
             self.end(name)
             return read.page

@@ -43,7 +43,7 @@ STORAGE: Final = "storage"
 #: The region has reached its largest size; the write was not executed.
 REGION_FULL: Final = "region_full"
 #: The rows were encoded under an earlier version of the table's schema than the server knows; nothing was done. The
-#: client reads the table's record again, encodes the rows anew and tries again (docs/rows.md).
+#: client reads the table's record, encodes the rows again and retries (docs/rows.md).
 SCHEMA_CHANGED: Final = "schema_changed"
 #: Schema version of writes of keys and bytes.
 NO_SCHEMA: Final = -1
@@ -111,10 +111,10 @@ class KvVerified(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class RowsPoint(msgspec.Struct, frozen=True, array_like=True):
-    """The point of a snapshot: which state of a region's rows it has.
+    """The point of a snapshot: identifies the state of a region's rows.
 
-    Of a shared region: the name of its file ("" without a file) and the number of the latest transaction in it. Of a
-    tablet: the entry up to which the log was applied, and the number, bytes and digest of the rows.
+    For a shared region: the name of its file ("" without a file) and the number of the latest transaction in the file.
+    For a tablet: the last applied entry of the log, and the number, bytes and digest of the rows.
     """
 
     file: str = ""
@@ -149,8 +149,8 @@ class KvSnapshot(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class SnapshotPage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """One page of a held snapshot (`regionserver/kv/held.py`); all pages of one snapshot show one moment.
 
-    `rows` are packed (`regionserver/kv/packing.py`), `crc` is their checksum. `is_same`: there are no rows here,
-    because the region has the same rows as the point that the request names.
+    `rows` are packed (`regionserver/kv/packing.py`), `crc` is their checksum. `is_same`: the page has no rows, because
+    the region still has the rows of the point that the request names.
     """
 
     point: RowsPoint
@@ -194,8 +194,8 @@ KvReply = KvValues | KvWritten | KvRows | KvVerified | SnapshotPage
 def check_schema(written: int, known: int) -> int:
     """Return the latest schema version that the server knows after a write under version `written`.
 
-    A server learns of a later version from a master or from a write, whichever comes first: the write's client has read
-    the version in the store. Raise RpcError(SCHEMA_CHANGED) for a write under an earlier version.
+    A server learns a later version from a master or from a write, because the client of the write has read the version
+    in the store. Raise RpcError(SCHEMA_CHANGED) for a write under an earlier version.
     """
     if NO_SCHEMA < written < known:
         raise RpcError(

@@ -1,7 +1,7 @@
 """Check that a region's LMDB file contains all its pages. Runs at every open, before LMDB maps the file.
 
-A process that reads a mapped page beyond the end of its file is killed by SIGBUS. A truncated file (an incomplete
-copy, a damaged file system) would kill one server after the other, so it must fail the open instead.
+A process that reads a mapped page beyond the end of its file is killed by SIGBUS. A truncated file (an incomplete copy,
+a damaged file system) would kill one server after the other, so such a file must fail the open instead.
 
 LMDB writes the two meta pages at the beginning of the file in turn. The page with the higher transaction id is valid
 and names the highest page that was ever used. A file that contains this page is long enough. A shorter file need not be
@@ -65,7 +65,7 @@ class Meta(NamedTuple):
 
 
 class Damaged(RegionError):  # noqa: N818 - a finding, not a fault
-    """Raised if the file is not what its last commit wrote."""
+    """Raised if the content of the file is not that of its last commit."""
 
 
 def check_whole(path: str) -> Meta:
@@ -133,7 +133,7 @@ class Tree:
     """The pages of one file, read one at a time."""
 
     def __init__(self, fd: int, path: str, leaves_apart: bytes = b"", content: bytes | None = None) -> None:
-        """`leaves_apart`: the named database whose leaf pages are not read, only found; b"" for none.
+        """`leaves_apart`: the named database whose leaf pages are only found, not read; b"" for none.
 
         `content`: all bytes of the file, if the caller has them.
 
@@ -146,7 +146,7 @@ class Tree:
         self._page_bytes = self._meta.page_bytes
         self._seen: set[int] = set()
         self._leaves_apart = leaves_apart
-        #: Pages at which leaves of the database `leaves_apart` are to be, each once.
+        #: Numbers of the leaf pages of the database `leaves_apart`, each once.
         self.leaves: list[int] = []
 
     def check(self, progress: Callable[[], None]) -> None:
@@ -170,7 +170,7 @@ class Tree:
             progress()
 
     def _find_leaves(self, root: int, depth: int) -> None:
-        """Check the branch pages of a tree, and keep the numbers of its leaf pages: all of them are at one depth."""
+        """Check the branch pages of a tree, and collect the numbers of its leaf pages, which are all at one depth."""
         level = [root]
         for _ in range(depth - 1):
             below: list[int] = []
@@ -219,8 +219,8 @@ class Tree:
         return children
 
     def _named_root(self, number: int, page: bytes, at: int, name: bytes) -> list[int]:
-        """Return the root of the named database whose MDB_db lies at `at`; nothing for an empty database, and for the
-        one whose leaves are set apart."""
+        """Return the root of the named database whose MDB_db is at `at`. Return nothing for an empty database, and for
+        `leaves_apart`."""
         if at + _DB.size > len(page):
             raise self.damaged(number, "has a row outside of it")
         _, _, depth, _, _, _, _, root = _DB.unpack_from(page, at)

@@ -1,8 +1,8 @@
 """Queues of requests that are executed in batches.
 
-A queue executes one batch at a time. Requests that arrive meanwhile form the next batch. A region that many clients
-write makes one durable commit after the other, each with all requests that arrived during the previous one. No timer
-delays a request, and the disk gets no more syncs than it can perform.
+A queue executes one batch at a time. Requests that arrive meanwhile form the next batch. With many writing clients, a
+region makes one durable commit after the other, each with all requests that arrived during the previous one. No timer
+delays a request, and the disk never gets more syncs than it can perform.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 LMDB does not detect a byte that changed on the disk. The checksum covers the key as well, so it also detects a value
 under the wrong key. Files of earlier builds (`data-<token>.mdb`) have no checksums; `regionserver/kv/files.py`
-describes when they get them.
+describes when they get checksums.
 """
 
 from __future__ import annotations

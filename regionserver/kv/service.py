@@ -223,7 +223,7 @@ class KvRegions(DirectoryOpener):
                 self._attempts.popitem(last=False)
 
     def _still_current(self, answer: msgspec.Struct) -> msgspec.Struct:
-        """Return the rows if the lease still holds: then they were the latest when they were read."""
+        """Return the rows if the lease still holds. Then they were the latest rows when they were read."""
         assert self._serving is not None
         self._serving.check_lease()
         return answer

@@ -35,8 +35,8 @@ class RowSnapshot:
     def __init__(
         self, transaction: Any, *, is_checked: bool = True, hold: Callable[[], HeldRows] | None = None
     ) -> None:
-        """`transaction` None: the region has no file and no rows. `is_checked`: its rows have checksums. `hold` makes
-        a held snapshot of the same file."""
+        """`transaction` is None if the region has no file and no rows. `is_checked`: its rows have checksums. `hold`
+        makes a held snapshot of the same file."""
         self._transaction = transaction
         self._hold = hold
         self._is_checked = is_checked
@@ -48,7 +48,7 @@ class RowSnapshot:
         return self._hold()
 
     def values(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`, or of the first of them that fill a page. Raise RpcError(DAMAGED)."""
+        """Return the values of `keys`, or as many of the first ones as fill a page. Raise RpcError(DAMAGED)."""
         found: list[bytes | None] = []
         size = 0
         for key in keys:
@@ -64,8 +64,7 @@ class RowSnapshot:
     def page(self, start: bytes, end: bytes, rows_max: int) -> tuple[list[KvRow], str]:
         """Return one page of `[start, end)` and the key at which the next page begins, "" after the last page.
 
-        Raises:
-            RpcError: DAMAGED, for a row whose checksum does not match or whose key is not text.
+        Raises: RpcError: DAMAGED for a row whose checksum does not match, or whose key is not text.
         """
         rows: list[KvRow] = []
         if self._transaction is None:

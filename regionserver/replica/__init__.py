@@ -11,5 +11,5 @@ effects.py          the effects of the machine
 invariants.py       invariants, recomputed from first principles, for tests and simulations
 host.py             carries the effects out
 step_writer.py      writes steps of transitions in multis
-order_batch.py      the orders of one command, and when it is answered
+order_batch.py      the orders of one command, and the time of its reply
 """

@@ -1,7 +1,7 @@
 """Effects of the replicas' life cycle (`regionserver.replica.machine`). `regionserver.replica.host` carries them out.
 
 Every effect with a result carries a number, and the result carries the same number. A result whose number is no longer
-expected is dropped. So a late result of a former session does no harm.
+expected is dropped. So a late result of a former session is harmless.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ Key = tuple[str, int]
 class WriteStep(msgspec.Struct, gc=False):
     """Write one step of a transition by compare-and-set.
 
-    `before` None: create the znode; otherwise set it at `version`. If a znode is deleted and created again, its
-    versions start again, so the version alone does not distinguish two transitions of a region. Therefore every step
-    involves the region's record: if `region` is given, it is written at `region_version` in the same multi, otherwise
-    its version is checked (-1: no check). If `epoch` is given, the fencing epoch is checked. Result: `step_done` or
-    `step_failed`.
+    `before` None: create the znode; otherwise set it at `version`. The versions of a deleted and created znode start
+    again, so a version alone does not distinguish two transitions of a region. Therefore every step involves the
+    region's record: if `region` is given, it is written at `region_version` in the same multi, otherwise its version is
+    checked (-1: no check). If `epoch` is given, the fencing epoch is checked. Result: `step_done` or `step_failed`.
     """
 
     key: Key
@@ -108,7 +107,7 @@ class OrderFinished(msgspec.Struct, gc=False):
 
 
 class Stop(msgspec.Struct):
-    """Stop this process: only its end releases what the opener does not close."""
+    """Stop this process, because only its end releases resources that the opener does not close."""
 
     reason: str
 

@@ -354,7 +354,7 @@ class Host:
         log.warn("{region}-{replica} could not be opened: {error} (cause {cause})",
                  region=job.key[0], replica=job.key[1], error=error, cause=job.cause_id or "-")  # fmt: skip
         if not isinstance(error, RegionError):
-            # The opener gave no reason of its own: whoever wrote it needs the place.
+            # The opener gave no reason of its own, so its author needs the traceback.
             log.error("{trace}", trace="".join(traceback.format_exception(error)).rstrip())
         self.replicas.open_failed(job.key, job.number, _one_line(error), self._clock.wall_ms())
 
@@ -384,7 +384,7 @@ class Host:
         self._workers.submit(close_it, closed)
 
     def _add_counts(self) -> None:
-        """Add to the metrics what was counted since the last call."""
+        """Add the counts since the last call to the metrics."""
         if self._steps_taken:
             self._metrics.steps.labels("taken").inc(self._steps_taken)
             self._steps_taken = 0

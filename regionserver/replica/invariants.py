@@ -42,7 +42,7 @@ _RECORD_STATE: Final = {
     Phase.STUCK: RegionState.CLOSING,
     Phase.RELEASING: RegionState.CLOSING,
 }
-#: Phases in which the opener works on the replica or its result is expected. OPENING has a rule of its own.
+#: Phases in which the opener works on the replica, or in which its result is expected. OPENING has a rule of its own.
 _WORKED_ON: Final = (Phase.CLOSING, Phase.DROPPING)
 
 

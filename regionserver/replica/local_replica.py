@@ -61,9 +61,10 @@ class LocalReplica:
         #: The token with which the opener opened the files. An OPEN order for an open replica only writes the steps:
         #: `token` grows, but the files keep the token of the earlier open.
         self.opened_token = 0
-        #: Ticket of the `OrderFinished` effect that ends the order in progress; 0: no order, or no reply is expected.
+        #: Ticket of the `OrderFinished` effect that ends the order in progress; 0 without an order, or if no reply is
+        #: expected.
         self.ticket = 0
-        #: The OPEN order that led here; None after the order was rejected.
+        #: The OPEN order that led to the present phase; None after the order was rejected.
         self.order_id: OrderId | None = None
         self.open_timeout_ms = 0
         #: Latest schema version of the table from a master (DD-07), and the latest version passed to the opener.
@@ -81,7 +82,8 @@ class LocalReplica:
         self.refusals = 0
         #: Failed attempts to close the replica while DROPPING.
         self.drops = 0
-        #: True from the opener's successful open until its successful close; after a failed close it may be open.
+        #: True from the opener's successful open until its successful close. After a failed close the replica may still
+        #: be open.
         self.is_open = False
         #: The announced location, or the one being announced.
         self.location: ReplicaLocation | None = None

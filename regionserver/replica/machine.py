@@ -1,7 +1,7 @@
 """The life cycle of every replica on this server: orders and results in, effects out. Pure.
 
-The table in `regionserver.replica.states` decides what an event means, the table in `regionserver.replica.orders`
-what an order means. This module keeps the replicas, looks events and orders up, and emits the effects. Three rules:
+The table in `regionserver.replica.states` defines the meaning of events, the table in `regionserver.replica.orders`
+that of orders. This module keeps the replicas, looks events and orders up, and emits the effects. Three rules:
 
 - A replica expects at most one result from the store and one from the opener. Every result carries the number of its
   effect; a result with another number is stale and is dropped.
@@ -37,7 +37,7 @@ REFUSALS_MAX: Final = 5
 DROPS_MAX: Final = 3
 #: Latest moves, of all replicas together, that the message of an InvalidTransition shows.
 STORY_MAX: Final = 2_000
-#: A long open writes its progress at most this often within its timeout.
+#: Largest number of progress writes of a long open within its timeout.
 PROGRESS_PER_TIMEOUT: Final = 4
 # Members of enums: a compiled module reads its own constant several times as fast.
 _STATE_OPENING: Final = RegionState.OPENING
@@ -130,7 +130,7 @@ class Replicas:
     # --- orders ---
 
     def order_open(self, order: OpenOrder, epoch: int, now_ms: int) -> OrderResult | int:
-        """Accept an OPEN order. Return its result if that is certain, else the ticket of its `OrderFinished`."""
+        """Accept an OPEN order. Return the result if it is certain, else the ticket of the order's `OrderFinished`."""
         record = order.transition
         key = (record.region_id, record.replica)
         if key in self._replicas:

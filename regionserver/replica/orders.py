@@ -23,7 +23,7 @@ class Treatment(enum.Enum):
 
 
 class Treatments(NamedTuple):
-    """One row: the treatment of each kind of order in a phase."""
+    """One row: the treatments of each kind of order in a phase."""
 
     #: A repeated OPEN order, or an order for a transition that is OPENING already.
     same_open: Treatment
@@ -54,13 +54,14 @@ ORDERS: Final = {
 
 
 def of_open(phase: Phase | None, *, is_same: bool) -> Treatment:
-    """Return what to do with an OPEN order. `is_same`: the order is the one that led to `phase`."""
+    """Return what to do with an OPEN order. `is_same`: the same order has led to `phase`."""
     assert phase is not None, "a replica on this server has a phase"
     return ORDERS[phase].same_open if is_same else ORDERS[phase].other_open
 
 
 def of_close(phase: Phase | None, *, is_newer_master: bool) -> Treatment:
-    """Return what to do with a CLOSE order. `is_newer_master`: its epoch is above that of the order under way."""
+    """Return what to do with a CLOSE order. `is_newer_master`: the order's epoch is above the epoch of the order under
+    way."""
     assert phase is not None, "a replica on this server has a phase"
     if phase is Phase.MARKING and is_newer_master:
         # The store rejects the step of a replaced master, so the newer master's order must not share its result.

@@ -119,8 +119,8 @@ def resolve(
 def is_disowned(me: Incarnation, replica: int, found: TransitionRecord | None, region: RegionRecord | None) -> bool:
     """Return True if the store places an open replica on another server or on none.
 
-    `found` is its transition. Return False for a region that the store does not contain: an orphan is never taken
-    away, because it may belong to another cluster (FN-04). Return False also if the transition names this server: the
+    `found` is its transition. Return False for a region that the store does not contain: an orphan is never closed,
+    because it may belong to another cluster (FN-04). Return False also if the transition names this server, because the
     end of the transition decides.
     """
     if region is None or (found is not None and me in (found.source, found.destination)):

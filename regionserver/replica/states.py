@@ -7,7 +7,7 @@ guard: True
 while the opener has the replica open, or is opening or closing it. `regionserver.replica.machine` looks up every event
 here, and raises InvalidTransition for a combination without a row.
 
-On entering a phase the machine does one thing, whatever the event was:
+On entering a phase the machine does one thing, for any event:
 
     CLAIMING, MARKING        write the step of the order
     OPENING                  call the opener to open the replica
@@ -128,7 +128,7 @@ def _index(rows: Iterable[Row]) -> dict[tuple[Phase | None, Event, bool], Row]:
 #: The row that decides an event.
 MOVES: Final = _index(LIFE)
 
-#: Whether the opener holds a replica in a phase; for a missing phase both are possible.
+#: Whether the opener holds a replica in a phase. For a phase that is not listed both are possible.
 HELD: Final = {
     Phase.ANNOUNCING: True,
     Phase.OPEN: True,

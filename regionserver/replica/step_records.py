@@ -93,8 +93,9 @@ def closed(replica: LocalReplica, now_ms: int) -> TransitionRecord:
 def again(step: WriteStep, found: TransitionRecord | None) -> TransitionRecord:
     """Return the record for a repetition of `step`, whose znode contains `found`.
 
-    An earlier step may be in the store although its reply was lost, so the znode's times are kept. So is the znode's
-    origin: the order may be older than the transition, which may have been deleted and created again for other work.
+    An earlier step may be in the store although its reply was lost, so the znode's times are kept. The znode's origin
+    is kept, too: the order may be older than the transition, which may have been deleted and created again for other
+    work.
     """
     if step.before is None or found is None:
         return step.record

@@ -5,7 +5,7 @@ an order must not have been replaced before the order's first step (FW-11, check
 
 Steps of one turn of the reactor share a multi, and so do steps that arrive while `IN_FLIGHT_MAX` multis are in flight.
 So multis grow with the load of the store. A multi succeeds or fails as a whole. After a rejection each of its steps is
-sent by itself, all at once, so a failing region never blocks the others.
+sent in a multi of its own, all at once, so a failing region never blocks the others.
 
 A step is rejected by the store, or its outcome is unknown because the connection broke. Both are reported and never
 retried here; the caller decides.
@@ -32,8 +32,8 @@ from regionserver.replica.effects import WriteStep
 
 log = Logger(__name__)
 
-#: Regions per multi. A rejected multi costs as many single multis, and the store serves no one else while it applies
-#: one.
+#: Regions per multi. A rejected multi costs as many single multis, and the store serves no other client while it
+#: applies a multi.
 STEPS_MAX: Final = 100
 #: Bytes of values per multi; the store's limit of a frame is 1 MB.
 BYTES_MAX: Final = 400_000
@@ -96,7 +96,7 @@ class StepWriter:
         outcomes: Outcomes,
         fatal: Callable[[Failure], object],
     ) -> None:
-        """`fatal` is called with internal errors, which neither the store nor the connection has caused."""
+        """`fatal` is called with internal errors, which come neither from the store nor from the connection."""
         self._reactor = reactor
         self._store = store
         self._paths = paths

@@ -1,9 +1,9 @@
 """The check of every request to a region server, before it is dispatched.
 
 Tablets serve their clients without store and masters, also on a server that was restarted meanwhile. So a server uses
-the grants that it has read for AGE_MAX_S, and keeps them in its data directory. A revoked role has no effect on a
-server that reaches the store. A server that does not uses the role for AGE_MAX_S at most after it has lost the store,
-or after its start.
+the grants that it has read for AGE_MAX_S, and keeps them in its data directory. On a server that reaches the store, a
+revoked role has no effect any more. Without the store, a server accepts the role for at most AGE_MAX_S after it has
+lost the store, or after its start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = Logger()
 #: As `regionserver.tablets.messages.NO_REPLICA`: the client asks another member.
 NO_REPLICA: Final = "no_replica"
 
-#: How long a server without the store uses the grants that it has read.
+#: Time for which a server without the store uses the grants that it has read.
 AGE_MAX_S: Final = 3600.0
 #: File of the data directory with the grants as last read.
 FILE: Final = "grants.json"
@@ -49,7 +49,7 @@ class TablesOfTablets(Protocol):
 
 
 class ServerChecks:
-    """Checks requests by the grants, which it follows in the store, and logs those that it refuses."""
+    """Checks requests by the grants, follows the grants in the store, and logs refused requests."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class ServerChecks:
             self._guard.check(who, request, self._find_table)
 
     def problem(self) -> str:
-        """Return what is wrong with the grants in the store, or ""."""
+        """Return the fault of the grants in the store, or ""."""
         return "" if self.is_open else self._guard.problem()
 
     def _restore(self, now_s: float) -> None:

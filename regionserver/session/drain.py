@@ -36,7 +36,7 @@ async def drain(
     left: Callable[[], int],
     limit_s: float,
 ) -> None:
-    """Return when `left()` is zero or waiting is of no use. Never raises.
+    """Return when `left()` is zero, or when waiting is useless. Never raises.
 
     `announce` writes a changed registration of this server; `record` is the present one.
     """

@@ -1,11 +1,11 @@
 """Sends this server's heartbeats to every master: once per period, and at once if a master lacks something (HB-01,
 HB-06).
 
-Masters are the ephemerals below `/masters`. Static addresses get heartbeats as well, so a master that is not in the
-store, or cannot reach it, still learns that this server is alive. `regionserver.session.master_link` decides what is
-sent to which master; this module has the timers, the connections and the watch.
+Masters are the ephemerals below `/masters`. Static addresses get heartbeats as well, so a master that is not registered
+in the store, or cannot reach the store, still learns that this server is alive. `regionserver.session.master_link`
+decides about the contents of heartbeats; this module has the timers, the connections and the watch.
 
-A sender lives as long as one incarnation. A new start of the server begins anew with every master.
+A sender lives as long as one incarnation. A new start of the server has a new sender.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class HeartbeatSender:
     def _send(self, peer: _Peer) -> None:
         state = self._source.heartbeat_state()
         if not state.cluster_id:
-            return  # no master has ever worked on this store, so none could accept the heartbeat
+            return  # no master has ever worked on this store, so no master could accept the heartbeat
         beat = peer.link.next_heartbeat(state)
         if beat is None:
             return

@@ -8,9 +8,9 @@ The lock allows a server to remove the registration of its own former start at o
 process with this identity runs on this machine. The cluster id prevents a server that was started with the wrong store
 or root from joining a cluster that does not know its regions (FN-04).
 
-Format 2 is that of a directory with tablets (docs/tablets.md): its identity is worth more, because it votes. The record
-then has a checksum, and the inode of the lock file, by which a copy of the directory is recognized. A build that knows
-format 1 only does not start on such a directory.
+A directory with tablets has format 2 (docs/tablets.md). Its identity needs more protection, because it votes. The
+record then has a checksum, and the inode of the lock file, by which a copy of the directory is recognized. A build that
+knows only format 1 does not start on such a directory.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Instance:
         return chosen
 
     def choose_incarnation(self, now_ms: int) -> Incarnation:
-        """Return the next incarnation without writing it. Nobody else may see it before `keep_incarnation`.
+        """Return the next incarnation without writing it. No other process may see it before `keep_incarnation`.
 
         Between the two calls, the caller checks that it may use the directory: a refused start changes nothing.
         """
@@ -165,7 +165,8 @@ class Instance:
         return (self._directory / MOVED).exists()
 
     def hold_tablets(self) -> None:
-        """Record durably that the directory holds tablets, and holds them here. Call this before the first tablet.
+        """Record durably that the directory holds tablets, with the inode of its lock file. Call this before the first
+        tablet.
 
         Raises:
             ConfigError: the record cannot be written.
@@ -229,7 +230,7 @@ def read_record(directory: Path) -> InstanceRecord | None:
         return None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # not JSON, not UTF-8, or other fields
+    except ValueError as error:  # Not JSON, not UTF-8, or other fields.
         raise ConfigError(f"{path} is not the identity of a region server ({error}); {_advice(directory)}") from error
     if record.format not in (FORMAT, FORMAT_TABLETS):
         raise ConfigError(

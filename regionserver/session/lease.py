@@ -6,7 +6,7 @@ must stop serving earlier, by its own clock. Three rules guarantee "earlier":
 - The lease counts from the moment an acknowledged request was *sent*, never from its reply: a process that was frozen
   finds old replies in its socket, which prove nothing about the present.
 - Only a reply in which the store's leader took part renews the lease (`sync`): a node that is cut off from its leader
-  may go on answering reads while the session's timeout already runs at the leader.
+  may continue to answer reads while the session's timeout already runs at the leader.
 - The lease ends a margin before the session can expire: nodes report their clients' sessions to the leader only every
   half tick to tick, and clocks run at different rates. A third of the session timeout covers both, because a session
   timeout is at least two ticks.

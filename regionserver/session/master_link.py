@@ -10,9 +10,9 @@ A master that becomes LEADER gets a full report, unasked: it does not know the r
 KUDU-1374). No other master gets reports. `_STEPS` is the whole table.
 
 One heartbeat is in flight at a time. If it fails, its content is queued again for the next tick (HB-01). So the last
-state of a replica always arrives in the end; states between two heartbeats do not. A master that has already received a
-higher sequence number from this server (over a former connection, or at another of its addresses) replies with that
-number: the heartbeat counts as failed, and numbering continues above it.
+state of a replica always arrives in the end; states between two heartbeats may be skipped. A master that has already
+received a higher sequence number from this server (over a former connection, or at another of its addresses) replies
+with that number: the heartbeat counts as failed, and numbering continues above it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from regionserver.replica.effects import Key
 
 
 class Role(enum.StrEnum):
-    """Role of a master, as its replies show it."""
+    """Role of a master according to its replies."""
 
     UNKNOWN = "unknown"
     STANDBY = "standby"

@@ -8,9 +8,9 @@ regions.
 
 Joining: a leftover registration of this server's own former start is replaced at once, in one step, instead of waiting
 for its session to expire. The lock on the data directory proves that the former start is dead, on the machine that it
-names. A registration from another host with the same uuid is a mistake (a copied data directory) or a move; this server
-cannot know which, so it waits until that session ends. A process whose registration was taken over by another session
-does not take the registration back, however the start codes compare: otherwise two processes with a copied data
+names. A registration from another host with the same uuid is a mistake (a copied data directory) or a move. This server
+cannot distinguish the two, so it waits until that session ends. A process whose registration was taken over by another
+session does not take the registration back, however the start codes compare: otherwise two processes with a copied data
 directory would replace each other without end. The fencing epoch is read before the first command can arrive, so even a
 server that has just started rejects a late command of an old master (FN-05 without the majority: the store has the
 epoch).
@@ -193,8 +193,8 @@ class Registration:
             await self._await_cluster()
 
     async def _create_parent(self, path: str) -> None:
-        """Create a directory of registrations if it is missing. A server that has not the masters' credential may not:
-        it waits for the first master, which creates all directories. Raise OperationError."""
+        """Create a directory of registrations if it is missing. A server without the masters' credential lacks the
+        permission: it waits for the first master, which creates all directories. Raise OperationError."""
         try:
             await self.client.create(path)
         except NodeExists:
@@ -405,7 +405,7 @@ class Registration:
 def _is_former_start(data: bytes, path: str, stat: Stat, record: ServerRecord) -> bool:
     """Return True if the registration belongs to an earlier start of this server on this machine."""
     if stat.ephemeral_owner == 0:
-        return True  # not even an ephemeral, so it belongs to no session
+        return True  # The znode is not ephemeral, so it belongs to no session.
     try:
         former = znodes.decode_server(data, path)
     except CorruptZnode:

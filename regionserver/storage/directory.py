@@ -217,7 +217,7 @@ class DirectoryOpener(RegionOpener):
                 raise RegionError(f"{table}/{name} is open on {holder}")
 
     def kept(self) -> tuple[list[str], list[str]]:
-        """Return the ids of the tables that have directories, and of those whose directories are being removed."""
+        """Return the ids of the tables that have directories, and of the tables whose directories are being removed."""
         purged = sorted(os.listdir(self._purged)) if os.path.isdir(self._purged) else []
         return sorted(os.listdir(self._regions)), purged
 
@@ -227,7 +227,8 @@ class DirectoryOpener(RegionOpener):
         if os.path.exists(record):
             return False
         os.makedirs(path, mode=0o700, exist_ok=True)
-        # Two servers may both be here, one of them after a long freeze: each writes to a separate temporary file.
+        # Two servers may both reach this point, one of them after a long freeze. So each writes to a separate temporary
+        # file.
         temporary = f"{record}.{opening.server.uuid}.{opening.server.start_code}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

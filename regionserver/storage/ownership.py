@@ -10,7 +10,7 @@ never removed: a close only releases its lock.
 **Opening.** Check that there is no later lock file (else the order is out of date) and that no earlier one is locked. A
 locked file belongs to a live or frozen server; it may be ignored only after the store has confirmed the end of that
 server's session. Place the own lock file, then check again. If two servers do this at the same time, at least one of
-them sees the other's file.
+them finds the other's file.
 
 **Writing.** A server that was frozen keeps its lock, its descriptors and its state. Therefore it checks `is_newest`
 after each commit and *before it acknowledges*. If the result is True, any later owner places its lock file after the
@@ -194,7 +194,7 @@ def _holder(name: str) -> Incarnation | None:
     except BlockingIOError:
         try:
             return _owner_decoder.decode(os.pread(fd, _LOCK_BYTES_MAX, 0)).incarnation
-        except ValueError as error:  # not JSON, not UTF-8, or other fields
+        except ValueError as error:  # Not JSON, not UTF-8, or other fields.
             # An unknown owner cannot be proved dead.
             raise RegionError(f"{name} is locked, but its content does not name the owner ({error})") from error
     finally:

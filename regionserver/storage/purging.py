@@ -41,7 +41,7 @@ class Purges:
         self._running = ""
 
     async def purge(self, table_id: str) -> Purged:
-        """Remove the table's rows; return their regions' number. Raise RpcError if they must not or cannot be
+        """Remove the table's rows; return the number of regions. Raise RpcError if the rows must not or cannot be
         removed."""
         if self._running:
             raise RpcError(BUSY, f"the rows of table {self._running} are being removed")

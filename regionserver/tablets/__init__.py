@@ -13,7 +13,7 @@ offline/                   the tablets of a stopped server, for operators
 members/                   changes of members
 copying/                   copies of replicas from one server to another
 digests/                   finds replicas that differ
-splits/                    a tablet that becomes two
+splits/                    splits and merges of tablets
 rescue/                    a tablet that has lost its majority for ever
 upkeep/                    room on the disk, and the quarantine of former replicas
 hosting.py, server_tablets.py                the interface of all this to the region server's process

@@ -83,7 +83,7 @@ __all__ = [
 
 T = TypeVar("T", KvCommand, SealCommand)
 
-#: First byte of a payload. A build that changes what a command means must raise it.
+#: First byte of a payload. A build that changes the meaning of a command must raise it.
 FORMAT: Final = 1
 #: First byte of a payload about the tablet's seal.
 SEAL_FORMAT: Final = 2
@@ -136,7 +136,8 @@ def _decoded_seal(payload: bytes) -> SealCommand:
 
 
 def _unpacked(decoder: msgspec.msgpack.Decoder[T], payload: bytes, otherwise: str) -> T:
-    """Return what a payload holds behind its first byte. Raise CommandError, which calls the payload `otherwise`."""
+    """Return the content of a payload after its first byte. Raise CommandError, whose message calls the payload
+    `otherwise`."""
     try:
         return decoder.decode(memoryview(payload)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -166,7 +167,7 @@ def _check_number(name: str, value: int) -> None:
 
 
 def _check_limits(command: KvCommand) -> None:
-    """Raise CommandError for what the decoder does not check."""
+    """Raise CommandError for a broken limit that the decoder does not check."""
     writer_bytes = len(_utf8(command.writer, "the writer's name"))
     if not 1 <= writer_bytes <= WRITER_BYTES_MAX:
         raise CommandError(f"a writer's name has 1 to {WRITER_BYTES_MAX} bytes, this one {writer_bytes}")

@@ -50,7 +50,8 @@ _PURPOSES: Final = {
     Stage.REMOVE: ClosePurpose.TOMBSTONE,
     Stage.DELETE: ClosePurpose.DELETE,
 }
-#: How long an order waits for a replica whose rows are still being opened at the start, and the pauses meanwhile.
+#: Time for which an order waits for a replica whose rows are still being opened at the start, and interval of the
+#: checks.
 OPENING_S: Final = 60.0
 LOOK_S: Final = 0.05
 
@@ -159,7 +160,7 @@ class HostedTablets:
         return self._host.leader_of(tablet)
 
     def until_split(self, tablet: str) -> Deferred[None]:
-        """Return what fires when a request that a sealed tablet has refused is to be answered."""
+        """Return a Deferred that fires when a request that a sealed tablet has refused must be answered."""
         return self._care.splits.refusals.hold(tablet)
 
     def time_ms(self, tablet: str) -> int:
@@ -173,7 +174,7 @@ class HostedTablets:
 
     @property
     def splits(self) -> SplitWork:
-        """Return what carries out orders about splits."""
+        """Return the object that carries out orders about splits."""
         return self._care.splits
 
     def transfer(self, tablet: str, to: int) -> ConfigChanged | None:
@@ -182,17 +183,17 @@ class HostedTablets:
 
     @property
     def upkeep(self) -> Upkeep:
-        """Return what answers requests about the disk."""
+        """Return the object that answers requests about the disk."""
         return self._care.upkeep
 
     @property
     def rescue(self) -> RescueWork:
-        """Return what answers orders to force a configuration."""
+        """Return the object that answers orders to force a configuration."""
         return self._care.rescue
 
     @property
     def digests(self) -> DigestWork:
-        """Return what answers requests about digests."""
+        """Return the object that answers requests about digests."""
         return self._care.digests
 
     # --- reports ---
@@ -243,11 +244,11 @@ class HostedTablets:
     # --- life ---
 
     def claim_by(self, claims: Claims) -> None:
-        """Set what gives new numbers to copies."""
+        """Set the source of new numbers for copies."""
         self.copies.claims = claims
 
     def find_servers(self, address_of: Callable[[str], Address | None]) -> None:
-        """Set what returns where a server takes requests, by its uuid."""
+        """Set the function that returns a server's address for requests, by its uuid."""
         self._care.servers.address_of = address_of
 
     def learn(self, server: str, address: Address) -> None:
@@ -255,7 +256,7 @@ class HostedTablets:
         self.links.learn(server, address)
 
     def listed(self, servers: Collection[str]) -> None:
-        """Take in which servers are registered. Members of the tablets here are never forgotten."""
+        """Handle the list of registered servers. Servers of members of the tablets here are never forgotten."""
         members = {server for group in self._host.turn.groups.values() for server in group.servers.values()}
         self.links.listed(servers, members)
 

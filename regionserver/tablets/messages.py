@@ -16,7 +16,7 @@ Rejections are RpcErrors:
     outcome_unknown   leadership ended before the write was applied: repeat the same write
     no_replica        nothing was done: the server has no replica of the tablet; try another member
     replica_failed    the replica does not run. A write that waited there may have been applied: try another member
-    too_stale         the replica does not hold the entry that the read names: ask the leader
+    too_stale         the replica lacks the entry that the read names: ask the leader
     wrong_region      nothing was done, and no copy of the write was: a key is outside the tablet's range, or the tablet
                       was split
     schema_changed    nothing was done: the rows were encoded under an earlier schema than the server knows
@@ -64,10 +64,10 @@ REPLICA_FAILED: Final = "replica_failed"
 class TabletRead(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Read the values of some keys in one snapshot. Reply: TabletValues or LeaderElsewhere.
 
-    Without `at_least` and `max_stale_ms` the leader answers from the latest rows. With `at_least`, any member answers
-    whose rows include the entry with this index. With `max_stale_ms`, any member answers that can prove that its rows
-    have every write that was acknowledged so long before the request arrived; another member replies LeaderElsewhere.
-    An older server ignores the bound and answers as a leader does.
+    Without `at_least` and `max_stale_ms` the leader answers from the latest rows. With `at_least`, any member whose
+    rows include the entry with this index answers. With `max_stale_ms`, any member answers that can prove that its rows
+    have every write acknowledged at least that long before the arrival of the request; other members reply
+    LeaderElsewhere. An older server ignores the bound and answers as a leader does.
     """
 
     tablet: str
@@ -91,10 +91,10 @@ class TabletScan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class TabletSnapshot(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Begin a snapshot of the tablet's rows, read on in the one named `held`, or end it; as KvSnapshot.
+    """Begin a snapshot of the tablet's rows, or read on in the snapshot `held`, or end it; as KvSnapshot.
 
     The leader begins the snapshot, which has all rows that were acknowledged before. Later pages come from the same
-    server, whoever leads then. Reply: SnapshotPage, or LeaderElsewhere.
+    server, even if another one leads by then. Reply: SnapshotPage, or LeaderElsewhere.
     """
 
     tablet: str
@@ -105,10 +105,10 @@ class TabletSnapshot(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class TabletWrite(msgspec.Struct, frozen=True, tag=True):
-    """Carry out the operations atomically, and exactly once however often the write arrives.
+    """Carry out the operations atomically, and exactly once even if the write arrives several times.
 
     Reply: TabletWritten or LeaderElsewhere. Fields and limits are those of `regionserver.tablets.commands.KvCommand`.
-    `schema_version`: as in `regionserver.kv.messages.KvWrite`; it is not a part of the log's entry.
+    `schema_version`: as in `regionserver.kv.messages.KvWrite`; it is not part of the log's entry.
     """
 
     tablet: str
@@ -149,7 +149,7 @@ class KnownLeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LeaderElsewhere(msgspec.Struct, frozen=True, tag=True):
-    """Nothing was done: this server does not lead the tablet, and cannot prove the age that a stale read wants."""
+    """Nothing was done: this server does not lead the tablet, and cannot prove the age that a stale read demands."""
 
     view: KnownLeader
     time_ms: int
@@ -165,8 +165,8 @@ class Leaders(msgspec.Struct, frozen=True, tag=True):
 class TabletValues(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Values in the order of the keys, None for missing keys; fewer values than keys if they exceed a page.
 
-    The rows include every entry up to `index`. `age_ms`: the reply to a stale read has every write that was
-    acknowledged so long before the reply was sent; None in the replies to other reads.
+    The rows include every entry up to `index`. `age_ms`: the reply to a stale read has every write acknowledged at
+    least that long before the reply was sent. None in replies to other reads.
     """
 
     values: list[bytes | None]

@@ -1,9 +1,9 @@
 """Addresses of the other servers, as they are registered in the store.
 
-A server needs two: where another server listens for members, and where it answers clients (for the hint to a leader).
-They come from the store, and from the orders that make replicas. They are kept while the store is away; members also
-name their addresses to each other, so the store is not needed for the groups themselves. A server that is not
-registered may be dead or retired for good, so the links get the list of registered servers.
+A server needs two addresses of another server: the one for members, and the one for clients (for the hint to a leader).
+They come from the store, and from the orders that make replicas, and are kept while the store is unreachable. Members
+also exchange their addresses, so the groups themselves do not need the store. A server that is not registered may be
+dead or retired for good, so the links get the list of registered servers.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 to stages, which `orders.py` carries out one after the other.
 
 **OPENING is written before the files.** A voter is made only once. If the files were made first, a late copy of an
-order could make them again after the disk was lost. The store would reject the step, but a replica without its former
-votes would be left and start with the next process. So a server that crashes between OPENING and the superblock cannot
-know whether it has lost a disk; the next order says `must_exist`, and this server rejects it.
+order could make them again after the loss of the disk. The store would reject the step, but a replica without its
+former votes would remain, and start with the next process. The price: a server that crashes between OPENING and the
+superblock cannot know whether it has lost a disk. The next order has `must_exist`, and this server rejects it.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ _A: Final = OrderAnswer
 _OFFLINE: Final = RegionState.OFFLINE
 _OPENING: Final = RegionState.OPENING
 
-#: By the transition's state and the guards' answer. A state that has no row uses the rows for None.
+#: By the transition's state and the guards' answer. A state without a row of its own uses the rows for None.
 OPEN_PLANS: Final[dict[tuple[RegionState | None, OrderAnswer], OrderPlan]] = {
     (_OFFLINE, _A.MAKE): OrderPlan((Stage.CLAIM, Stage.MAKE, Stage.BEGIN, Stage.ANNOUNCE)),
     (_OFFLINE, _A.WAKE): OrderPlan((Stage.CLAIM, Stage.BEGIN, Stage.ANNOUNCE)),
-    # OPENING names this start of this server, but there is no superblock: the files were lost, or never made. In both
+    # OPENING names this start of this server, but there is no superblock. The files were lost, or never made; in both
     # cases the votes of the replica are unknown.
     (_OPENING, _A.MAKE): _ends(OrderOutcome.REFUSED, _A.AMNESIA),
     (_OPENING, _A.WAKE): OrderPlan((Stage.BEGIN, Stage.ANNOUNCE)),
@@ -78,8 +78,8 @@ OPEN_PLANS: Final[dict[tuple[RegionState | None, OrderAnswer], OrderPlan]] = {
 }
 
 NO_PARENT: Final = "this server has no replica of the tablet whose rows it takes over"
-#: A daughter's replica that was begun and has no superblock. The parent's replica on the same disk shows that the disk
-#: was not lost, and a lost superblock would have left a slot in the log: so the replica was never made.
+#: A daughter's replica that was begun and has no superblock. The parent's replica on the same disk proves that the disk
+#: was not lost, and a lost superblock would have left a slot in the log. So the replica was never made.
 INHERIT_AGAIN: Final = OrderPlan((Stage.MAKE, Stage.BEGIN, Stage.ANNOUNCE))
 
 _WORK: Final = {
@@ -100,8 +100,8 @@ CLOSE_ENDS: Final[dict[OrderAnswer, OrderPlan]] = {
 def plan_open(
     order: OpenOrder, me: Incarnation, local: ReplicaOnDisk | None, parents: Sequence[ReplicaOnDisk | None] = ()
 ) -> OrderPlan:
-    """Return the plan for an OPEN. `local`: the replica on this server, None without a superblock. `parents`: those of
-    the tablets that were split or merged into this one."""
+    """Return the plan for an OPEN. `local`: the replica on this server, None without a superblock. `parents`: the
+    replicas of the tablets that were split or merged into this one."""
     record, opening = order.transition, order.tablet
     assert opening is not None, f"{record.key} is no tablet's"
     if record.state not in (_OFFLINE, _OPENING) or record.destination != me:

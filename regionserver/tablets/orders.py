@@ -54,7 +54,8 @@ class ReplicaFiles(Protocol):
         ...
 
     def make(self, orders: Sequence[OpenOrder]) -> Deferred[list[str]]:
-        """Make first replicas, all together; one reason per order. They do not take part in their groups yet."""
+        """Make first replicas together; return a reason ("" for success) per order. They do not take part in their
+        groups yet."""
         ...
 
     def inherit(self, order: OpenOrder) -> Deferred[str]:
@@ -79,7 +80,7 @@ class _Work:
 
     def __init__(self, order: Order, epoch: int, stages: tuple[Stage, ...], steps: StoreSteps) -> None:
         self.order = order
-        #: The session in which the order came.
+        #: The session in which the order arrived.
         self.steps = steps
         self.epoch = epoch
         self.stages = stages
@@ -138,7 +139,7 @@ class TabletOrders:
 
     @property
     def steps(self) -> StoreSteps | None:
-        """Return the steps of the session, None without one."""
+        """Return the step writer of the session, None without a session."""
         return self._steps
 
     # --- orders ---

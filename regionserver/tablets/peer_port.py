@@ -14,13 +14,13 @@ from regionserver.session.instance import write_durably
 
 log = Logger()
 
-#: File with the port for members, if the system chose it. The next start takes the same port, so that members find each
-#: other without the store after all of them were restarted.
+#: File with the port for members, if the system chose the port. The next start takes the same port, so that members
+#: find each other without the store after all of them were restarted.
 PORT_FILE: Final = "peer-port"
 
 
 def bind_peer_port(data_dir: Path, address: tuple[str, int]) -> socket.socket:
-    """Return the listening socket for members; port 0: the port of the last start, or any free one.
+    """Return the listening socket for members; Port 0 means the port of the last start, or any free port.
 
     Raises:
         ConfigError: the address cannot be used.

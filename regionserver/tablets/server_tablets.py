@@ -93,7 +93,7 @@ class SplitOrders(Protocol):
 
     @property
     def prepare(self) -> Callable[[PrepareRows], Awaitable[RowsPrepared]]:
-        """Return what prepares daughters. It may raise RpcError."""
+        """Return the object that prepares daughters. It may raise RpcError."""
         ...
 
 
@@ -146,35 +146,35 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
 
     @property
     def splits(self) -> SplitOrders:
-        """Return what carries out orders about splits."""
+        """Return the object that carries out orders about splits."""
         ...
 
     def claim_by(self, claims: Claims) -> None:
-        """Set what gives new numbers to copies."""
+        """Set the source of new numbers for copies."""
         ...
 
     def find_servers(self, address_of: Callable[[str], Address | None]) -> None:
-        """Set what returns where a server takes requests, by its uuid."""
+        """Set the function that returns a server's address for requests, by its uuid."""
         ...
 
     @property
     def copies(self) -> Answers:
-        """Return what answers requests about copies."""
+        """Return the object that answers requests about copies."""
         ...
 
     @property
     def digests(self) -> Answers:
-        """Return what answers requests about digests."""
+        """Return the object that answers requests about digests."""
         ...
 
     @property
     def rescue(self) -> Answers:
-        """Return what answers orders to force a configuration."""
+        """Return the object that answers orders to force a configuration."""
         ...
 
     @property
     def upkeep(self) -> Answers:
-        """Return what answers requests about upkeep."""
+        """Return the object that answers requests about upkeep."""
         ...
 
     @property
@@ -187,7 +187,7 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         ...
 
 
-#: Which part of the host answers a request; the service answers those of clients.
+#: The part of the host that answers each request. The service answers requests of clients.
 _PARTS: Final[Mapping[type, Callable[[Hosting], Answers]]] = {
     StartTabletCopy: lambda host: host.copies,
     ListCopyJobs: lambda host: host.copies,
@@ -422,7 +422,7 @@ class ServerTablets:
         return found
 
     def failed(self) -> int:
-        """Return the number of replicas that are FAILED or LOST, and of failed opens that are remembered."""
+        """Return the number of replicas that are FAILED or LOST, and of remembered failed opens."""
         states = {} if self._host is None else self._host.figures().replicas
         return len(self._orders.failures()) + sum(states.get(one.value, 0) for one in _FAILED)
 
@@ -444,7 +444,7 @@ class ServerTablets:
         return found
 
     def problem(self) -> str:
-        """Return what prevents writes here and would not be repaired by a restart, or ""."""
+        """Return the obstacle to writes here that a restart would not remove, or ""."""
         if self._host is None or not self._host.figures().is_full:
             return ""
         return "a disk of the tablets is full: this server rejects their writes until there is room"

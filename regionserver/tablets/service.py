@@ -55,7 +55,7 @@ from regionserver.tablets.rows.sealed.sealing import was_split
 
 T = TypeVar("T")
 
-#: A replica that has applied this entry may read on in a held snapshot: every replica that has rows.
+#: Every replica with rows has applied this entry, so it may read on in a held snapshot.
 _ANY_ENTRY: Final = 1
 
 
@@ -95,10 +95,10 @@ class TabletGroups(Protocol):
         max_stale_ms: int = 0,
         keys: int = 0,
     ) -> Deferred[TabletAnswer]:
-        """Answer with what `read` returns for the rows, which hold every entry up to the answer's index.
+        """Answer with the result of `read` for the rows, which include every entry up to the answer's index.
 
-        `at_least` and `max_stale_ms` are as in TabletRead. `keys` is how many rows `read` looks up; 0 if that is not
-        known.
+        `at_least` and `max_stale_ms` are as in TabletRead. `keys` is the number of rows that `read` looks up; 0 if
+        unknown.
         """
         ...
 
@@ -111,7 +111,7 @@ class TabletGroups(Protocol):
         ...
 
     def until_split(self, tablet: str) -> Deferred[None]:
-        """Return what fires when a request that a sealed tablet has refused is to be answered."""
+        """Return a Deferred that fires when a request that a sealed tablet has refused must be answered."""
         ...
 
     def time_ms(self, tablet: str) -> int:
@@ -272,7 +272,7 @@ class TabletService:
 def answer_within(
     asked: Deferred[T | Fate], tablet: str, reactor: Any, within_s: float, started: Callable[[], T]
 ) -> Deferred[T]:
-    """Return a Deferred with the reply to an order: the group's answer, or what `started` returns after `within_s`.
+    """Return a Deferred with the reply to an order: the group's answer, or after `within_s` the result of `started`.
 
     It fails with RpcError if no replica runs here, or if leadership ended before the entry was committed.
     """

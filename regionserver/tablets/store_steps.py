@@ -51,7 +51,7 @@ class _StepFailedError(Exception):
 
 
 class StepInStore(NamedTuple):
-    """A step that is in the store: its record, and its znode's version."""
+    """A step that is in the store: the record, and the version of the znode."""
 
     record: TransitionRecord
     version: int
@@ -60,8 +60,9 @@ class StepInStore(NamedTuple):
 class StepWanted(NamedTuple):
     """A step to write. `before` None: create the znode; else set it at `version`.
 
-    `region_version`: required version of the region's record, -1 for any. `epoch`: of the master that sent the order,
-    -1 for none. `may_repeat` is called with (transition, region) from the store before the step is written again.
+    `region_version`: required version of the region's record, -1 for any. `epoch`: epoch of the master that sent the
+    order, -1 for none. `may_repeat` is called with (transition, region) from the store before the step is written
+    again.
     """
 
     cause: Cause

@@ -11,11 +11,11 @@ same clock at the same index.
 **Why a late copy does no harm.** `horizon_ms` rises with the clock. A write that began at or before the horizon is
 rejected. A result with *stamp* max(clock, began_ms) is deleted only after the horizon has reached the stamp, so each
 later copy of that write is rejected as TOO_OLD. A copy whose number is below the writer's `done_below` is rejected as
-SUPERSEDED; this bound may be deleted by the same rule, because the writes below it began earlier.
+SUPERSEDED; this bound may be deleted by the same rule, because the writes with lower numbers began earlier.
 
 **Bounds.** A writer with more than WRITER_RESULTS_MAX results loses the result of its lowest number, and its bound
 rises above that number. With more than KEPT_MAX results and writers, the least recently active writer is deleted, and
-the horizon rises to its latest stamp: results are then kept for a shorter time, and no write happens twice.
+the horizon rises to its latest stamp. Then results are kept for a shorter time, but no write happens twice.
 
 Every decision depends only on the state and the entry. The grouping of entries into commits has no influence.
 
@@ -81,7 +81,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(Record)
 
 
 def sealed_outcome(store: ResultStore, command: KvCommand, horizon_ms: int, term: int, index: int) -> WriteOutcome:
-    """Return the outcome of a command behind a tablet's seal: SEALED if it would be carried out. Nothing changes."""
+    """Return the outcome of a command after a tablet's seal: SEALED if it would be carried out. Nothing changes."""
     stored = store.get(_RECORD + command.writer.encode())
     record = None if stored is None else _DECODER.decode(stored)
     return _known_outcome(record, command, horizon_ms, term, index) or WriteOutcome(SEALED, term, index)
@@ -90,7 +90,8 @@ def sealed_outcome(store: ResultStore, command: KvCommand, horizon_ms: int, term
 def _known_outcome(
     record: Record | None, command: KvCommand, horizon_ms: int, term: int, index: int
 ) -> WriteOutcome | None:
-    """Return the outcome of a command that must not be carried out; None for one that certainly never was."""
+    """Return the outcome of a command that must not be carried out (again); None if it certainly was never carried
+    out."""
     if record is not None:
         result = record.results.get(command.number)
         if result is not None:
@@ -103,7 +104,7 @@ def _known_outcome(
 
 
 class WriterResults:
-    """The results kept in one tablet, during one commit. `flush` stores what has changed."""
+    """The results kept in one tablet, during one commit. `flush` stores the changes."""
 
     def __init__(
         self,
@@ -120,8 +121,8 @@ class WriterResults:
         self._kept_max = kept_max
         self._read: dict[bytes, Record] = {}
         self._changed: set[bytes] = set()
-        #: No writer expires before the horizon reaches this time; 0 if that is not known. Once the commit is stored it
-        #: holds for the next one.
+        #: Horizon below which no writer expires; 0 if unknown. Once this commit is stored, the value holds for the next
+        #: one.
         self.next_expiry_ms = next_expiry_ms
 
     def check(self, command: KvCommand, term: int, index: int) -> WriteOutcome | None:

@@ -5,8 +5,8 @@
         with cluster.connect() as client: ...
         cluster.kill_server(0)
 
-The block begins when a master is active and all servers are registered. At its end every process is killed, also after
-an exception. The ports are free ones of the loopback device. Timeouts are short (a session of two seconds), so that a
+The block begins when a master is active and all servers are registered. At its end every process is killed, even after
+an exception. The ports are free ports of the loopback device. Timeouts are short (a session of two seconds), so that a
 failover takes seconds; the fsyncs of the store stay on.
 """
 
@@ -106,7 +106,7 @@ class _Process:
             self._running = None
 
     def ended(self) -> str:
-        """Return why the process is not running although it should, "" if it runs."""
+        """Return why the process is not running although it should be, "" if it runs."""
         status = None if self._running is None else self._running.poll()
         if status is None:
             return ""
@@ -203,7 +203,8 @@ class SmallCluster:
         return call_blocking(_split(address), request, timeout_s, expect=expect)
 
     def owners(self, table: str) -> dict[str, int | None]:
-        """Return the number of the server on which each region of a table is open, by region id; None: on none."""
+        """Return region id -> number of the server on which the region is open (None: on none), for the regions of a
+        table."""
         found = self.ask_master(ms.DescribeTable(table), ms.Regions)
         live = {one.server.uuid: one.server for one in self.ask_master(ms.ListServers(), ms.Servers).servers}
         owners: dict[str, int | None] = {}

@@ -1,6 +1,6 @@
-"""Meanings of the answers to a request: whether the request may have been carried out, and what the call does next.
+"""Meanings of the answers to a request: whether the request may have been carried out, and the next step of the call.
 
-Codes that are not in the table are rejections of the request itself: the call ends with them.
+Codes that are not in the table reject the request itself, and end the call.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     Code.UNREACHABLE: Meaning(False, CallStep.SEARCH),
     Code.CONNECTION_LOST: Meaning(True, CallStep.SEARCH),
     Code.TIMEOUT: Meaning(True, CallStep.SEARCH),
-    # The server stops, or lost its registration, or its address is another server's by now.
+    # The server stops, or has lost its registration, or its address belongs to another server by now.
     Code.CLOSED: Meaning(True, CallStep.SEARCH),
     NO_LEASE: Meaning(False, CallStep.SEARCH),
     WRONG_SERVER: Meaning(False, CallStep.SEARCH),
@@ -73,5 +73,5 @@ UNLISTED: Final = Meaning(True, CallStep.END)
 
 
 def meaning_of(code: str) -> Meaning:
-    """Return what an answer with this code means."""
+    """Return the meaning of an answer with this code."""
     return MEANINGS.get(code, UNLISTED)

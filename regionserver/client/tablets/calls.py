@@ -81,9 +81,9 @@ class TabletCalls:
     ) -> WriteOutcome:
         """Carry out operations on one region, in one step and once; return the outcome.
 
-        A region that was split since the operations were sorted by regions gets its part; the others get theirs by
-        further writes, and the last outcome is returned. `schema_version`: the version of the table's schema under
-        which the values were encoded.
+        If the region was split after the operations were sorted by regions, each daughter gets its part by a separate
+        write, and the last outcome is returned. `schema_version`: the version of the table's schema under which the
+        values were encoded.
         """
         left = operations
         while True:
@@ -126,9 +126,9 @@ class TabletCalls:
         wait_s: float,
         staleness: Staleness | None,
     ) -> tuple[P, RegionRecord]:
-        """Return the reply of a member whose rows are recent enough, or of the leader; and the tablet's record.
+        """Return the reply of a member whose rows are recent enough, or of the leader. Return the tablet's record, too.
 
-        `ask` makes the request for a tablet and a bound, 0: the latest rows.
+        `ask` makes the request for a tablet and a bound; the bound 0 demands the latest rows.
         """
         deadline_s = time.monotonic() + wait_s
 
@@ -186,7 +186,7 @@ class TabletCalls:
                 if region.is_tablet and region.state is TabletState.RUNNING:
                     self._find_servers(region, until_s)
                     return region
-            # A tablet that is still being created may yet be replaced by another one.
+            # A tablet that is still being created may be replaced by another one later.
             self._pause(purpose, pause_s, f"region {region.region_id} is {region.state.value}")
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
             with store_errors(table, purpose.key):
@@ -202,7 +202,7 @@ class TabletCalls:
             )
 
     def _find_servers(self, region: RegionRecord, until_s: float) -> None:
-        """Read from the store what a first call needs: the cluster's id, and the addresses of the members.
+        """Read the facts that a first call needs from the store: the cluster's id, and the addresses of the members.
 
         Raise StoreSilentError, KazooException if no member's address is known.
         """

@@ -1,7 +1,7 @@
 """State that all calls of a client to tablets share: connections, hints, and readings of doubtful records.
 
-A call must not wait for the store, which may be away. So a thread of its own reads a doubtful record, one thread for
-each region, while the calls to the region go on with what they know.
+A call must not wait for the store, which may be unreachable. So a separate thread per region reads a doubtful record,
+while the calls to the region continue with the known one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from regionserver.client.tablets.numbers import writer_names
 
 #: Time limit for reading a doubtful record.
 READING_S: Final = 5.0
-#: A client that uses a table for this long reads all its records, so that it does not need the store any more.
+#: Time of use after which a client reads all records of a table, so that it does not need the store any more.
 FOREKNOWLEDGE_AFTER_S: Final = 1.0
 #: Tables with more regions are read as they are used: a record costs the store and this process 0.1 ms.
 FOREKNOWN_REGIONS_MAX: Final = 3000
@@ -42,7 +42,7 @@ class RecordReading:
     def __init__(self) -> None:
         self.is_done = False
         self.has_failed = False
-        #: The record; None if the region is gone. Valid after the reading has succeeded.
+        #: The record; None if the region does not exist any more. Valid after the reading has succeeded.
         self.record: RegionRecord | None = None
         #: True if the region's table is disabled.
         self.is_disabled = False
@@ -84,7 +84,7 @@ class TabletContext:
 
     def _read_all(self, table: str) -> None:
         until_s = time.monotonic() + FOREKNOWLEDGE_S
-        # Without the store the records are read as they are used, when the store is back.
+        # While the store is away, no records are read in advance; they are read on use when the store is back.
         with contextlib.suppress(StoreSilentError, KazooException, CorruptZnode):
             records = self.locator.regions(table, until_s=until_s) or []
             self.read_addresses({one.uuid for record in records for one in record.members}, until_s)

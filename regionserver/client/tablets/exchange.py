@@ -1,7 +1,7 @@
 """Requests to several servers at once over pooled connections, for one call and its thread.
 
-Nothing here waits but `wait`: connections are made and frames are sent without blocking, so a server that is frozen or
-cut off costs a call only the time that the call gives it.
+Only `wait` waits. Connections are made and frames are sent without blocking, so a server that is frozen or cut off
+delays a call only for the time that the call allows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class NonblockingConnection:
         self._ids = itertools.count(1)
         self._unsent: bytes | memoryview = b""
         credentials = process.own()
-        #: The proof that begins this connection; None as soon as bytes pass through unchanged.
+        #: The proof at the beginning of this connection; None once bytes pass through unchanged.
         self._channel: ProofChannel | None = None if credentials is None else credentials.dialer(host=address[0])
         self._greeting = PREAMBLE
         self._waits_for = 0
@@ -101,7 +101,8 @@ class NonblockingConnection:
         return self._socket.fileno()
 
     def advance(self) -> Payload | None:
-        """Send and receive what is possible now; return the reply once it is complete. Raise OSError, StreamError."""
+        """Send and receive as many bytes as possible now. Return the reply once it is complete. Raise OSError,
+        StreamError."""
         if not self.is_connected:
             code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -130,7 +131,7 @@ class NonblockingConnection:
             self._queue(self._channel.take())
 
     def _unseal(self, channel: ProofChannel, data: bytes) -> bytes:
-        """Return the plain bytes in `data`, and send what the proof sends. Raise OSError, StreamError."""
+        """Return the plain bytes in `data`, and send the proof's own output. Raise OSError, StreamError."""
         plain = unseal(channel, data)
         if channel.is_plain:
             self._channel = None

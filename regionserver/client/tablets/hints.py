@@ -43,8 +43,8 @@ class TabletHints:
         return None if member is None else (region.leader_term, member.uuid)
 
     def set_leader(self, tablet: str, before: tuple[int, str] | None, after: tuple[int, str] | None) -> None:
-        """Keep the leader with which a call ended; `before` is the one with which it began. Another call may have found
-        the leader of a later term meanwhile."""
+        """Record the leader with which a call ended; `before` is the leader with which it began. Keep the leader of a
+        later term that another call has found meanwhile."""
         with self._lock:
             known = self._leaders.get(tablet)
             if known is not None and known != before and (after is None or known[0] > after[0]):
@@ -55,9 +55,9 @@ class TabletHints:
                 self._leaders[tablet] = after
 
     def survey(self, server: str, but: str, most: int, now_s: float) -> list[str]:
-        """Return up to `most` tablets, without `but`, that a suspect server led, if their leaders should be asked for.
+        """Return up to `most` tablets, without `but`, that a suspect server led, if a survey of their leaders is due.
 
-        All calls to them need a new leader. One question names all, so that each of them need not ask for itself.
+        All calls to these tablets need a new leader. One question about all of them replaces a question of each call.
         """
         with self._lock:
             if now_s >= self._silent.get(server, 0.0) or now_s < self._survey_s.get(server, 0.0):

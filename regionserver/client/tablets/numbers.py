@@ -1,9 +1,9 @@
-"""Numbers and times of one client's writes to one tablet, with which the tablet recognizes copies of a write.
+"""Numbers and times of one client's writes to one tablet, by which the tablet recognizes copies of a write.
 
 The tablet keeps results from `done_below` on, at most WRITER_RESULTS_MAX of them (`regionserver.tablets.writers`). A
-write that waits for long keeps `done_below` down while later writes end. So a client takes a new writer's name before
-the tablet would have to forget a result that is still needed. It takes a new name as well when the tablet's time has
-gone back (the servers' clocks differ by minutes): `began_ms` never falls from one number of a writer to the next.
+write that waits for long holds `done_below` back while later writes end. So a client takes a new writer name before the
+tablet would drop a result that is still needed. The client also takes a new name when the tablet's time has gone back
+(the servers' clocks differ by minutes), because `began_ms` must never fall from one number of a writer to the next.
 
 The class is pure; callers serialize its methods and pass the time.
 """

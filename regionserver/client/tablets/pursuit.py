@@ -1,7 +1,7 @@
-"""One call to a tablet: which server is sent the request, and which servers are asked who leads.
+"""One call to a tablet: the server that gets the request, and the servers that are asked for the leader.
 
-The class has no clock and no socket. `take` returns what is to be sent now; answers and failures go in; `wake_s` is
-when to call `take` again. Two kinds of messages are sent:
+The class has no clock and no socket. `take` returns the messages to send now. The caller passes answers and failures
+in, and calls `take` again at `wake_s`. There are two kinds of messages:
 
     REQUEST    to the server that leads, as far as the call knows
     QUESTION   WhoLeads, to the members one after the other, FIRST_PAUSE_S to LAST_PAUSE_S apart
@@ -15,12 +15,11 @@ when to call `take` again. Two kinds of messages are sent:
     a request is out, or a question          another leader in a later term     request to that leader
     any answer but the last one              see `answers.MEANINGS`             FOLLOW, PAUSE, SEARCH
 
-A request that is sent twice is the same write, so the first answer ends the call. A server that has failed stays the
-leader until another one is named, because it may have been restarted: it is sent the request again after a pause. A
-server that replies that it does not lead is not asked again at once, so servers that name each other cannot keep the
-call busy.
+A request that is sent twice is the same write, so the first answer ends the call. A failed server counts as the leader
+until another one is named, because it may have been restarted: it gets the request again after a pause. A server that
+replies that it does not lead is not asked again at once, so servers that name each other cannot keep the call busy.
 
-Terms only order hints. A hint never keeps the call from another server for good: the server it names must answer.
+Terms only order hints. A hint alone cannot keep the call from other servers, because the named server must answer.
 """
 
 from __future__ import annotations
@@ -81,7 +80,8 @@ class _Member:
     #: Number of the latest request.
     request: int = 0
     resend_s: float = RESEND_FIRST_S
-    #: No request before this time, and the next pause; the server leads and is busy, as far as the call knows.
+    #: Earliest time of the next request, and length of the next pause. The server leads and is busy, as far as the call
+    #: knows.
     rest_until_s: float = 0.0
     is_busy: bool = False
     #: A request has failed, and nothing was answered since.
@@ -97,7 +97,7 @@ class _Member:
 
 @dataclass(slots=True)
 class _Hint:
-    """The leader that the call knows, its term, and when another member last named it."""
+    """The leader that the call knows, its term, and the time at which another member last named it."""
 
     term: int
     server: str
@@ -117,7 +117,8 @@ class Pursuit:
         is_suspect: bool = False,
         is_ready: bool = True,
     ) -> None:
-        """`hint`: term and server of the leader that earlier calls found; `is_suspect`: that server was silent lately.
+        """`hint`: term and server of the leader that earlier calls found; `is_suspect`: that server has been silent
+        recently.
 
         Not `is_ready`: no request is sent before the first answer to a question (a writer must learn the time first).
         """
@@ -196,7 +197,8 @@ class Pursuit:
             self._refused(sent, NOT_LEADER, "does not lead", now_s)
             self._disown(sent.server)
             if view.leader is not None and view.leader.server == sent.server:
-                view = KnownLeader(view.tablet)  # it has lost its leadership and does not know yet to whom
+                # The server has lost its leadership and does not know the new leader yet.
+                view = KnownLeader(view.tablet)
         else:
             self._is_ready = True
             member.question_s = None
@@ -208,7 +210,7 @@ class Pursuit:
         self._learn(sent.server, view, now_s)
 
     def failed(self, sent: Dispatch, code: str, message: str, now_s: float) -> CallStep:
-        """Take the failure of a message; return what the call does."""
+        """Handle the failure of a message. Return the next step of the call."""
         if code in (NO_ADDRESS, NO_REPLICA):
             self.doubt = f"{sent.server}: {code}"
         if code in BROKEN:
@@ -308,7 +310,8 @@ class Pursuit:
         return now_s >= leader.request_s + SILENT_S
 
     def _next_to_ask(self, now_s: float) -> str | None:
-        """Return the next member that has no message out; one that cannot be reached only if there is no other."""
+        """Return the next member without a message in flight. Return an unreachable member only if there is no
+        other."""
         found = None
         for server in self._turn:
             member = self._members[server]
@@ -350,7 +353,7 @@ class Pursuit:
         return meaning.step
 
     def _disown(self, server: str) -> None:
-        """Drop the hint if it names this server, which says that it does not lead."""
+        """Drop the hint if it names this server, which has replied that it does not lead."""
         if self._hint is not None and self._hint.server == server:
             self._hint = None
 

@@ -1,4 +1,4 @@
-"""One call to one tablet: carries out what its `Pursuit` decides, in the caller's thread."""
+"""One call to one tablet: carries out the decisions of its `Pursuit`, in the caller's thread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from regionserver.tablets.messages import (
 READ_AGAIN_S: Final = 1.0
 
 Reply = TabletValues | TabletPage | TabletWritten
-#: Replies to a request, by the reply that it wants. Made once: each call needs one of these unions.
+#: Unions of possible replies, by the expected reply. Made once, because each call needs one.
 REPLIES: Final[dict[type[Reply], Any]] = {
     expect: expect | LeaderElsewhere for expect in (TabletValues, TabletPage, TabletWritten)
 }
@@ -194,8 +194,8 @@ class RegionCall(Generic[R]):
         if step is CallStep.END:
             raise refused(error, self._purpose.table)
         if step is CallStep.LOCATE:
-            # No copy of a write was carried out, and none will be: the key is not the tablet's, or was not when the
-            # tablet was sealed, which has the results of all earlier writes.
+            # No copy of the write was or will be carried out. The key is outside of the tablet, or the tablet was
+            # sealed without a result of the write; a sealed tablet has the results of all earlier writes.
             raise RelocateError
 
     def _observe(self, code: str) -> None:

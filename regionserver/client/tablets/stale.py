@@ -1,7 +1,7 @@
 """Stale reads: any member that can prove the age of its rows answers, so that a read needs no leader.
 
-The members are asked one after the other, each as soon as the one before it has refused or is silent. A silent one is
-asked last for a while (`TabletHints.suspect`). The caller asks the leader if no member has answered.
+The members are asked one after the other, each as soon as the previous one has refused or is silent. For a while a
+silent member is asked last (`TabletHints.suspect`). The caller asks the leader if no member has answered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from regionserver.client.tablets.exchange import Received
 from regionserver.client.tablets.region_call import REPLIES, CallPurpose, R
 from regionserver.tablets.messages import STALE_MS_MAX, LeaderElsewhere
 
-#: Time after which the next member is asked as well.
+#: Time without an answer after which the next member is asked, too.
 NEXT_S: Final = 0.1
 #: Time limit for all members. A member that must ask the leader first refuses after 0.5 s.
 ALL_S: Final = 1.0
@@ -33,13 +33,14 @@ class Staleness:
         if not 1 <= bound_ms <= STALE_MS_MAX:
             raise ValueError(f"data may be 1 to {STALE_MS_MAX} ms old, not {bound_ms} ms")
         self.bound_ms: Final = bound_ms
-        #: The largest age of an answer: it has every write that was acknowledged so long before it arrived here.
+        #: The largest age of an answer: the answer has every write that was acknowledged that long before its arrival
+        #: here.
         self.age_ms = 0
 
     def answered(self, asked_s: float, age_ms: int = 0) -> None:
-        """Record that an answer has come now, to a call that began at `asked_s` by the monotonic clock.
+        """Record that an answer has just arrived, for a call that began at `asked_s` by the monotonic clock.
 
-        `age_ms` is how old the data were when the answer was sent. The answer may have been on its way since the call
+        `age_ms` is the age of the data when the answer was sent. The answer may have been under way since the call
         began.
         """
         self.age_ms = max(self.age_ms, age_ms + int(1000 * (time.monotonic() - asked_s)) + 1)
@@ -62,7 +63,7 @@ class StaleCall(Generic[R]):
         self._left = [server for *_, server in reversed(order)]
 
     def run(self) -> R | None:
-        """Return the first answer; None if no member has one."""
+        """Return the first answer; None if every member has refused."""
         clock, exchange = self._context.clock, self._context.exchange()
         next_s = clock()
         until_s = next_s + min(ALL_S, ALL_PART * (self._purpose.deadline_s - next_s))

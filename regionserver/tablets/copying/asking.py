@@ -1,7 +1,8 @@
-"""A leader's questions for copies: StartTabletCopy, sent to the server of a member that needs one (TC-02).
+"""A leader's requests for copies: StartTabletCopy, sent to the server of a member that needs a copy (TC-02).
 
-`host/wanted_copies.py` decides for whom and when. Whatever the answer, the leader asks again only if the member's
-server still refuses its messages; after one that accepts the copy, only if the copy has ended without success.
+`host/wanted_copies.py` chooses the members and the times. After any answer the leader asks again only if the member's
+server still refuses its messages. After an answer that accepts the copy, it asks again only if the copy has ended
+without success.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from regionserver.tablets.process.replica import TabletReplica
 
 log = Logger()
 
-#: State of the replica behind each refusal; None: the refusal does not say.
+#: State of the replica for each refusal; None if the refusal does not show it.
 _STATES: Final = {Word.DELETED: ReplicaState.TOMBSTONE, Word.FAILED: ReplicaState.FAILED, Word.OLDER: None}
 #: Answers that accept the question: the copy runs, or is queued.
 _ACCEPTED: Final = (CopyOutcome.STARTED, CopyOutcome.ALREADY_INPROGRESS)
@@ -98,7 +99,7 @@ def _failed(failure: Failure, wanted: CopyWanted) -> None:
 
 
 def needs_copy(own: OwnReplica, wanted: CopyWanted, leader: int) -> bool:
-    """Return True if a replica that runs follows this leader, and lacks the entry that the leader's log has dropped."""
+    """Return True if a running replica follows this leader, and lacks an entry that the leader's log has dropped."""
     report = own.report
     if (report.number, report.state, report.term) != (wanted.number, ReplicaState.RUNNING, wanted.term):
         return False
@@ -106,7 +107,7 @@ def needs_copy(own: OwnReplica, wanted: CopyWanted, leader: int) -> bool:
 
 
 def seen_in(wanted: CopyWanted) -> SeenReplica | None:
-    """Return the replica that a refusal has shown; None for a server that has nothing of the tablet."""
+    """Return the replica that a refusal has shown; None for a server without files of the tablet."""
     assert wanted.word is not None, f"member {wanted.number} of {wanted.tablet} has refused nothing"
     if wanted.word is Word.DOES_NOT_EXIST:
         return None

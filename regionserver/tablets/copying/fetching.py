@@ -6,7 +6,7 @@
     chunks of entries           ->  the slot, durable                                         step 4
                                     superblock READY                                          step 5
 
-A failure at any point leaves the superblock COPYING. The caller gives the copy up, and so does the next start.
+A failure at any point leaves the superblock COPYING. Then the caller, or the next start, gives the copy up.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from regionserver.tablets.upkeep.space import DiskSpace
 
 T = TypeVar("T")
 
-#: First and longest pause before a source that serves as many copies as it may is asked again, and how often it is.
+#: First and longest pause before a source at its limit of copies is asked again, and the number of attempts.
 WAIT_S: Final = 0.1
 WAIT_MAX_S: Final = 1.0
 WAITS_MAX: Final = 120
@@ -212,7 +212,7 @@ class CopyThread:
         begins = self._ask(channel, wire.FetchLog(index, term), wire.LogBegins)
         assert begins is not None, "an answer that must not wait"
         meta = self._merged(SourceMeta(*_fields(begins)))
-        # None of these steps counts before the superblock is READY, so they become durable with the first entries.
+        # These steps have no effect before the superblock is READY, so they become durable only with the first entries.
         waiting = steps.copy_slot(block, plan.slot, meta, written, index, term)
         last_index, last_term = index, term
         while True:

@@ -1,7 +1,7 @@
-"""In which order a server checks a StartTabletCopy, and what it answers. Pure.
+"""A server's checks of a StartTabletCopy in their order, and its answers. Pure.
 
-All checks come before any change (X13): S2's own text removes the former replica first and checks the term afterwards,
-so a deposed leader could take a good replica away. Here such a request changes nothing.
+All checks come before any change (X13): in S2 the former replica is removed first and the term is checked afterwards,
+so a deposed leader could destroy a good replica. Here such a request changes nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ class ReplicaHere(NamedTuple):
     term: int
     last_term: int
     last_index: int
-    #: False if this server cannot prove what the number has promised: it never was a member's, or the memory is lost.
+    #: False if this server cannot prove the promises of the number: the number was never a member, or its memory is
+    #: lost.
     has_memory: bool
 
 
 class CopyFacts(NamedTuple):
-    """A StartTabletCopy, and what its server has."""
+    """A StartTabletCopy, and the replica that its server has."""
 
     order: StartTabletCopy
     #: Uuid of this server.
@@ -101,7 +102,7 @@ def _cannot_be_replaced(facts: CopyFacts) -> bool:
 
 
 def _remembers_nothing(facts: CopyFacts) -> bool:
-    """A voter's number never starts from nothing. A number that was lost here is burned in every role."""
+    """A voter's number never starts without its promises. A number that was lost here is burned in every role."""
     local, order = facts.local, facts.order
     if local is not None and local.state is ReplicaState.LOST and order.number == local.highest_number:
         return True

@@ -1,10 +1,10 @@
-"""The copy jobs of a server: the queued ones, those that run, and the last ones that have ended. Pure; the caller
-passes the time.
+"""The copy jobs of a server: the queued, the running, and the last finished ones. Pure; the caller passes the time.
 
 QUEUED -> WAITING -> REMOVING -> ROWS -> CHECKING -> LOG -> DONE
    every state before DONE -> FAILED or CANCELED
 
-A job is queued while IN_MAX others run, so that the next copy begins when one ends, without a question of its leader.
+A job is queued while IN_MAX others run, so that the next copy begins when one ends, without another request of its
+leader.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ENDED_MAX: Final = 100
 RETRY_AFTER_MS: Final = 2000
 #: States of jobs that have ended.
 ENDED: Final = (CopyState.DONE, CopyState.FAILED, CopyState.CANCELED)
-#: Seconds for which the reactor's thread may wait in the queue for a processor, for each second that it has one.
-#: Beyond it copies rest longer.
+#: Seconds for which the reactor's thread may wait in the queue for a processor, per second in which it runs. Above this
+#: limit copies rest longer.
 WAITING_MAX: Final = 1.0
 #: Longest rest for each second for which a copy has had a processor.
 REST_MAX: Final = 16.0
@@ -83,8 +83,8 @@ class Job:
 class CopyRests:
     """Pauses of copies, so that requests find a processor. The caller passes the times of the reactor's thread.
 
-    A put needs threads of three servers, one after the other. Where copies keep all processors busy, each of these
-    threads waits in the queue for one before it goes on, and the put takes several times as long.
+    A put needs threads of three servers, one after the other. If copies keep all processors busy, each of these threads
+    waits in the queue for a processor, and the put takes several times as long.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class CopyRests:
         self._used_s, self._queued_s = used_s, queued_s
 
     def look(self, used_s: float, queued_s: float) -> None:
-        """Adapt the rests to what the thread has used and waited since the last look."""
+        """Adapt the rests to the times for which the thread has run and waited since the last call."""
         used, queued = used_s - self._used_s, queued_s - self._queued_s
         self._used_s, self._queued_s = used_s, queued_s
         if queued > WAITING_MAX * used:
@@ -127,10 +127,10 @@ class CopyJobs:
         return len(self._running) < self._limit + self._queue
 
     def next(self) -> Job | None:
-        """Return the queued job that is to begin now, None if there is none, or no place for one.
+        """Return the queued job that begins now. Return None if there is none, or no room for another one.
 
-        Among the queued jobs the first one goes whose source serves the fewest copies of this server, because a source
-        has a limit of its own.
+        Among the queued jobs choose one whose source serves the fewest copies of this server, because a source has a
+        limit, too; of equal ones the first.
         """
         if self.count() >= self._limit:
             return None
@@ -143,7 +143,7 @@ class CopyJobs:
         return self._running.get(tablet)
 
     def add(self, tablet: str, number: int, source: str, now_ms: int) -> Job:
-        """Queue a job; its owner begins it when `next` returns it."""
+        """Queue a job. The owner begins the job when `next` returns it."""
         assert tablet not in self._running, f"a copy of {tablet} runs"
         self._last += 1
         job = self._running[tablet] = Job(self._last, tablet, number, source, now_ms)

@@ -1,4 +1,4 @@
-"""Consensus metadata of a copied replica: what this server has promised, joined with what the source knows (TC-14).
+"""Consensus metadata of a copied replica: the promises of this server, merged with the knowledge of the source (TC-14).
 Pure.
 
 A copy brings rows and a log, never a vote. So three rules decide the promises under which a copied replica starts:
@@ -33,7 +33,7 @@ class SourceMeta(NamedTuple):
 def merged(tablet: str, number: int, own: Memory | None, source: SourceMeta) -> ConsensusMeta:
     """Return the consensus metadata of member `number` of a tablet that is copied.
 
-    `own` is this server's memory of the same number; None if the number was never here. Raise ValueError for a
+    `own` is this server's memory of the same number; None if this server never had the number. Raise ValueError for a
     configuration that no build writes.
     """
     term, vote = source.term, 0

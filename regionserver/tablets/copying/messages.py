@@ -1,8 +1,8 @@
 """Requests to a region server about copies of tablets' replicas, and its replies.
 
-The server that is to hold the copy receives StartTabletCopy, from the tablet's leader or from an operator. It answers
-at once: the copy is a job of that server (S2, TC-02, TC-03). A repeated request while the job runs is answered with its
-progress, so the sender may repeat it as often as it likes.
+The destination of the copy receives StartTabletCopy, from the tablet's leader or from an operator. It answers at once,
+and the copy becomes a job of this server (S2, TC-02, TC-03). While the job runs, a repeated request is answered with
+its progress, so the sender may repeat it at any time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from regions.records.members import MemberRole
 
 
 class SeenReplica(msgspec.Struct, frozen=True, array_like=True):
-    """The replica on the server that receives a StartTabletCopy, as the sender saw it last: number, state, and the end
-    of its log. State None: the sender knows that the server has a replica of this number, but not its state."""
+    """The replica on the receiver of a StartTabletCopy, as last known to the sender: number, state, and the end of its
+    log. State None: the sender knows that the server has a replica of this number, but not its state."""
 
     number: int
     state: ReplicaState | None
@@ -35,9 +35,9 @@ class CopySource(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StartTabletCopy(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Copy a replica of the tablet from `source` to the server that receives this. Reply: TabletCopyAnswer.
+    """Copy a replica of the tablet from `source` to the receiver of this request. Reply: TabletCopyAnswer.
 
-    The server removes a replica that it has (its files go to quarantine, its promises stay) and copies it anew under
+    The server removes its present replica (the files go to quarantine, the promises stay) and copies it again under
     `number`. All checks come first: a rejected request changes nothing.
     """
 
@@ -49,7 +49,7 @@ class StartTabletCopy(msgspec.Struct, frozen=True, tag=True, omit_defaults=True)
     role: MemberRole
     term: int
     source: CopySource
-    #: None: the sender saw that the server has nothing of the tablet.
+    #: None if the server has no files of the tablet, as far as the sender knows.
     seen: SeenReplica | None = None
     #: Table and range, for a server that has nothing of the tablet.
     table: str = ""
@@ -63,7 +63,7 @@ class CopyOutcome(enum.StrEnum):
 
     STARTED = "STARTED"  #: the job runs, or is queued
     INVALID_NAME = "INVALID_NAME"  #: for another server, or the source is the server itself
-    ILLEGAL_STATE = "ILLEGAL_STATE"  #: the replica is not as the sender saw it, or must not be replaced
+    ILLEGAL_STATE = "ILLEGAL_STATE"  #: The replica differs from the sender's knowledge, or must not be replaced.
     ALREADY_INPROGRESS = "ALREADY_INPROGRESS"  #: a copy of the tablet runs
     BAD_TERM = "BAD_TERM"  #: the sender's term is over
     AMNESIA = "AMNESIA"  #: a voter whose memory is not here: it needs a new number
@@ -114,7 +114,7 @@ class CopyJob(msgspec.Struct, frozen=True, omit_defaults=True):
     expected: int = 0
     #: Bytes per second, averaged over the time in which rows and log were received.
     rate: int = 0
-    #: Wall clock of the server: begin, and end (0: it runs).
+    #: Begin and end by the wall clock of the server; end 0: the job runs.
     began_ms: int = 0
     ended_ms: int = 0
     #: Why the job waits or has failed.
@@ -122,7 +122,7 @@ class CopyJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ListCopyJobs(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """List the server's copy jobs: those that run and the last ones that have ended. Reply: CopyJobList."""
+    """List the server's copy jobs: the running ones and the last finished ones. Reply: CopyJobList."""
 
     recipient: str = ""
 

@@ -3,9 +3,9 @@
 A session belongs to one connection. A second BeginCopy for the same tablet and number ends the first one, so copies of
 one member cannot be mixed (KUDU-1436), and a destination that was restarted does not wait for its former session.
 
-While a session is alive, the tablet's log keeps the entries behind the copied rows: the *pin*. The pin is bounded. It
-holds the slot's floor back only as long as the log has segments to spare (`process/floors.py`); then the log goes, and
-the copy fails and begins again. A slow destination never makes a log grow without end.
+While a session is alive, the tablet's log keeps the entries behind the copied rows: the *pin*. The pin is bounded. The
+pin holds the slot's floor back only while the log has segments to spare (`process/floors.py`). After that the entries
+are dropped, and the copy fails and begins again. So a slow destination cannot make a log grow without limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 #: Limit of copies that a server is the source of at once.
 OUT_MAX: Final = 4
-#: A session whose destination asks for nothing for this long is ended.
+#: Time without a request of the destination after which a session is ended.
 IDLE_S: Final = 60.0
 #: Default limit of bytes per second that a server sends, of all its copies together.
 RATE_BYTES: Final = 256 << 20
@@ -93,7 +93,7 @@ class Pace:
         """Count `size` bytes, and return how long to wait before they are sent."""
         if not self._rate:
             return 0.0
-        # What was not sent while nothing was to be sent is not made up for.
+        # Budget that was not used in an idle time is not saved.
         begin_s = max(self._free_at_s, now_s)
         self._free_at_s = begin_s + size / self._rate
         pause_s = begin_s - now_s

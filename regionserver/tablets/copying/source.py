@@ -64,7 +64,7 @@ class CopySources:
         watch(self)
 
     def revocations_changed(self) -> None:
-        """End the copies to servers whose certificates are revoked, or that have not given a proof that is due now."""
+        """End the copies to servers whose certificates are revoked, or that lack the proof that is required now."""
         for channel in self._channels:
             channel.end_if_revoked()
 

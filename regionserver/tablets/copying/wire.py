@@ -12,7 +12,7 @@
     ask, answer := msgpack of the structs below
     chunk       := crc32c:u32 of the data, data          rows: bytes of the LMDB file; log: msgpack of entries
 
-All numbers are big-endian. A connection carries one copy: its end is the end of the session.
+All numbers are big-endian. A connection carries one copy. The session ends with the connection.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class EndCopy(msgspec.Struct, frozen=True, tag=True):
 
 
 class CopyBegun(msgspec.Struct, frozen=True, tag=True):
-    """The session has begun: the source's term, its configuration and its id, and the bytes of its rows."""
+    """The session has begun: the source's term, its configuration with the id, and the size of its rows."""
 
     term: int
     config_term: int
@@ -140,7 +140,7 @@ def decode_answer(body: bytes | memoryview) -> Answer:
 
 
 def seal_of(data: bytes | memoryview) -> bytes:
-    """Return what precedes `data` in a CHUNK."""
+    """Return the bytes before `data` in a CHUNK."""
     return _CRC.pack(crc32c(data))
 
 
@@ -152,7 +152,7 @@ class SentChunk(NamedTuple):
 
 
 def open_chunk(body: memoryview) -> SentChunk:
-    """Return the content of a CHUNK. Raise RemoteProtocolError if it differs from what was sent."""
+    """Return the content of a CHUNK. Raise RemoteProtocolError if the content was changed on the way."""
     data = body[_CRC.size :]
     crc = crc32c(data)
     if len(body) < _CRC.size or _CRC.unpack_from(body)[0] != crc:

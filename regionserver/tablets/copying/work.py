@@ -63,7 +63,8 @@ log = Logger()
 SHOW_S: Final = 1.0
 #: Interval at which the pauses of copies are adapted to the load (`rests.py`).
 REST_LOOK_S: Final = 0.25
-#: Interval at which a copy's progress is written to the store: short beside the time after which a master gives up.
+#: Interval at which a copy's progress is written to the store. Much shorter than the time after which a master gives
+#: up.
 PROGRESS_MS: Final = 60_000
 
 
@@ -113,7 +114,7 @@ class CopyWork:
         self._threads: dict[int, CopyThread] = {}
         #: Orders of queued jobs by job, and the answers to them.
         self._queued: dict[int, tuple[StartTabletCopy, Deferred[TabletCopyAnswer]]] = {}
-        #: Gives new numbers to copies; None: there is no store, and new numbers are refused.
+        #: Gives new numbers to copies; None without a store; then new numbers are refused.
         self.claims: Claims | None = None
         #: Most bytes that a copy of a number has received, as last written to the store.
         self._furthest: dict[tuple[str, int], int] = {}
@@ -174,7 +175,7 @@ class CopyWork:
             self._claimed(order, facts).addCallback(self._go, order, job, answer)
 
     def _claimed(self, order: StartTabletCopy, facts: CopyFacts) -> Deferred[str]:
-        """Return "" if the number may begin here: it was here before, or the store gives it to this server."""
+        """Return "" if the number may begin here: it was here before, or the store assigns it to this server."""
         if facts.local is not None and facts.local.number == order.number and facts.local.has_memory:
             return succeed("")
         if self.claims is None:
@@ -209,7 +210,7 @@ class CopyWork:
         )
 
     def _facts(self, order: StartTabletCopy, job: Job | None) -> CopyFacts:
-        """Return the facts about an order; `job` is its own job, if it has one already."""
+        """Return the facts about an order; `job` is the job of this order, if it has one already."""
         replica = self._replicas.get(order.tablet)
         is_changed = order.tablet in self._life.making or (replica is not None and replica.is_opening)
         return CopyFacts(
@@ -223,7 +224,7 @@ class CopyWork:
         )
 
     def local(self, tablet: str) -> ReplicaHere | None:
-        """Return the tablet on this server as a StartTabletCopy finds it; None without a superblock."""
+        """Return the state of the tablet on this server for a StartTabletCopy; None without a superblock."""
         replica = self._replicas.get(tablet)
         if replica is None:
             return None
@@ -239,7 +240,7 @@ class CopyWork:
         )
 
     def figures(self, found: TabletFigures) -> TabletFigures:
-        """Return the figures of the host with those of its copies."""
+        """Return the figures of the host, including its copies."""
         sessions = self.sources.sessions
         return msgspec.structs.replace(
             found,
@@ -382,11 +383,11 @@ class CopyWork:
     @inlineCallbacks
     def _give_up(self, replica: TabletReplica, job: Job, slot: int | None, error: object) -> Any:
         """Go back to the tombstone, with the memory that it had."""
-        # The thread of a canceled copy raises what its closed connection raises.
+        # The thread of a canceled copy raises the error of its closed connection.
         why = "the copy was canceled" if job.is_canceled else why_of(error)
         block = replica.block
         if not self._is_stopping:
-            # Without this the next start gives the copy up.
+            # If this is not reached, the next start gives the copy up.
             at_ms = self._clock.wall_ms()
             after = yield self._on_files(lambda: self._give_up_files(block, slot, why, at_ms))
             if isinstance(after, tuple):
@@ -441,7 +442,7 @@ class CopyWork:
             thread.abort()
 
     def stop(self) -> None:
-        """End all copies: the server stops. What is unfinished is given up by the next start."""
+        """End all copies, because the server stops. The next start gives unfinished copies up."""
         self._is_stopping = True
         for job in list(self.jobs.running()):
             self._abort(job)

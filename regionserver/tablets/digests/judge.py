@@ -1,9 +1,9 @@
 """Conclusions from the digests of a tablet's members at one entry. Pure.
 
 Replicas that have applied the same entries have the same rows, and so the same digest. A difference means that a disk,
-the memory or a program has changed rows of one of them. A majority of the voters decides which rows are right: only
-then are as many good replicas there as the tablet needs. Without a majority nothing is changed, because the good
-replica might be the one that is thrown away.
+the memory or a program has changed rows of one of them. A majority of the voters decides which rows are right. With a
+majority there are enough good replicas for the tablet. Without one nothing is changed, because the good replica might
+be the one that is removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DigestJudgment(NamedTuple):
     """The verdict about a tablet."""
 
     verdict: Verdict
-    #: With DIFFERS: the digest of the majority, and the members that have it and that have another one.
+    #: With DIFFERS: the digest of the majority, the members with this digest, and the members with another one.
     digest: bytes = b""
     agreeing: tuple[int, ...] = ()
     differing: tuple[int, ...] = ()
@@ -55,10 +55,10 @@ class ReplicaFacts(NamedTuple):
 
     #: Uuid of this server.
     server: str
-    #: Member number and term of the replica that runs here; 0: none runs.
+    #: Member number and term of the replica that runs here; 0 without one.
     number: int
     term: int
-    #: Its digest after the named entry; None: unknown.
+    #: Digest of the replica after the named entry; None: unknown.
     digest: bytes | None
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 
 class AskedDigest(msgspec.Struct, frozen=True, array_like=True):
-    """The digest of a tablet's rows after the entry at `index`; 0: after any entry."""
+    """The request for the digest of a tablet's rows after the entry at `index`; 0: after any entry."""
 
     tablet: str
     index: int = 0
@@ -31,7 +31,7 @@ class ReplicaDigest(msgspec.Struct, frozen=True, omit_defaults=True):
     tablet: str
     number: int
     term: int
-    #: Index of the last entry of its log, and of the last one in its rows.
+    #: Index of the last entry of its log, and of the last entry in its rows.
     last: int
     applied: int
     #: Digests by the index of an entry, ascending; the last one is that of the rows as they are.
@@ -46,9 +46,9 @@ class DigestList(msgspec.Struct, frozen=True, tag=True):
 
 
 class QuarantineReplica(msgspec.Struct, frozen=True, tag=True):
-    """Take a replica out of service whose rows differ from those of a majority. Reply: ReplicaQuarantined.
+    """Take out of service a replica whose rows differ from those of a majority. Reply: ReplicaQuarantined.
 
-    Its files go to the quarantine, its promises stay, and its leader has it copied anew.
+    Its files go to the quarantine, its promises stay, and its leader requests a new copy.
     """
 
     recipient: str

@@ -1,4 +1,4 @@
-"""Comparison of replicas: what a leader does once a second, and what every server answers.
+"""Comparison of replicas: a leader's work once a second, and every server's answers.
 
 rows reach an entry  ->  the digest is kept (`rows/marks.py`), on all replicas at the same entries
 leader, once a second  ->  one question to each server, about all tablets with a new digest  ->  judge.py
@@ -42,7 +42,7 @@ log = Logger()
 LOOK_S: Final = 1.0
 #: Tablets in one question.
 ASKED_MAX: Final = 1_000
-#: How long an alarm about a replica that was quarantined is shown, and how many alarms are.
+#: Time for which an alarm about a quarantined replica is shown, and limit of shown alarms.
 SHOWN_MS: Final = 24 * 3_600_000
 ALARMS_MAX: Final = 5
 
@@ -89,10 +89,11 @@ class DigestWork:
         self._host = host
         self._replicas = replicas
         self._ask = ask
-        #: What an operator should know, by tablet, and until when (wall clock); 0: until a comparison finds it equal.
+        #: Notes for the operator by tablet, each with its end (wall clock); 0: until a comparison finds the replicas
+        #: equal.
         self._alarms: dict[str, tuple[str, int]] = {}
         self._differing = 0
-        #: Which tablets each look visits, and those that the last one left out.
+        #: Chooses the tablets of each look; and the tablets that the last look left out.
         self._looks = Looks()
         self._left: list[str] = []
         self._is_stopping = False
@@ -110,7 +111,7 @@ class DigestWork:
         return msgspec.structs.replace(found, digests_differ=self._differing, alarms=[*found.alarms, *self.alarms()])
 
     def alarms(self) -> list[str]:
-        """Return what an operator should know about replicas that differ."""
+        """Return the notes for the operator about replicas that differ."""
         now_ms = self._clock.wall_ms()
         self._alarms = {tablet: one for tablet, one in self._alarms.items() if not one[1] or now_ms < one[1]}
         return [text for text, _ in self._alarms.values()][:ALARMS_MAX]

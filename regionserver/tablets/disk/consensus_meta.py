@@ -1,6 +1,6 @@
 """Consensus metadata of one tablet on this server: number, configuration, term and vote. Pure.
 
-While a replica is READY, its term and vote are in the shared log, and this file only has older ones: the log's count.
+While a replica is READY, the shared log has its present term and vote, and the older ones in this file do not count.
 Once the replica is DELETED, its slot is gone, and this file makes the later votes of the tombstone durable.
 
     content := envelope "RKCM" format 1 (sealed.py) around a JSON object with the fields of ConsensusMeta

@@ -63,7 +63,7 @@ from regionserver.tablets.disk.syncing import UNSYNCED_MAX, SyncFiles, sync_in_t
 
 log = Logger()
 
-#: Errors that mean a bad medium. Other errors (no descriptors, no permission) say nothing about the content.
+#: Errors that mean a bad medium. Other errors (no descriptors, no permission) prove nothing about the content.
 _MEDIUM_ERRORS: Final = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 
 
@@ -175,8 +175,8 @@ class TabletFiles:
         found = self.survey(slots, judge)
         check_tablets(self._disk.where("").rstrip("/"), server, found.tablets)
         self._remove_temporaries()
-        # The process before may have died after a rename, before it synced the folder. Steps that follow from what was
-        # read must not outlive it.
+        # The former process may have died after a rename, before it synced the folder. Sync it now: steps that follow
+        # from the read files must not be more durable than these files.
         for folder in FOLDERS:
             self._disk.sync_folder(folder)
         decisions = [decide(one, server, at_ms) for one in found.tablets]
@@ -221,7 +221,7 @@ class TabletFiles:
             return Unreadable(error.why)
 
     def _remove_temporaries(self) -> None:
-        """Remove the unfinished files of an earlier process. Those in ROWS are steady points."""
+        """Remove the unfinished files of an earlier process. In ROWS these are steady points."""
         former = [name for name in self._names(QUARANTINE) if not name.startswith(TEMPORARY)]
         for folder in (BLOCKS, METAS, ROWS, *(f"{QUARANTINE}/{name}" for name in former)):
             for name in self._names(folder):
@@ -409,7 +409,7 @@ class TabletFiles:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            # A file that its medium cannot return is there, and must not stop the start of the other tablets.
+            # The file exists, but its medium cannot read it. This must not stop the start of the other tablets.
             if error.errno not in _MEDIUM_ERRORS:
                 raise
         return True

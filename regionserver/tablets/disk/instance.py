@@ -6,7 +6,7 @@ start, and changes nothing, if it finds
 - a copy of a directory: the lock file has another inode than the one noted when the directory got its first tablet;
 - tablets without the identity to which they belong, or an identity whose tablets are gone;
 - tablets of another server;
-- READY tablets none of which the shared log knows, or no shared log at all (TC-18).
+- READY tablets of which none is in the shared log, or no shared log at all (TC-18).
 
 A single damaged file is different: it affects only its tablet (startup.py).
 """
@@ -39,7 +39,7 @@ class DirectorySeen(NamedTuple):
 
     #: The directory, for messages.
     path: str
-    #: Inode of the lock file, and the inode recorded in instance.json, None if the directory never had tablets.
+    #: Inode of the lock file, and inode recorded in instance.json (None if the directory never had tablets).
     inode: int
     noted_inode: int | None
     #: True if an operator has declared that the directory was moved here.

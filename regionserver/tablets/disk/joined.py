@@ -1,4 +1,4 @@
-"""The shared log as files.py needs it during a start, before the turn writes the log.
+"""The shared log for files.py during a start, before the turn writes the log.
 
 Once the server runs, the turn writes the log. Steps on files then run on a thread of their own, with a SlotLog that
 passes the changes to the turn and waits until they are durable.

@@ -40,7 +40,7 @@ class DataEvent(enum.StrEnum):
 
 
 class DataRow(NamedTuple):
-    """One change of the files' state. `before` and `after` are None if the tablet does not exist on this server."""
+    """One change of the files' state. None as `before` or `after`: the tablet does not exist on this server."""
 
     before: DataState | None
     event: DataEvent
@@ -72,14 +72,15 @@ DATA_LIFE: Final[tuple[DataRow, ...]] = (
 class RunState(enum.StrEnum):
     """State of a replica in this process, as reports show it."""
 
-    ASLEEP = "ASLEEP"  #: READY; no core in memory; the first message or request wakes it
+    ASLEEP = "ASLEEP"  #: READY, without a core in memory. The first message or request wakes it.
     RUNNING = "RUNNING"  #: READY; takes part in its group
-    STOPPING = "STOPPING"  #: READY; finishes its work before it rests or is deleted
+    STOPPING = "STOPPING"  #: READY. It finishes its work before it rests or is deleted.
     RESTING = "RESTING"  #: READY; its table is disabled
-    FAILED = "FAILED"  #: READY; does not run, but term and vote are intact: copied again under the same number
+    #: READY. It does not run, but term and vote are intact: it is copied again under the same number.
+    FAILED = "FAILED"
     COPYING = "COPYING"
     TOMBSTONE = "TOMBSTONE"  #: DELETED; may vote with the kept term and vote
-    LOST = "LOST"  #: DELETED; term and vote are lost and its number is burned: it never votes
+    LOST = "LOST"  #: DELETED. Term and vote are lost and its number is burned: it never votes.
 
 
 class RunEvent(enum.StrEnum):
@@ -101,8 +102,7 @@ class RunEvent(enum.StrEnum):
 
 
 class RunRow(NamedTuple):
-    """One change of a replica's run state. `before` and `after` are None if the tablet does not exist on this
-    server."""
+    """One change of a replica's run state. None as `before` or `after`: the tablet does not exist on this server."""
 
     before: RunState | None
     event: RunEvent
@@ -157,7 +157,7 @@ DATA_OF: Final = {
     RunState.LOST: _D,
 }
 
-#: The states in which a replica takes part in its group, or wakes to do so.
+#: The states in which a replica takes part in its group, or wakes up for a message.
 SERVING: Final = (RunState.ASLEEP, RunState.RUNNING)
 
 

@@ -24,7 +24,7 @@ FILE_BYTES_MAX: Final = 1024 * 1024
 
 
 class DamagedFile(StorageError):  # noqa: N818 - a finding, not a fault
-    """Raised for a damaged file. `path` and `why` say where and what was found."""
+    """Raised for a damaged file. `path` has the place, `why` the fault."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path} is damaged: {why}")
@@ -33,7 +33,7 @@ class DamagedFile(StorageError):  # noqa: N818 - a finding, not a fault
 
 
 class NewerFormat(ConfigError):  # noqa: N818 - a finding, not a fault
-    """Raised when a newer build has written a file. The server must not start, and must not change anything."""
+    """Raised when a newer build has written a file. The server must neither start nor change anything."""
 
     def __init__(self, path: str, found: int, known: int) -> None:
         super().__init__(
@@ -108,9 +108,8 @@ class SealedFile(Generic[T]):
     def decode(self, content: bytes, tablet: str, path: str) -> T:
         """Return the record of `tablet`.
 
-        Raises:
-            DamagedFile: The content is damaged, or belongs to another tablet.
-            NewerFormat: A newer build has written it.
+        Raises: DamagedFile: The content is damaged, or belongs to another tablet. NewerFormat: A newer build has
+            written the file.
         """
         body = unseal(content, self._magic, self._format, path)
         try:

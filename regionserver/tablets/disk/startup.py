@@ -33,7 +33,7 @@ class Unreadable(NamedTuple):
 
 
 class SlotFound(NamedTuple):
-    """A slot of the shared log. `damage` describes its lost records; None if it is whole."""
+    """A slot of the shared log. `damage` describes its lost records; None if the slot is whole."""
 
     slot: int
     tablet: str
@@ -50,7 +50,7 @@ class SlotFound(NamedTuple):
     def has_promised(self) -> bool:
         """Return False for a slot in the initial state of a first replica: no term, no vote, no entry.
 
-        The slot of a daughter of a split begins behind the parent's last entry, also without a term of its own. Every
+        The slot of a daughter of a split begins after the parent's last entry, and also has no term of its own. Every
         other slot whose floor has risen has a term.
         """
         return self.damage is not None or (self.term, self.vote) != (0, 0) or self.last_index != self.floor_index
@@ -64,9 +64,9 @@ class SlotFound(NamedTuple):
 class RowsFound(NamedTuple):
     """The rows of one generation.
 
-    `damage` says why they cannot be used; "" if they were closed cleanly, if they were written in the present boot of
-    the machine, or if there is a steady point to restore. `applied_index` is the last entry that they hold, None before
-    the file was read.
+    `damage` has the reason why they cannot be used. It is "" if the rows were closed cleanly, if they were written in
+    the present boot of the machine, or if there is a steady point to restore. `applied_index` is the last entry that
+    they hold, None before the file was read.
     """
 
     generation: int
@@ -143,7 +143,7 @@ class LogSeen(enum.StrEnum):
     """The tablet's slots, compared with the superblock."""
 
     NONE = "no slot"
-    UNUSED = "unused slot"  #: without a superblock: no term, no vote, no entry
+    UNUSED = "unused slot"  #: Without a superblock: no term, no vote, no entry.
     LIVE = "live slot"  #: without a superblock: it has promised something
     LEFT = "older slot"  #: not READY: of the superblock's generation or a lower one
     NEWER = "newer slot"  #: of a higher generation than the superblock
@@ -412,7 +412,7 @@ def _rows_seen(found: Found) -> RowsSeen:
     if own_slot is None:
         return RowsSeen.SOUND  # the log has all entries, so it decides
     if own_rows is None:
-        # Without a floor the log has every entry from the first one on.
+        # Without a floor the log has all entries from the first one on.
         return RowsSeen.DAMAGED if own_slot.floor_index else RowsSeen.SOUND
     if own_rows.applied_index is not None and own_rows.applied_index > own_slot.last_index:
         return RowsSeen.AHEAD

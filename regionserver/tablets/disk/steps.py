@@ -13,11 +13,11 @@ effect is durable before the next one begins. Repeating an effect does nothing.
     giving up   partial files removed -> superblock DELETED with the kept memory
     forgetting  superblock removed -> consensus metadata removed
 
-The superblock comes last in a creation and in a copy, so a superblock READY proves that the slot is in the log. A slot
-that is missing is therefore always a loss, never a fresh replica.
+The superblock comes last in a creation and in a copy, so a superblock READY proves that the slot is in the log. So a
+missing slot is always a loss, never a fresh replica.
 
-Rows and slot of a copy have the generation of the superblock COPYING, which no earlier file of the tablet has. A copy
-that is cut short is given up at the next start.
+Rows and slot of a copy have the generation of the superblock COPYING, which no earlier file of the tablet has. An
+interrupted copy is given up at the next start.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class WriteMeta(NamedTuple):
 
 
 class BeginSlot(NamedTuple):
-    """Begin a slot in the shared log. A first replica has term 0, no vote, and no floor. A copied one has the merged
-    term and vote, and its floor is the entry up to which its rows are durable."""
+    """Begin a slot in the shared log. A first replica has term 0, no vote, and no floor. A copied replica has the
+    merged term and vote, and its floor is the last durable entry of its rows."""
 
     slot: int
     generation: int
@@ -142,7 +142,7 @@ class SlotName(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """Position at which the log of a first replica begins: after this entry, which its rows have.
+    """Position of the entry after which the log of a first replica begins. The rows include this entry.
 
     The slot has no term, so a start recognizes that it has promised nothing (`startup.SlotFound.has_promised`).
     """
@@ -189,8 +189,8 @@ def copy_merged(block: Superblock, meta: ConsensusMeta) -> list[Effect]:
 def copy_slot(
     block: Superblock, slot: int, meta: ConsensusMeta, written: ConsensusMeta, floor_index: int, floor_term: int
 ) -> list[Effect]:
-    """Return the beginning of step 4 of a copy. The rows are durable and checked, and hold all entries to the floor;
-    `meta` has the configuration that is in force there, `written` is what step 2 wrote."""
+    """Return the effects at the beginning of step 4 of a copy. The rows are durable and checked, and include all
+    entries up to the floor. `meta` has the configuration in force there, `written` is the metadata of step 2."""
     assert block.data_state is DataState.COPYING, f"tablet {block.tablet} is {block.data_state}"
     begun = BeginSlot(slot, block.generation, block.tablet, block.number, meta.term, meta.vote, floor_index, floor_term)
     return [begun] if meta == written else [*copy_merged(block, meta), begun]
@@ -285,14 +285,11 @@ def forgetting(block: Superblock) -> list[Effect]:
 def unclaimed(
     tablet: str, generation: int, slots: Sequence[SlotName], rows: Sequence[int], *, has_meta: bool
 ) -> list[Effect]:
-    """Return the steps that set the files of a tablet without a superblock aside.
+    """Return the steps that move the files of a tablet without a superblock aside.
 
-    Args:
-        tablet: The tablet.
-        generation: One that no folder in the quarantine has.
-        slots: Its slots that live. They have promised nothing.
-        rows: Generations of which there are files of rows.
-        has_meta: There are consensus metadata.
+    Args: tablet: The tablet. generation: A generation that no folder in the quarantine has. slots: Its slots that live.
+        They have promised nothing. rows: Generations of which there are files of rows. has_meta: There are consensus
+        metadata.
     """
     effects: list[Effect] = [DropSlot(*name) for name in slots]
     if has_meta:

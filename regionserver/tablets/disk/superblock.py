@@ -9,9 +9,10 @@ of a move.
 generation rises with DELETE, BURN and GIVE_UP, so files of a former replica, or of an unfinished copy, have a lower
 generation than the superblock and are never mistaken for the replica's.
 
-**Memory.** While a replica is READY, its term, vote and last entry lie in the shared log, and `memory` is None. A
-tombstone keeps them here; `last_index` is that of the last entry *appended*, not committed (KUDU-1796). A tombstone
-that votes later writes its consensus metadata, so both files together are its memory (`memory_of`).
+**Memory.** While a replica is READY, its term, vote and last entry are in the shared log, and `memory` is None. A
+tombstone keeps them here; `last_index` is the index of the last *appended* entry, not of the last committed one
+(KUDU-1796). A tombstone that votes later writes its consensus metadata, so both files together are its memory
+(`memory_of`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class RunIntent(enum.StrEnum):
     """The intended run state of a READY replica."""
 
     RUN = "RUN"
-    RESTING = "RESTING"  #: its table is disabled: the replica stays closed, with its files
+    RESTING = "RESTING"  #: The table is disabled. The replica stays closed, with its files.
 
 
 class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,12 +174,8 @@ def deleted(block: Superblock, memory: Memory, reason: str, at_ms: int) -> Super
 def burned(block: Superblock, number: int, generation: int, reason: str, at_ms: int) -> Superblock:
     """Return the superblock of a replica whose memory is lost.
 
-    Args:
-        block: The superblock as it is.
-        number: The highest member number that any file of the tablet names.
-        generation: The highest generation of any file of the tablet on this server.
-        reason: What was found.
-        at_ms: Now.
+    Args: block: The present superblock. number: The highest member number that any file of the tablet names.
+        generation: The highest generation of any file of the tablet on this server. reason: The finding. at_ms: Now.
     """
     former = max(generation, block.generation)
     highest = max(number, block.highest_number)
@@ -201,13 +198,9 @@ def burned(block: Superblock, number: int, generation: int, reason: str, at_ms: 
 def burned_unknown(server: str, tablet: str, number: int, generation: int, reason: str, at_ms: int) -> Superblock:
     """Return the superblock of a tablet whose superblock is missing or unreadable.
 
-    Args:
-        server: This server's uuid.
-        tablet: The tablet.
-        number: The highest member number that any file names, 0 if none does.
-        generation: The highest generation of any file of the tablet on this server, 0 if there is none.
-        reason: What was found.
-        at_ms: Now.
+    Args: server: This server's uuid. tablet: The tablet. number: The highest member number that any file names, 0 if
+        none does. generation: The highest generation of any file of the tablet on this server, 0 if there is none.
+        reason: The finding. at_ms: Now.
     """
     after = data_after(tablet, None, DataEvent.BURN)
     assert after is DataState.DELETED

@@ -1,10 +1,10 @@
 """Syncs of many small files at once, and of a long file while it is written.
 
-A sync of one file waits for the disk and for the file system's journal. Syncs that are under way together share both:
-with eight threads a thousand files take about a thirtieth of the time that they take one after the other.
+A sync of one file waits for the disk and for the file system's journal. Simultaneous syncs share both waits: with eight
+threads a thousand files take about a thirtieth of the time that sequential syncs take.
 
-A long file that is synced at its end waits for the disk after everything else. So a thread syncs it every 32 MiB, while
-the file is written on.
+If a long file is synced only at its end, the whole wait for the disk comes last. So a thread syncs it every 32 MiB,
+while the next part is written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 from coord.env import DiskFile
 
-#: Syncs that are under way together. More of them gain little: they wait for the same journal.
+#: Number of simultaneous syncs. More of them gain little, because they wait for the same journal.
 SYNC_THREADS: Final = 8
 #: Limit of files that are written, open and not synced yet: each needs a descriptor.
 UNSYNCED_MAX: Final = 128

@@ -1,4 +1,4 @@
-"""Liveness between servers: which peer servers are alive, for all tablets at once.
+"""Liveness between servers: finds the live peer servers, for all tablets at once.
 
 Each pair of servers exchanges one BEAT per BEAT_TICKS, however many tablets they share. A BEAT names the sender's
 start code and states whether the sender's disk answers. A peer server counts as gone
@@ -7,13 +7,13 @@ start code and states whether the sender's disk answers. A peer server counts as
 - when no BEAT has come for SILENCE_TICKS,
 - when another start code shows that its process was replaced: a quick restart counts as death, because the new process
   leads no tablet,
-- when its disk does not answer: it cannot make any vote or acknowledgment durable.
+- when its disk does not answer, because then it cannot make any vote or acknowledgment durable.
 
-A BEAT also states whether the sender's disk is full. Such a server still votes and follows, but is to lead nothing: it
-hands its leaderships over, and gets none.
+A BEAT also states whether the sender's disk is full. Such a server still votes and follows, but must not lead: it hands
+its leaderships over, and gets none.
 
-Time is counted in this process's own ticks, not by a clock. A process that was stopped has not ticked, so it does not
-mistake its own absence for that of its peers.
+Time is counted in this process's own ticks, not by a clock. A stopped process has no ticks, so it does not mistake its
+own pause for silence of its peers.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Beats:
         #: True while this server's disk has no room for writes.
         self.is_full = False
         self.peers: dict[str, PeerServer] = {}
-        #: Server of a member that is not alive -> tick since which it is not.
+        #: Server of a member that is not alive -> tick at which it was lost.
         self._gone_since: dict[str, int] = {}
         #: Servers that are alive again, or for the first time, since the last `take_returned`.
         self._returned: list[str] = []

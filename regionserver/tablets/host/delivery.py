@@ -4,8 +4,8 @@ The rows are checked in order and the first matching row decides. All checks com
 message changes nothing. Without a superblock there is no replica, and no message creates one, because a
 voter must not start without its former votes (docs/tablets.md).
 
-A tombstone that still has its term and vote may vote (FW-06), by a table of its own. It may be a voter of a
-configuration that its server does not know; without its vote the group might have no majority.
+A tombstone that still has its term and vote may vote (FW-06), by a table of its own. The tombstone may be a voter of a
+configuration that its server does not know. Without its vote the group might have no majority.
 
 INVALID_TERM is the reply of a replica that does not run. A running replica replies to an older term with Raft's own
 messages, because some of them need another reply (a rejected pre-vote, for example).
@@ -63,7 +63,7 @@ class ReplicaStanding:
     last_index: int = 0
     last_term: int = 0
     progress: int = 0
-    #: A tombstone with its memory: it may vote. And its vote in `term`, 0 for none.
+    #: Whether this is a tombstone with its memory, which may vote; and its vote in `term`, 0 for none.
     may_vote: bool = False
     vote: int = 0
     #: A tombstone whose leader has sent a message within an election timeout.
@@ -116,18 +116,18 @@ def decide(arrival: Delivery, standing: ReplicaStanding) -> DeliveryRule:
 
 
 def has_lost_memory(refusal: Refusal, acknowledged: int) -> bool:
-    """Return True if the refusal shows that a voter, which has acknowledged entries up to that index, has lost them.
+    """Return True if the refusal shows that a voter has lost entries up to `index` that it had acknowledged.
 
-    A server that has nothing of the tablet may still be about to make its first replica. A tombstone without a log is
-    all that is left of a number whose files were damaged.
+    A server without files of the tablet may still be about to make its first replica. A tombstone without a log is the
+    rest of a number whose files were damaged.
     """
     if refusal.word is Word.DOES_NOT_EXIST:
         return acknowledged > 0
     return refusal.word is Word.DELETED and not refusal.last_index
 
 
-#: The same rejection is sent to the same replica at most once per this many ticks: 1 s. A leader sends ten heartbeats a
-#: second, and does not need ten replies.
+#: The same rejection is sent to the same replica at most once per this many ticks: 1 s. A leader sends up to ten
+#: heartbeats a second, and does not need as many replies.
 REFUSAL_TICKS: Final = 20
 #: Number of refusals remembered for that limit. Beyond it all are forgotten, and are sent again.
 REFUSALS_MAX: Final = 10_000
@@ -224,8 +224,8 @@ class TombstoneVote:
 class LeadersHeard:
     """The leaders of tablets whose replica here is a tombstone: server, and tick of the latest message.
 
-    A leader goes on to send messages to a voter that its server has removed. As long as they arrive, the tombstone does
-    not help another candidate to replace the leader, as a running follower does not (Dissertation §4.2.3).
+    A leader continues to send messages to a voter that its server has removed. As long as they arrive, the tombstone,
+    like a running follower, does not help another candidate to replace the leader (Dissertation §4.2.3).
     """
 
     def __init__(self, election_ticks: int) -> None:
@@ -246,7 +246,8 @@ class LeadersHeard:
         self._heard.pop(tablet, None)
 
     def answer(self, tablet: str, m: Message, standing: ReplicaStanding, now: int) -> tuple[Ballot, Message | None]:
-        """Return how the tombstone answers a message, and the answer to a vote request; None for other messages."""
+        """Return the kind of the tombstone's answer to a message, and the answer itself to a vote request; None for
+        other messages."""
         heard = self._heard.get(tablet)
         is_led = heard is not None and now - heard[1] < self._election_ticks
         ballot = ballot_of(m, replace(standing, is_led=is_led))

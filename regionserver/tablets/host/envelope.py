@@ -1,7 +1,7 @@
 """Frames between the tablet hosts of two servers: bytes in, values out. Pure.
 
     frame      := version:u8 kind:u8 cluster:text sender:text start_code:u64 recipient:text body
-    TURN body  := count:u32 item*                       what one turn of the sender has for the recipient
+    TURN body  := count:u32 item*                       messages of one turn of the sender for the recipient
     item       := ENVELOPE tablet:text message  |  REFUSAL tablet:text refusal  |  QUIET tablet:text quiet
     BEAT body  := number:u64 disk:u8 count:u32 row*     disk: 1 it answers, 2 it is full (FULL_BEATS)
     row        := tablet:text kind:u8 7 x u64           a heartbeat, or the answer to one
@@ -16,7 +16,7 @@ An item names the tablet and the member numbers of both replicas: `src` and `dst
 accepts exactly what the encoder writes. Anything else raises RemoteProtocolError: the caller closes the link, and
 nothing has changed.
 
-SNAPSHOT messages are not encoded: a replica that needs one is copied by other means.
+SNAPSHOT messages are not encoded: a replica that needs a snapshot is copied by other means.
 
 Compiled builds read and write numbers natively; the interpreted form uses `struct`. Both give the same bytes.
 """
@@ -67,13 +67,14 @@ _DISK_IS_FULL: Final = 2
 FRAME_BYTES: Final = 4 << 20
 #: The largest payload of one client request: 16 MiB may be in flight per tablet, and one request must leave room.
 PAYLOAD_BYTES_MAX: Final = 8 << 20
-#: A longer frame is rejected before it is read: FRAME_BYTES, one more append at its limit, and the headers.
+#: Limit of a frame: FRAME_BYTES, one more append at its limit, and the headers. A longer frame is rejected before it is
+#: read.
 FRAME_BYTES_MAX: Final = FRAME_BYTES + PAYLOAD_BYTES_MAX + (1 << 20)
 #: Heartbeats in one BEAT frame; a server with more awake tablets sends several frames.
 ROWS_MAX: Final = 10_000
 #: Cluster ids, uuids and tablet ids are short names.
 TEXT_BYTES_MAX: Final = 255
-#: Names whose encoded form is kept: the same ones are sent ten times a second.
+#: Number of names whose encoded form is kept, because the same names are sent ten times a second.
 TEXTS_KEPT: Final = 20_000
 
 _HEAD: Final = struct.Struct(">BB")
@@ -98,13 +99,14 @@ class Word(enum.IntEnum):
     """Why a replica does not process a Raft message. Numbers are on the wire and keep their meaning."""
 
     INVALID_NAME = 1  #: another cluster, another server, or a number that belongs to another server
-    DOES_NOT_EXIST = 2  #: no superblock: this server holds nothing of the tablet, and never makes a voter from nothing
+    #: No superblock: this server has no files of the tablet, and never makes a voter without its promises.
+    DOES_NOT_EXIST = 2
     OLD_NUMBER = 3  #: for a former replica on this server
     OLDER = 4  #: for a replica that this server is still to get
     INVALID_TERM = 5  #: the sender's term is over
     DELETED = 6  #: a tombstone
     COPYING = 7  #: a copy is under way
-    FAILED = 8  #: the replica's memory is sound, its rows or its code are not
+    FAILED = 8  #: The replica's memory is sound. Its rows or its code are not.
     RESTING = 9  #: closed with its files, because the table is disabled
 
 
@@ -160,7 +162,7 @@ class QuietWord(enum.IntEnum):
     """Message of one member to another about the rest of their group (`quiet.py`). Numbers are on the wire."""
 
     QUIET = 1  #: the leader: you have everything, expect no message until there is work
-    WAKE = 2  #: the group has work, or the sender lacks what the leader expects it to have
+    WAKE = 2  #: the group has work, or the sender lacks entries that the leader expects it to have
     LEFT = 3  #: the leader: I stop, elect another one
 
 

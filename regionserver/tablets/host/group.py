@@ -12,11 +12,11 @@ This module adds two rules to Raft.
 - The apply threads have at most one round of a tablet at a time. Everything that is committed meanwhile forms the next
   round.
 
-And two rules make a write cheap for the members that do not lead. Nobody waits for their rows, and a round of one entry
-takes nearly as long as a round of ten.
+And two rules make a write cheap for the members that do not lead. No client waits for the rows of these members, and a
+round of one entry takes nearly as long as a round of ten.
 
-- A follower applies at every APPLY_TICKS-th tick what has been committed since. It does not wait for the tick if a read
-  waits, or if the entries would make a large round.
+- At every APPLY_TICKS-th tick a follower applies the entries committed since the previous one. It does not wait for the
+  tick if a read waits, or if the entries would make a large round.
 - A commit index that no append carries is sent with the next BEAT.
 """
 
@@ -73,8 +73,8 @@ APPLY_TICKS: Final = 2
 #: (`regionserver/tablets/process/in_place.py`), and a follower that begins to lead has few entries to apply.
 FOLLOWER_BYTES: Final = 3 << 10
 #: Ticks between the members that stand for election after their leader's server is gone, in the order of their numbers.
-#: All of them notice at once. With one tick the phases of two servers' ticks could cancel it; two keep at least 50 ms
-#: between them, which is time for a pre-vote, a vote and the sync that it needs.
+#: All of them notice at once. A distance of one tick could vanish, because the ticks of two servers are not in phase.
+#: Two ticks keep at least 50 ms between the members, enough for a pre-vote, a vote and its sync.
 RANK_TICKS: Final = 2
 #: Entries, and bytes of entries, kept in memory below the floor for members that lag slightly.
 KEEP_ENTRIES: Final = 1000
@@ -105,7 +105,7 @@ class ReplicaIdentity:
 
 
 class GroupOutput:
-    """A group's output of one turn. Nothing of it has been sent yet; if the group fails, all of it is dropped."""
+    """A group's output of one turn, not sent yet. If the group fails, all of it is dropped."""
 
     def __init__(self) -> None:
         #: Messages that do not depend on durable writes, and messages that depend on `items` and earlier writes.
@@ -123,7 +123,7 @@ class GroupOutput:
         self.needs_log: list[tuple[int, int]] = []
         #: The servers of the members have changed with the configuration in force.
         self.are_members_changed = False
-        #: The newest configuration, when it has been committed: write it to the consensus metadata, then call `noted`.
+        #: The newest configuration, once committed. The shell writes it to the consensus metadata, then calls `noted`.
         self.committed: CommittedConfig | None = None
 
 
@@ -148,10 +148,10 @@ class Group:
         tracer: GroupTracer | None = None,
         noted_config: int | None = None,
     ) -> None:
-        """`servers`: the server of each member number. `core` starts at the position that the rows have applied.
+        """`servers`: the server of each member number. `core` starts at the applied position of the rows.
 
-        `noted_config`: index of the configuration in the consensus metadata. A later one that `core` has found in the
-        log is still to be written there. None: the metadata have the latest one.
+        `noted_config`: index of the configuration in the consensus metadata. A later configuration that `core` has
+        found in the log must still be written there. None: the metadata have the latest one.
         """
         assert core.id == replica.number, f"core {core.id} for member {replica.number} of {replica.tablet}"
         self.replica: ReplicaIdentity = replica
@@ -168,7 +168,7 @@ class Group:
         self.write_ready = 0
         self.reads = Reads()
         self.tracer = tracer
-        #: Every member is known to have all entries up to this index durably. Never decreases.
+        #: Index up to which every member is known to have all entries durably. Never decreases.
         self._everywhere = 0
         #: Index of the log's floor, if it has risen since the process started.
         self._floor = 0
@@ -179,7 +179,7 @@ class Group:
         self._in_flight = in_flight or InFlight()
         self._bytes = 0
         self._proposals: deque[ProposedEntry] = deque()
-        #: Committed entries that are in no round yet, and the round that the apply threads have.
+        #: Committed entries that are in no round yet, and the round that is being applied.
         self._committed: deque[Entry] = deque()
         self._round: list[Entry] = []
         #: Payload of `_committed`, and whether a follower's tick has come since these entries were committed.
@@ -220,8 +220,8 @@ class Group:
     def later_term(self, number: int, refusal: Refusal) -> Message | None:
         """Return the message by which Raft learns that a voter without a running replica is in a later term, or None.
 
-        Such a voter was a candidate, or voted, before its rows failed. It takes no copy from a leader of an earlier
-        term, and that leader learns of the later one from its refusals alone.
+        Such a voter was a candidate, or voted, before its rows failed. It accepts no copy from a leader of an earlier
+        term, and only its refusals inform this leader of the later term.
         """
         is_voter = refusal.src == number and number in self.core.configs.current.voters
         if refusal.word is not Word.INVALID_TERM or not is_voter or self.core.leadership is None:
@@ -281,7 +281,7 @@ class Group:
             self.reads.wait_for(request, index, now)
 
     def read_stale(self, read: StaleRead) -> None:
-        """Begin a read that may miss the last writes. Any replica serves it that can prove the age of its rows."""
+        """Begin a read that may miss the last writes. Any replica that can prove the age of its rows serves it."""
         if self.reads.waiting >= TABLET_READS_MAX:
             self._answer(read.request, Fate.BUSY)
         elif self.core.leader or self.reads.proves(read.bound_ms, read.now_ms):
@@ -303,7 +303,7 @@ class Group:
         return core.has_ready() or bool(self._out.answers)
 
     def is_settled(self) -> bool:
-        """Return True if nothing is under way here: every entry is durable and applied, and no request waits."""
+        """Return True if the group has no work: every entry is durable and applied, and no request waits."""
         log = self.core.log
         has_work = self._round or self._committed or self._proposals or self.reads.waiting
         is_applied = log.last == log.stable == log.commit == self.applied_index
@@ -490,9 +490,9 @@ class Group:
         out.events += r.events
 
     def _config_to_note(self) -> CommittedConfig | None:
-        """Return the newest committed configuration if it was not handed out yet and its entry is durable here.
+        """Return the newest committed configuration if it was not returned before and its entry is durable here.
 
-        Committed by the others, an entry may still be lost here with the power: the metadata never precede the log.
+        Before that a power cut here may lose an entry that the others have committed, but not the metadata.
         """
         if self.failure or self.core.configs.ids[-1][1] <= self._config_index:
             return None
@@ -511,7 +511,7 @@ class Group:
         """Return True for a commit index, and for a heartbeat, or a reply to one, without new information.
 
         The first heartbeat of a term and the first one of a read round are sent at once; the others wait for the next
-        BEAT. A follower needs the commit index for its rows alone, and most appends bring it earlier.
+        BEAT. A follower needs the commit index only for its rows, and most appends carry it earlier.
         """
         if m.kind == COMMIT:
             return True

@@ -1,8 +1,8 @@
 """The size of one group's log in memory, and the entries that are only on the disk.
 
-Entries stay in memory for members that lag slightly. A member that is away for long would keep them there forever. So a
-host removes applied entries from memory once all groups together exceed a limit, and reads them back from the disk for
-the members that need them.
+Entries stay in memory for members that lag slightly. A member that is away for long would keep its entries in memory
+forever. So a host removes applied entries from memory once all groups together exceed a limit, and reads them back from
+the disk for the members that need them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Members of a tablet: their servers in a configuration, and a leader's part of changing them. Pure.
 
-Raft's core knows numbers. The attachment of a configuration, a JSON list of MemberEndpoint, says on which server each
-member is and where that server listens for other members.
+Raft's core knows only numbers. The attachment of a configuration, a JSON list of MemberEndpoint, has the server of each
+member and the address on which that server listens for other members.
 
-The checks of a ChangeConfig are a table in `regions/replication/guards.py`. The core checks again what Raft's proof
-needs, so a gap in the table costs an answer, and never the safety of the group.
+The checks of a ChangeConfig are a table in `regions/replication/guards.py`. The core checks the conditions of Raft's
+proof again, so a gap in the table may cause a wrong answer, but never breaks the safety of the group.
 """
 
 from __future__ import annotations

@@ -31,19 +31,19 @@ class TurnOutput:
         self.failed: list[tuple[str, str]] = []
         #: (tablet, server, reason) of messages that no correct server sends.
         self.rejected: list[tuple[str, str, str]] = []
-        #: (tablet, member, index): a member needs the entries from `index` on, and its leader no longer has them in
-        #: memory. Read them back from the disk, then call `loaded`.
+        #: (tablet, member, index): a member needs the entries from `index` on, which its leader no longer has in
+        #: memory. The shell reads them from the disk, then calls `loaded`.
         self.needs_log: list[tuple[str, int, int]] = []
         #: Configurations that have been committed. Write them to the consensus metadata, then call `noted`.
         self.configs: list[tuple[str, CommittedConfig]] = []
         #: Votes of removed replicas. Make each durable, then call `voted`.
         self.votes: list[TombstoneVote] = []
-        #: Members whose servers are to be asked for a copy; call `copy_answered` for each.
+        #: Members whose servers must be asked for a copy; the shell calls `copy_answered` for each.
         self.copies: list[CopyWanted] = []
 
 
 class HeldWrite:
-    """The Readies of groups whose data is in one write, and the messages to be sent once the write is durable."""
+    """The Readies of groups whose data is in one write, and the messages that are sent once the write is durable."""
 
     def __init__(self, number: int) -> None:
         self.number: int = number

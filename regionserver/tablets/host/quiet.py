@@ -2,23 +2,23 @@
 
     awake --- QUIET_TICKS without work ---> quiet --- work, or a doubt about the leader ---> awake
 
-A leader makes its group quiet when everybody holds and has applied everything, nothing is under way, and a majority of
-the voters' servers is alive. It sends QUIET to its followers. A follower that agrees becomes quiet; another one replies
-WAKE, and the leader continues as before. Members on servers that are gone are left out, so that one dead server does
-not keep all groups of the others awake (TiKV #19070, Cockroach #9446).
+A leader makes its group quiet when all members have and have applied all entries, no work is under way, and a majority
+of the voters' servers is alive. It sends QUIET to its followers. A follower that agrees becomes quiet; another one
+replies WAKE, and the leader continues as before. Members on servers that are gone are left out, so that one dead server
+does not keep all groups of the others awake (TiKV #19070, Cockroach #9446).
 
 A quiet group wakes by
 
 - a request of a client, a master or an operator,
-- a message, except the late reply to a heartbeat that says nothing new,
+- a message, except a late reply to a heartbeat without new information,
 - the loss of its leader's server: a broken connection, SILENCE_TICKS without a BEAT, a disk that does not answer, or
-  another start code. A quick restart counts as loss, because nobody leads there any more. The follower forgets the
+  another start code. A quick restart counts as a loss, because the new process does not lead. The follower forgets the
   leader at once, and votes for another one (TiKV #16429, #18916),
 - on the leader: the return of a member's server, and the loss of a majority of the servers,
-- LEFT, which a replica sends when it leads, and stops.
+- LEFT, which a leading replica sends when it stops.
 
-A follower that wakes by itself sends WAKE to its leader. BEATs prove for all groups that a server is alive, so nothing
-is lost when a group is quiet: messages over a connection arrive, or the connection breaks and the loss is noticed.
+A follower that wakes by itself sends WAKE to its leader. BEATs prove for all groups that a server is alive. So no
+failure goes unnoticed while a group is quiet: messages over a connection arrive, or the connection breaks.
 
 Source: docs/tablets.md, Quiet tablets; Cockroach's quiescence and TiKV's hibernated regions have the same purpose.
 """
@@ -44,7 +44,7 @@ QUIET_LOOKS: Final = 10
 
 
 class QuietGroups:
-    """Which groups of a server are awake, and which ones are to wake."""
+    """The awake groups of a server, and the groups that must wake up."""
 
     def __init__(
         self,
@@ -54,13 +54,9 @@ class QuietGroups:
         send: Callable[[str, Item], None],
         run: Callable[..., None],
     ) -> None:
-        """
-        Args:
-            beats: Which servers are alive.
-            quiet_ticks: Ticks without work after which a group becomes quiet.
-            reads_quiet: Whether the build of a server reads QUIET. Groups with members on others stay awake.
-            send: Sends an item to a server.
-            run: Does something with a group that runs; an exception parks it.
+        """Args: beats: The live servers. quiet_ticks: Ticks without work after which a group becomes quiet.
+        reads_quiet: Whether the build of a server reads QUIET. Groups with a member on another build stay awake. send:
+        Sends an item to a server. run: Calls a function with a running group; an exception parks the group.
         """
         self.awake: dict[str, Group] = {}
         self.wakes_per_tick: int = WAKES_PER_TICK
@@ -69,12 +65,12 @@ class QuietGroups:
         self._reads_quiet = reads_quiet
         self._send = send
         self._run = run
-        #: Tablet that is led here -> its state at the last look, and the tick since which this is its state.
+        #: Tablet that is led here -> its state at the last look, and the tick at which this state began.
         self._unchanged: dict[str, tuple[tuple[int, int, int], int]] = {}
         #: Quiet tablets that wake at the next ticks, in this order -> the lost server of their leader, "" for another
         #: reason.
         self._due: dict[str, str] = {}
-        #: The quiet tablets, and those of them that are led here: a leader stays one until its group wakes.
+        #: The quiet tablets, and those of them that are led here. A leader remains the leader until its group wakes.
         self.quiet: dict[str, None] = {}
         self.led: dict[str, None] = {}
 
@@ -83,7 +79,7 @@ class QuietGroups:
         self.awake[group.replica.tablet] = group
 
     def leaders(self) -> int:
-        """Return how many groups are led here. Only those that are awake are looked at."""
+        """Return the number of groups that are led here. Only awake groups are examined."""
         awake = self.awake.values()
         return len(self.led) + sum(group.core.leadership is not None and not group.failure for group in awake)
 
@@ -120,7 +116,8 @@ class QuietGroups:
             self._sleeps(group)
 
     def _may_be_quiet(self, group: Group) -> bool:
-        """Return True if nothing is to be done in a group that is led here, and its members know it."""
+        """Return True if a group that is led here has no work, and its members know everything that the leader
+        knows."""
         core, beats = group.core, self._beats
         lead = core.leadership
         if lead is None or not lead.has_committed_in_term() or not group.is_settled():
@@ -196,7 +193,7 @@ class QuietGroups:
     # --- who wakes ----------------------------------------------------------------------------------------------------
 
     def wake(self, group: Group, by: str = "") -> None:
-        """Let a group be awake; `by` is the server whose message wakes it, "" if it wakes by itself."""
+        """Wake a group. `by` is the server whose message wakes it, "" if there is another reason."""
         tablet = group.replica.tablet
         if group.failure or tablet in self.awake:
             return
@@ -214,7 +211,8 @@ class QuietGroups:
             self._say(group, QuietWord.WAKE, core.leader)
 
     def lost(self, group: Group, server: str) -> None:
-        """A server is gone: let a quiet group wake if its leader was there, or if it leads without a majority."""
+        """Handle the loss of a server: wake a quiet group if its leader was there, or if it is led here without a
+        majority."""
         core = group.core
         if core.leadership is None:
             if group.servers.get(core.leader) == server:
@@ -233,9 +231,11 @@ class QuietGroups:
 
 
 class Looks:
-    """Which tablets a periodic look visits: a server may have ten thousand, and nearly all of them are quiet.
+    """Chooses the tablets that a periodic look visits. A server may have ten thousand tablets, nearly all of them
+    quiet.
 
-    A tablet that is awake, or was at the last look, is visited by every look, and each other one by one in QUIET_LOOKS.
+    A tablet that is awake, or was awake at the last look, is visited by every look. Every other tablet is visited by
+    one look in QUIET_LOOKS.
     """
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ class Looks:
         self._were_awake: dict[str, None] = {}
 
     def next(self, tablets: Mapping[str, object], awake: Iterable[str], due: Iterable[str] = ()) -> list[str]:
-        """Return those of the `tablets` that this look visits; `due` are visited as well."""
+        """Return those of the `tablets` that this look visits, including the tablets in `due`."""
         self._number += 1
         others = islice(tablets, self._number % QUIET_LOOKS, None, QUIET_LOOKS)
         were_awake, self._were_awake = self._were_awake, dict.fromkeys(awake)
@@ -251,7 +251,7 @@ class Looks:
 
 
 def is_news(group: Group, m: Message) -> bool:
-    """Return False for a reply to a heartbeat that arrives at a quiet leader and only says that nothing has changed."""
+    """Return False for a reply to a heartbeat that arrives at a quiet leader and has no new information."""
     core = group.core
     is_reply = m.kind == HEARTBEAT_RESP and m.term == core.term and core.leadership is not None
     return not (is_reply and m.match_index == core.log.last)

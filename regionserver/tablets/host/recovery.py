@@ -36,8 +36,8 @@ def reopen(
     """Return the group of a replica whose slot is whole.
 
     `applied` is the position of the rows, `config` the configuration in the consensus metadata, with its id. A later
-    one in the log counts; it is written to the metadata before the log may drop its entry. `servers`: the members'
-    servers, for configurations that do not name them.
+    configuration in the log takes precedence; it is written to the metadata before the log may drop its entry.
+    `servers`: the members' servers, for configurations that do not name them.
 
     Raise StorageError if the slot is damaged or belongs to another replica, or if rows and log contradict each other.
     """
@@ -64,8 +64,8 @@ def reopen(
         if entry.kind == CONFIG and config_id[1] < entry.index <= applied.index:
             config, config_id = decode_configuration(entry.data), (entry.term, entry.index)
     if slot.floor.index > 0:
-        # The log of the core takes its base position from that entry, so that a member whose log ends at the floor can
-        # be served. If the entry is entry 1, the core would send only a leader's first entry, which is a no-op.
+        # The core's log takes its base position from this entry, so that a member whose log ends at the floor can be
+        # served. With entry 1 as the base, the core only lacks a leader's first entry, which is a no-op.
         entries.insert(0, Entry(slot.floor.term, slot.floor.index, NOOP, b""))
     # Applied entries stay on the disk, except a few. The first one kept is only a position.
     kept = max(0, applied.index - entries[0].index + 1 - KEEP_AT_START) if entries else 0

@@ -10,16 +10,16 @@ import enum
 from collections import deque
 from typing import Any, Final
 
-#: Limits of bytes that are proposed and not applied: of one tablet, so that a slow tablet leaves room for the others;
-#: and of all tablets of a server, so that the process does not run out of memory.
+#: Limits of bytes that are proposed and not applied: for one tablet, so that a slow tablet leaves room for the others;
+#: and for all tablets of a server, so that the process does not run out of memory.
 TABLET_BYTES_MAX: Final = 16 << 20
 SERVER_BYTES_MAX: Final = 256 << 20
 #: Limit of one tablet's reads that wait for a confirmation or for entries to be applied.
 TABLET_READS_MAX: Final = 10_000
 #: Ticks that a read with `at_least` waits for its index: two election timeouts, as in the core's settings.
 AT_LEAST_TICKS: Final = 40
-#: Ticks that a stale read waits for the leader's answer, and for the rows to hold its index: 500 ms. Its client asks
-#: another member meanwhile.
+#: Ticks for which a stale read waits for the leader's answer, and until the rows include its index: 500 ms. Meanwhile
+#: the client asks another member.
 QUESTION_TICKS: Final = 10
 
 #: In place of a time: nothing proves how old the rows are.
@@ -31,7 +31,7 @@ NEVER: Final = 1 << 60
 class Fate(enum.Enum):
     """Outcome of a request."""
 
-    DONE = enum.auto()  #: applied; `TabletAnswer.value` is what the rows returned
+    DONE = enum.auto()  #: applied; `TabletAnswer.value` has the result of the rows
     NOT_LEADER = enum.auto()  #: nothing was done; ask the leader
     UNKNOWN = enum.auto()  #: leadership ended before the entry was applied: repeat the request under its number
     BUSY = enum.auto()  #: nothing was done; too many requests wait, retry later
@@ -91,8 +91,8 @@ class StaleRead:
         self.bound_ms: int = bound_ms
         self.now_ms: int = now_ms
         self.now: int = now
-        #: For a question to the leader. No other read of this server ever has it, not even of an earlier process: a
-        #: late answer to a former question must not count for a new one.
+        #: Context of a question to the leader. No other read of this server ever has the same one, not even in an
+        #: earlier process: a late answer to a former question must not count for a new one.
         self.context: int = context
 
 
@@ -120,13 +120,13 @@ class Reads:
         asked      wait until a majority has confirmed the leader: one round for all reads of a turn (Dissertation §6.4)
         confirmed  wait until the rows hold the index that was committed when the round began
 
-    When leadership ends, fresh and asked reads are rejected, because no majority will confirm them. Confirmed reads
-    stay: their confirmation remains valid.
+    When leadership ends, fresh and asked reads are rejected, because no majority can confirm them any more. Confirmed
+    reads stay: their confirmation remains valid.
 
-    **Stale reads** may miss the latest writes, and any replica serves them. A round proves how old the rows
-    are: they have every write that was acknowledged before the round's question left here. So the age counts from the
-    question by this server's own clock, however late the answer arrives, and no other clock matters. One round serves
-    all stale reads whose bound is longer than the time since its question.
+    **Stale reads** may miss the latest writes, and any replica serves them. A round proves the age of the rows: they
+    have every write that was acknowledged before the round's question was sent. So the age counts from the question, by
+    this server's own clock, however late the answer arrives. One round serves all stale reads whose bound is longer
+    than the time since its question.
     """
 
     def __init__(self) -> None:
@@ -135,16 +135,17 @@ class Reads:
         self.unproved: list[StaleRead] = []
         #: Context of the round -> its reads.
         self.asked: dict[int, list[int]] = {}
-        #: Context of a round of stale reads -> the time of the question, and the tick at which it is given up.
+        #: Context of a round of stale reads -> the time of the question, and the tick at which the round is given up.
         self.questions: dict[int, tuple[int, int]] = {}
-        #: (index, reads, time of the question or UNPROVED, tick at which the reads are given up); indexes do not fall.
-        #: The round of a question remains when its reads are given up: it proves the age of the rows for later reads.
+        #: (index, reads, time of the question or UNPROVED, tick at which the reads are given up); indexes never
+        #: decrease. The round of a question remains after its reads are given up, because it proves the age of the rows
+        #: for later reads.
         self.confirmed: deque[tuple[int, list[int], int, int]] = deque()
         #: (index, tick at which it is given up, read) of reads that name an index; in order of arrival.
         self.at_least: list[tuple[int, int, int]] = []
         #: Number of reads that wait, of all kinds.
         self.waiting = 0
-        #: See `ReadyRead.as_of_ms`. Never falls.
+        #: See `ReadyRead.as_of_ms`. Never decreases.
         self.as_of_ms: int = UNPROVED
         self._context = 0
 
@@ -250,5 +251,5 @@ class Reads:
 
 
 def _is_within(as_of_ms: int, bound_ms: int, now_ms: int) -> bool:
-    """Return True if less than `bound_ms` have passed. Both times may be almost a millisecond later than they say."""
+    """Return True if less than `bound_ms` have passed. Both times are rounded down to milliseconds."""
     return as_of_ms != UNPROVED and now_ms - as_of_ms < bound_ms

@@ -1,7 +1,7 @@
 """All tablets of a server in one reactor thread: the turn. Pure: events in, effects out.
 
     frame() / propose() / read() / tick() / persisted() / applied() / peer_gone()     any number, in any order
-    out = take()                                                                      what follows from all of them
+    out = take()                                                                      the resulting output
 
 `take` hands out, for the shell to carry out in this order:
 
@@ -60,7 +60,7 @@ from regionserver.tablets.host.quiet import QUIET_TICKS, QuietGroups, is_news
 from regionserver.tablets.host.requests import Fate, InFlight, StaleRead, TabletAnswer
 from regionserver.tablets.host.wanted_copies import CopyWanted, WantedCopies
 
-#: Members that a group may know: those of its configuration, and senders that its configuration does not have yet.
+#: Limit of members that a group keeps: those of its configuration, and senders that it does not have yet.
 MEMBERS_KNOWN_MAX: Final = 64
 
 
@@ -88,7 +88,7 @@ class Turn:
         self.opening: set[str] = set()
         self.beats = Beats()
         self.in_flight = in_flight or InFlight()
-        #: Number of the last list of log items that was handed out, and of the last that is durable.
+        #: Number of the last list of log items that was handed out, and number of the last durable one.
         self.written = 0
         self.durable = 0
         #: Last context of a stale read (`StaleRead.context`). Start codes are milliseconds, and rise.
@@ -122,7 +122,7 @@ class Turn:
         self._touch(group)
 
     def forget(self, tablet: str) -> None:
-        """Forget a tombstone: the tablet is hosted again, or nothing of it is left here."""
+        """Forget a tombstone, because the tablet is hosted again or has no files here any more."""
         self.resting.pop(tablet, None)
         self._leaders.forget(tablet)
 
@@ -168,7 +168,7 @@ class Turn:
         self.park(group.replica.tablet, f"{type(error).__name__}: {error}")
 
     def park(self, tablet: str, why: str) -> None:
-        """Make a tablet FAILED: its rows are damaged, or its code has failed. The others go on."""
+        """Make a tablet FAILED, because its rows are damaged or its code has failed. Other tablets continue."""
         group = self.groups[tablet]
         if not group.failure:
             self.quiet.leaves(group)
@@ -181,7 +181,7 @@ class Turn:
 
     def frame(self, server: str, frame: TurnFrame | BeatFrame) -> None:
         """Process a frame that came over the link to or from `server`, whose identity the link has checked. Raise
-        RemoteProtocolError for a frame in another server's name; nothing has changed then."""
+        RemoteProtocolError for a frame in another server's name; then nothing has changed."""
         header = frame.header
         if header.sender != server or server == self.server:
             raise RemoteProtocolError(f"server {server} sent a frame in the name of {header.sender}")
@@ -215,7 +215,7 @@ class Turn:
         return is_new is not None
 
     def _deliver(self, server: str, envelope: Envelope, is_named_right: bool) -> None:
-        """Give a message to its replica, or refuse it by the table of deliveries."""
+        """Pass a message to its replica, or refuse the message, by the table of deliveries."""
         tablet = envelope.tablet
         m = envelope.message
         group = self.groups.get(tablet)
@@ -265,8 +265,8 @@ class Turn:
             self._send(vote.server, Envelope(vote.tablet, vote.answer))
 
     def _meet(self, group: Group, server: str, m: Message) -> None:
-        """Note the server of a member that the configuration does not have, or not yet: replies must reach it. A new
-        member may be a candidate, or lead, before its entry has arrived here."""
+        """Record the server of a member that the configuration does not have (yet), because replies must reach this
+        server. A new member may be a candidate, or lead, before its entry has arrived here."""
         if len(group.servers) < MEMBERS_KNOWN_MAX and m.src != group.replica.number:
             group.servers[m.src] = server
             self._shared.setdefault(server, {})[group.replica.tablet] = group
@@ -287,7 +287,7 @@ class Turn:
         if not self._refusals.is_due((tablet, server, word, m.dst), self.beats.now):
             return
         if word is Word.INVALID_NAME:
-            # Who does not know our name gets to know nothing else.
+            # A sender that does not know our name gets no other information either.
             standing = ABSENT
         memory = (standing.term, standing.last_index, standing.last_term, standing.progress)
         self._send(server, Refusal(tablet, word, standing.number, m.src, *memory))
@@ -365,8 +365,8 @@ class Turn:
             self._request(group, request, group.read_at_least, request, index, self.beats.now)
 
     def read_stale(self, tablet: str, request: int, bound_ms: int, now_ms: int) -> None:
-        """A client reads rows that may miss the writes of the last `bound_ms`. `now_ms`: by this server's clock, which
-        never goes back. A quiet group that can prove the age of its rows remains quiet."""
+        """Handle a client's read of rows that may miss the writes of the last `bound_ms`. `now_ms` is by this server's
+        clock, which never goes back. A quiet group that can prove the age of its rows remains quiet."""
         group = self._group_for(tablet, request)
         if group is not None:
             if not group.reads.proves(bound_ms, now_ms):
@@ -381,7 +381,7 @@ class Turn:
         self._give(group, request, what, *arguments)
 
     def _give(self, group: Group, request: int, what: Callable[..., object], *arguments: object) -> None:
-        """Give a request to a group that runs. A group that fails by it has not noted it, so it is answered here."""
+        """Pass a request to a running group. A group that fails has not recorded the request, so answer it here."""
         self._run(group, what, *arguments)
         if group.failure:
             self._out.answers.append(TabletAnswer(group.replica.tablet, request, Fate.FAILED))
@@ -478,7 +478,7 @@ class Turn:
             self.hand_over()
 
     def full(self, *, is_full: bool) -> None:
-        """Note whether this server's disk has room for writes. While it has none, BEATs say so, and leaderships go."""
+        """Record whether the disk has room for writes. If not, BEATs report it, and leaderships are handed over."""
         self.beats.is_full = is_full
         for group in self.groups.values() if is_full else ():
             lead = group.core.leadership
@@ -499,7 +499,7 @@ class Turn:
         return {number: self.beats.may_lead(server) for number, server in group.servers.items()}
 
     def _peer_is_gone(self, server: str) -> None:
-        """Groups led from there forget their leader and stand for election within 4 ticks."""
+        """Groups whose leader was there forget it and stand for election within 4 ticks."""
         self._leaders.gone(server)
         for tablet, group in self._shared.get(server, {}).items():
             if tablet in self.quiet.awake:
@@ -513,7 +513,7 @@ class Turn:
     # --- the turn -----------------------------------------------------------------------------------------------------
 
     def take(self) -> TurnOutput:
-        """Return what the inputs since the last call lead to."""
+        """Return the output that follows from the inputs since the last call."""
         held = HeldWrite(self.written + 1)
         while self._touched:
             touched, self._touched = self._touched, {}
@@ -562,7 +562,7 @@ class Turn:
             out.needs_log += [(tablet, member, index) for member, index in got.needs_log]
 
     def _hold(self, group: Group, promises: list[Message], held: HeldWrite) -> None:
-        """Let promises wait for the last write of their group, unless it is durable."""
+        """Hold promises back until the last write of their group is durable."""
         number = group.write_number
         if number <= self.durable:
             self._dispatch(group, promises)
@@ -581,7 +581,7 @@ class Turn:
         self._out.frames.setdefault(server, []).append(item)
 
     def _beat(self) -> None:
-        """Hand out a BEAT for each peer server, with what waited for it."""
+        """Output a BEAT for each peer server, with the heartbeats that waited for it."""
         self.beats.sent = self.beats.now
         waiting, self._waiting = self._waiting, {}
         for server in self._shared:

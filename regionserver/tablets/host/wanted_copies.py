@@ -1,17 +1,17 @@
 """The members whose servers a leader asks to copy the tablet's rows. Pure.
 
 A server without a running replica refuses Raft's messages. Its member needs a copy of the rows, so the leader asks the
-server to make one (StartTabletCopy). So does a member that was away for so long that the log behind it is gone. The
-server checks the request by itself. Rules:
+server to make one (StartTabletCopy). A member that was away for so long that the log has dropped the entries that it
+needs is copied, too. The server checks the request itself. Rules:
 
 - A server may make a new replica only for a PRE_VOTER or a learner. A voter that has lost its votes never starts again
-  under its number: it is replaced under a new number. A FAILED voter still has its term and vote, and is copied anew.
-- A member that runs, and needs an entry which the leader's log has dropped, is copied anew under its number.
+  under its number: it is replaced under a new number. A FAILED voter still has its term and vote, and is copied again.
+- A member that runs, and needs an entry which the leader's log has dropped, is copied again under its number.
 - The leader asks for one copy per member at a time. After each answer it waits 0.25 s, then twice as long each time, at
   most 5 s. It asks again only if the server still refuses.
-- The server queues a copy while it receives others, and refuses messages as before meanwhile. So a question that it has
-  accepted stays open until its refusals change, because the copy has begun or has ended, or until ANSWER_TICKS have
-  passed, because a restart loses the queue.
+- A server that receives other copies queues a new one, and continues to refuse messages. So an accepted request stays
+  open until the refusals change, because the copy has begun or has ended, or until ANSWER_TICKS have passed, because a
+  restart loses the queue.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ PAUSE_TICKS: Final = 5
 PAUSE_TICKS_MAX: Final = 100
 #: Ticks after which an open question counts as answered: its server's process may be gone.
 ANSWER_TICKS: Final = 200
-#: Ticks without a refusal after which a member's pauses begin anew.
+#: Ticks without a refusal after which a member's pauses start from the shortest again.
 FORGET_TICKS: Final = 600
 
-#: Refusals that ask for a copy, and the roles in which a member may be copied for that reason.
+#: Refusals that show the need for a copy, and the roles in which a member may be copied for that reason.
 _NEWCOMERS: Final = frozenset((MemberRole.PRE_VOTER, MemberRole.LEARNER))
 COPIED: Final = {
     Word.DOES_NOT_EXIST: _NEWCOMERS,
     Word.OLDER: _NEWCOMERS,
-    # A voter whose copy was cut short is a tombstone with its memory; its server rejects the question without one.
+    # A voter whose copy was interrupted is a tombstone with its memory. Without the memory its server rejects the
+    # request.
     Word.DELETED: frozenset(MemberRole),
     Word.FAILED: frozenset(MemberRole),
 }
@@ -48,7 +49,7 @@ class CopyWanted(NamedTuple):
     server: str
     role: MemberRole
     term: int
-    #: What the server refused a message with: the word, and the number and end of the log of its replica. None: the
+    #: The server's refusal of a message: the word, and the number and the end of the log of its replica. None: the
     #: replica runs, and needs the entry `lacks`, which the leader's log has dropped.
     word: Word | None
     seen_number: int = 0
@@ -65,7 +66,7 @@ class _Asked:
         self.pause = PAUSE_TICKS
         #: Refusal that led to the open question.
         self.word: Word | None = None
-        #: Tick of the last question, and of the last refusal; and the tick from which the next question may leave.
+        #: Tick of the last request, tick of the last refusal, and first tick for the next request.
         self.asked = 0
         self.refused = 0
         self.next = 0
@@ -100,7 +101,7 @@ class WantedCopies:
         return True
 
     def answered(self, tablet: str, number: int, now: int) -> None:
-        """Close the open question: the server does not make the copy, or will not answer."""
+        """Close the open request: the server does not make the copy, or will not answer."""
         asked = self._asked.get((tablet, number))
         if asked is not None and asked.is_open:
             asked.is_open = False

@@ -32,7 +32,7 @@ class IncomingOwner(Protocol):
 
 
 class IncomingLink(AcceptedPeer):
-    """A connection to this server's peer port. It carries frames from its server, and our hello back."""
+    """A connection to this server's peer port. It carries the other server's frames, and our hello back."""
 
     def __init__(self, own: OwnServer, owner: IncomingOwner, listener: PeerListener, sock: socket.socket) -> None:
         # + 1: the kind of the frame that carries it.
@@ -42,7 +42,7 @@ class IncomingLink(AcceptedPeer):
         #: The server at the other end and its start; "" while the connection is unidentified.
         self.server = ""
         self.start_code = 0
-        #: Looks since the last frame, as `TabletLinks` counts them; None before the first frame.
+        #: Number of looks of `TabletLinks` since the last frame; None before the first frame.
         self.quiet_looks: int | None = None
 
     def first_frame(self, kind: int, body: bytes) -> None:

@@ -40,7 +40,7 @@ _TIMEVAL: Final = struct.Struct("@ll")
 
 
 class ChannelLost(RemoteProtocolError):  # noqa: N818 - says what has happened
-    """The connection has ended, or the other end rejects it. Nothing of a copy is usable."""
+    """The connection has ended, or the other end rejects it. The copy is not usable."""
 
 
 class Channel:
@@ -65,8 +65,8 @@ class Channel:
         """Allow long frames and long silences: both ends have accepted the hello."""
         self._shown = None if self._tls is None else shown_by_peer(self._tls)
         self._limit = FRAME_BYTES_MAX
-        # The kernel keeps the limit, so that one call receives or sends a whole frame. With a limit of Python's, each
-        # part of it would take two calls, and the interpreter's lock after both.
+        # The kernel enforces the time limit, so that one call receives or sends a whole frame. With a time limit of
+        # Python's, each part of a frame would take two calls, and the interpreter's lock after each.
         self._sock.settimeout(None)
         limit = _TIMEVAL.pack(int(IDLE_S), int(IDLE_S % 1 * 1_000_000))
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -186,7 +186,7 @@ def dial_copy(own: OwnServer, server: str, address: Address) -> Channel:
 
 
 def _introduce(channel: Channel, own: OwnServer, server: str) -> Handshake | None:
-    """Authenticate and say hello. Return the proof of the secret, None if there was none."""
+    """Authenticate and send the hello. Return the proof of the secret, None without a secret."""
     handshake = own.guard.dialing(own.names(server)) if own.guard is not None else None
     if handshake is not None:
         channel.send(framing.CHALLENGE, handshake.challenge()[HEAD.size :])

@@ -1,4 +1,4 @@
-"""Warnings about peers: each text is logged once, so that a peer that dials again and again costs one line."""
+"""Warnings about peers: each text is logged once, so that a peer that dials repeatedly causes one line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Drills cut a region server off from the other members of its tablets: POST /cut and /heal (`coord.peers.partition`).
 
-Clients, the store and masters still reach the server. The actions exist with `--drill-links` only, and each request
+Clients, the store and masters still reach the server. The actions exist only with `--drill-links`, and each request
 needs the token of `admin.json` in the server's data directory.
 """
 

@@ -19,10 +19,11 @@ from regionserver.tablets.links.own_server import OwnServer
 ADDRESSES_MAX: Final = 4
 #: Attempts to dial a server that is known only from its own hello, whose address may be false.
 STRANGER_TRIES: Final = 5
-#: Pause before a server that is not registered in the store is dialed again, in milliseconds, and as much again at
-#: random. It dials its members itself when it starts; this server's dialing is for a partition between the two alone.
+#: Pause in milliseconds before a server that is not registered in the store is dialed again, plus a random part of at
+#: most the same length. Such a server dials its members itself when it starts; this server dials in case only the link
+#: between the two is cut.
 UNREGISTERED_MAX_MS: Final = 15_000
-#: A link that was up for less than this does not reset the pause: a peer that closes each connection is dialed slowly.
+#: Shortest life of a link that resets the pause. So a peer that closes each connection is dialed slowly.
 SETTLED_S: Final = 1.0
 
 

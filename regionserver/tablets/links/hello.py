@@ -134,5 +134,5 @@ def _read_text(body: bytes, at: int) -> tuple[str, int]:
 
 
 def payload_head(length: int) -> bytes:
-    """Return what precedes a TURN or BEAT frame of `length` bytes on a connection."""
+    """Return the bytes before a TURN or BEAT frame of `length` bytes on a connection."""
     return HEAD.pack(length + 1, PAYLOAD)

@@ -10,17 +10,17 @@ that process breaks, in either direction. The death of a process breaks both at 
 waiting for a timeout. Another start code is another process: the former one is reported lost, and its connections are
 closed before anything is read from the new one. A hello of an earlier start is rejected.
 
-**A link on which nothing comes any more** is closed after SILENT_LOOKS looks, although the connection stands. If
-messages are lost in one direction alone, the peer still gets ours, and would follow a leader here that no
-acknowledgment reaches. The end of its connection shows the peer that this server does not hear it, so the peer's
-tablets elect at once. Looks are counted, not time: a process that stood still reads its sockets before it looks again.
+**A silent link** is closed after SILENT_LOOKS looks, although the connection exists. If messages are lost in only one
+direction, the peer still gets ours, and would follow a leader here that gets no acknowledgment. The end of the
+connection shows the peer that its messages do not arrive, so its tablets elect at once. Looks are counted, not time,
+because a process that was stopped reads its sockets before it looks again.
 
-**Where servers are.** Addresses come from `learn`, and from hellos. A server that restarted elsewhere dials its peers;
-they close their connections to its former address and dial the one in its hello. Every attempt names the uuid of the
-server that is wanted, so an address that another server has taken over is not a danger.
+**Addresses of servers.** Addresses come from `learn`, and from hellos. A server that restarted elsewhere dials its
+peers; they close their connections to its former address and dial the one in its hello. Every attempt names the uuid of
+the wanted server, so an address that another server has taken over is harmless.
 
-A link's queue is bounded. A peer that is too slow loses the link and the queued frames; Raft sends again what is still
-needed.
+A link's queue is bounded. A peer that is too slow loses the link and the queued frames; Raft resends the messages that
+are still needed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ log = Logger()
 STRANGERS_MAX: Final = 256
 #: Interval of the checks of quiet connections, and number of checks without a frame. A server sends a BEAT every 100 ms
 #: while it shares a tablet with this one. The host counts a server as gone after 700 ms; the link ends a little later,
-#: so a process that is merely slow has been replaced as leader before it has to connect again.
+#: so a slow process has been replaced as leader before it must connect again.
 LOOK_S: Final = 0.1
 SILENT_LOOKS: Final = 8
 
@@ -74,7 +74,8 @@ class TabletLinks:
         rng: Rng,
         guard: PeerGuard | None,
     ) -> None:
-        """`address` is where other servers reach this one; `guard` authenticates them (None: no authentication).
+        """`address` is the address of this server for other servers; `guard` authenticates them (None: no
+        authentication).
 
         Raise ValueError if the names do not fit into a hello.
         """
@@ -105,7 +106,8 @@ class TabletLinks:
         self._looking = self._own.reactor.callLater(LOOK_S, self._look)
 
     def stop(self) -> None:
-        """Send queued frames as far as the kernel accepts them, and close all connections. Nothing is reported."""
+        """Send queued frames as far as the kernel accepts them, and close all connections without a report to the
+        host."""
         self._is_stopped = True
         if self._looking is not None and self._looking.active():
             self._looking.cancel()
@@ -116,7 +118,7 @@ class TabletLinks:
             stream.close()
 
     def _look(self) -> None:
-        """Close accepted connections on which frames came, and none came lately."""
+        """Close accepted connections that have carried frames, but none recently."""
         self._looking = self._own.reactor.callLater(LOOK_S, self._look)
         for stream in list(self._accepted.values()):
             if stream.quiet_looks is not None:
@@ -126,7 +128,7 @@ class TabletLinks:
 
     def revocations_changed(self) -> None:
         """Close the links and copies with servers whose certificates are revoked, and those without the proof of the
-        secret that is due now."""
+        secret that is required now."""
         for channel in self._dialed:
             channel.end_if_revoked()
         found: list[DialedPeer | AcceptedPeer] = [
@@ -153,10 +155,10 @@ class TabletLinks:
         link.learn(address)
 
     def listed(self, registered: Collection[str], members: Collection[str]) -> None:
-        """Take in which servers are registered in the store, and which ones are members of tablets here.
+        """Handle the list of servers that are registered in the store, and of servers with members of tablets here.
 
-        A server that is not registered is dialed rarely: it dials this server when it starts. One that is not a member
-        either and cannot be reached has been retired: it is forgotten.
+        A server that is not registered is dialed rarely: it dials this server when it starts. If it has no member
+        either and cannot be reached, it has been retired, and is forgotten.
         """
         for link in list(self._links.values()):
             is_registered = link.server in registered
@@ -188,7 +190,7 @@ class TabletLinks:
         return self._queue.put(link, frame, hellos.payload_head(len(frame)))
 
     def knows_full(self, server: str) -> bool:
-        """Return True if the build of a server reads BEATs that say that a disk is full."""
+        """Return True if the build of a server can read BEATs that report a full disk."""
         return self._has(server, hellos.FULL_BEATS)
 
     def knows_quiet(self, server: str) -> bool:
@@ -315,7 +317,7 @@ class TabletLinks:
 
     @property
     def is_cut(self) -> bool:
-        """True while a drill cuts this server off. No connection is established then."""
+        """True while a drill cuts this server off. No connection can be established then."""
         return self._own.is_cut
 
     def lose(self, *, is_incoming: bool, is_outgoing: bool) -> None:

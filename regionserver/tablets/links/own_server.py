@@ -33,7 +33,7 @@ class CopyConnection(NamedTuple):
 
 
 class OwnServer:
-    """This server as its links use it. All links share one."""
+    """This server, for its links. All links share one object."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class OwnServer:
         self.loses_incoming = False
         self.loses_outgoing = False
         self.complaints = Complaints(reactor.seconds)
-        #: Serves an accepted connection for a copy; None: this server serves none.
+        #: Serves an accepted connection for a copy; None if this server serves no copies.
         self.serve_copy: Callable[[CopyConnection], None] | None = None
 
     @property
     def is_cut(self) -> bool:
-        """True while a drill cuts this server off. No connection is established then."""
+        """True while a drill cuts this server off. No connection can be established then."""
         return self.loses_incoming or self.loses_outgoing
 
     def names(self, server: str) -> PeerNames:

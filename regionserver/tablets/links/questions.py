@@ -24,7 +24,7 @@ class ServerQuestions:
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
-        #: Returns where a server takes requests, by its uuid; None if that is not known.
+        #: Returns the address of a server for requests, by its uuid; None if unknown.
         self.address_of: Callable[[str], Address | None] = lambda _server: None
         #: Connections by address, with the number of their open questions. The last answer closes them.
         self._clients: dict[Address, tuple[RpcClient, int]] = {}

@@ -1,11 +1,11 @@
 """Claims of new numbers in the store: OFFLINE -> OPENING, before a copy makes the first replica of a number.
 
-The master creates OFFLINE when it gives the number to a server (`regions/replication/policy`). The server's
-compare-and-set decides whether the number still may begin here, as it does for first replicas (`orders.py`). OPENED is
-written by the master's OPEN order, once the leader has promoted the newcomer.
+The master creates OFFLINE when it assigns the number to a server (`regions/replication/policy`). As for first replicas
+(`orders.py`), the server's compare-and-set decides whether the number may still begin here. The server writes OPENED on
+the master's OPEN order, once the leader has promoted the newcomer.
 
-**A number begins only once.** A replica that was complete may have voted. So a number that was begun is claimed again
-only if its copy was certainly never completed: this process began it, or the superblock of an unfinished copy is here.
+**A number begins only once.** A replica that was complete may have voted. So a number is claimed a second time only if
+its copy was certainly never completed: this process began it, or this server has the superblock of the unfinished copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regionserver.tablets.store_steps import SessionOverError, StepLostError, St
 
 
 class NewMember(NamedTuple):
-    """A number whose first replica is to be copied to this server."""
+    """A number whose first replica must be copied to this server."""
 
     tablet: str
     table: str
@@ -41,7 +41,7 @@ class Claims(Protocol):
         ...
 
     def progressed(self, member: NewMember) -> Deferred[None]:
-        """Write that the copy makes progress, so that the master does not give the number up."""
+        """Record in the store that the copy makes progress, so that the master does not give the number up."""
         ...
 
     def made(self, tablet: str, number: int) -> None:
@@ -69,7 +69,7 @@ class StoreClaims:
     """See `Claims`. Every method is called on the reactor's thread."""
 
     def __init__(self, steps: Callable[[], StoreSteps | None], clock: Clock) -> None:
-        """`steps` returns the steps of the present session with the store, None without one."""
+        """`steps` returns the step writer of the present store session, None without a session."""
         self._steps = steps
         self._clock = clock
         #: Numbers that this process has begun, and whose copies are not complete.

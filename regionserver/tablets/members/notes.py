@@ -1,13 +1,13 @@
-"""Notes of committed configurations: consensus metadata that are written together, at most once in a while.
+"""Notes of committed configurations: consensus metadata that are written together, with a least interval.
 
 A replacement of a member commits three configurations within seconds, on every server that has the tablet. Each file
 costs two syncs and a new inode. So the latest configurations of all tablets are written together, and a tablet whose
-configuration changes again before that is written once. While a dead server's tablets get new members, these files are
+configuration has changed several times is written once. While a dead server's tablets get new members, these files are
 nearly half of all files that the servers make.
 
-Until a configuration is noted, the log keeps its entry. So nothing is lost by a note that waits, or that is dropped
-because the replica was stopped: the next start finds the configuration in the log. A note that the disk has refused is
-written again. Otherwise the log would keep all later entries until the members change the next time, perhaps for weeks.
+Until a configuration is noted, the log keeps its entry. So a note may wait, or be dropped because the replica was
+stopped: the next start finds the configuration in the log. A note whose write has failed is written again. Otherwise
+the log would keep all later entries until the members change the next time, perhaps for weeks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from regionserver.workers import Workers
 
 log = Logger()
 
-#: Shortest time between two writes of notes: that between two steady points of rows, for which the log waits as well.
+#: Shortest time between two writes of notes: the same as between two steady points of rows, for which the log waits,
+#: too.
 NOTES_EVERY_S: Final = STEADY_AFTER_S
 
 
@@ -71,13 +72,14 @@ class ConfigNotes:
         self._is_busy = False
 
     def put(self, tablet: str, note: ConfigNote) -> None:
-        """Have a note written. It replaces an earlier one of the tablet."""
+        """Queue a note. It replaces an earlier note of the same tablet."""
         self._waiting[tablet] = note
         if not self._is_busy:
             self._begin()
 
     def _begin(self) -> None:
-        """Write what waits. A replica that stops later has its files closed after this write, on the same thread."""
+        """Write the waiting notes. The files of a replica that stops later are closed after this write, on the same
+        thread."""
         waiting, self._waiting = self._waiting, {}
         notes = {tablet: note for tablet, note in waiting.items() if self._is_wanted(tablet, note)}
         self._failing.intersection_update(notes)

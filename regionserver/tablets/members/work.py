@@ -78,12 +78,12 @@ class MembersWork:
         self._soon = soon
         self._changed = changed
         self._learn = learn
-        # Where a process is killed between any two steps, each configuration has a step of its own.
+        # In tests that kill the process between two steps, each configuration has a step of its own.
         every_s = 0.0 if kill_points.is_wanted() else NOTES_EVERY_S
         self._notes = ConfigNotes(
             write_all, files_pool, later, is_wanted=self._is_wanted, noted=self._noted, every_s=every_s
         )
-        #: None: nobody can be asked.
+        #: None if no server can be asked.
         self.ask_for_copy: AskForCopy | None = None
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class MembersWork:
             self._turn.noted(tablet, note.config.index)
 
     def _note_vote(self, vote: TombstoneVote) -> None:
-        """Make the vote of a tombstone durable, then send it. Without its consensus metadata it does not vote."""
+        """Make the vote of a tombstone durable, then send it. A tombstone without consensus metadata does not vote."""
         replica = self._replicas.get(vote.tablet)
         if replica is None or replica.meta is None:
             return

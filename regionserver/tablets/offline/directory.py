@@ -58,8 +58,8 @@ class StoppedServer(LockedDirectory):
         return "" if record is None else record.uuid
 
     def refusal(self, found: Sequence[Found]) -> str:
-        """Return why a server does not start on this directory, "" if it does. A copy of a directory is judged like its
-        original, because reading it is allowed."""
+        """Return why a server does not start on this directory, "" if it does. A copy of a directory is judged like the
+        original, because reading a copy is allowed."""
         try:
             record = read_record(self.path)
             if record is None:
@@ -79,5 +79,5 @@ class StoppedServer(LockedDirectory):
         return self.files.survey(log.slots if log is not None else {}, judge or StartingRows(self.path)).tablets
 
     def decide(self, found: Found) -> Decision:
-        """Return what a start would do with a tablet."""
+        """Return the decision of a start about a tablet."""
         return decide(found, self.server(), 0)

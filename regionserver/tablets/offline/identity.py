@@ -1,12 +1,12 @@
 """Gives the directory of a stopped server a new identity (TC-18).
 
-A server that has lost its log, or the promises of its replicas, must not come back under its uuid: another member could
-count an acknowledgment that the server has forgotten. The files of the former identity are moved to a folder beside
-them, and nothing is removed. The next start finds an empty directory, makes a new uuid, and the policy of members
+A server that has lost its log, or the promises of its replicas, must not return under its uuid: another member could
+count an acknowledgment that the server has lost. The files of the former identity are moved to a folder beside them,
+and nothing is removed. The next start finds an empty directory and makes a new uuid. Then the policy of members
 replaces the replicas of the former one.
 
-The superblocks and `instance.json` are moved last. Until then a start is refused, so a crash in between leaves a
-directory for which the same command goes on.
+The superblocks and `instance.json` are moved last. Until then a start is refused, so after a crash in between the same
+command continues.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from regionserver.storage.directory import sync_folder
 from regionserver.tablets.disk.layout import BLOCKS, LOG, METAS, QUARANTINE, ROWS, free_name, is_tablet
 
 _RECORD: Final = "instance.json"
-#: What belongs to an identity, in the order in which it is moved.
+#: The files of an identity, in the order in which they are moved.
 PARTS: Final = (METAS, LOG, EXTENT, ROWS, QUARANTINE, MOVED, BLOCKS, _RECORD)
 #: Characters of the uuid in the name of the folder.
 _UUID_SHOWN: Final = 8

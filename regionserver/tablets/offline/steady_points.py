@@ -14,8 +14,8 @@ from regionserver.tablets.rows.state import Identity
 
 
 class StartingRows:
-    """Finds the state of rows from their steady points (`files.RowsJudge`). No file of rows is opened: a tablet opens
-    its own file when it wakes, and is FAILED then if the file is damaged."""
+    """Finds the state of rows from their steady points (`files.RowsJudge`), without opening a file of rows. A tablet
+    opens its file when it wakes up; if the file is damaged, the tablet becomes FAILED."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -23,8 +23,7 @@ class StartingRows:
     def __call__(self, tablet: str, generation: int) -> RowsFound:
         """Return the state of the rows of a generation.
 
-        Raises:
-            ConfigError: A newer build wrote them, or the steady point cannot be read at the moment.
+        Raises: ConfigError: A newer build wrote the rows, or the steady point cannot be read at the moment.
         """
         path = os.fspath(self._data_dir / rows_path(tablet, generation))
         try:

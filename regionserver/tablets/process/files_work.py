@@ -43,7 +43,7 @@ class FilesWork:
         self._server = server
 
     def make(self, openings: Sequence[tuple[ReplicaOpening, int]], at_ms: int) -> list[MadeReplica]:
-        """Make first replicas together; each opening names the slot of its replica.
+        """Make first replicas together. Each opening names the slot of its replica.
 
         Consensus metadata of all of them become durable, then all slots by one record of the log, then all superblocks.
         """
@@ -156,7 +156,7 @@ class FilesWork:
         if contents is None:
             return f"the shared log has no slot {block.slot} for tablet {block.tablet}"
         state, last = contents.hard_state, contents.last
-        # A daughter of a split has no term yet while no leader has reached it.
+        # A daughter of a split has no term until a leader has reached it.
         memory = Memory(max(state.term, last.term), state.vote, last.term, last.index)
         why = self._carry_out(steps.deletion(block, memory, reason, at_ms))
         return why or superblock.deleted(block, memory, reason, at_ms)
@@ -164,7 +164,7 @@ class FilesWork:
     def begin_copy(self, tablet: str, number: int, source: str, fresh: Superblock, at_ms: int) -> Superblock | str:
         """Carry out step 1 of a copy: a superblock COPYING. Return it, or the reason of a failure.
 
-        `fresh` is the superblock for a server that has nothing of the tablet, without its generation.
+        `fresh` is the superblock, without a generation, for a server without files of the tablet.
         """
         try:
             if self._files.has_block(tablet):
@@ -255,7 +255,7 @@ class SharedSteps:
             raise step.error
 
     def _run(self) -> None:
-        """Carry out what waits, on the files' thread."""
+        """Carry out the waiting steps, on the files' thread."""
         with self._lock:
             taken, self._waiting = self._waiting, []
         error = self._error_of([effect for step in taken for effect in step.effects])

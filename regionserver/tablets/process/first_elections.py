@@ -37,7 +37,7 @@ def is_new(group: Group) -> bool:
 
 
 class _Asking:
-    """A group for whose leadership this server stands, as it was when it was opened."""
+    """A group for whose leadership this server stands, in its state at the opening."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -64,8 +64,8 @@ class FirstElections:
     def opened(self, group: Group, is_first: bool | None = None) -> None:
         """Let the group of a new replica stand for election if it is the first to do so.
 
-        `is_first` None: the tablet's name decides, if the group is new. True for a daughter of a split: its clients
-        wait, so it does not wait for the next tick. The caller passes the group to the turn after this call.
+        `is_first` None: the tablet's name decides, if the group is new. True for a daughter of a split: clients wait
+        for it, so it does not wait for the next tick. The caller passes the group to the turn after this call.
         """
         replica = group.replica
         is_daughter = is_first is not None

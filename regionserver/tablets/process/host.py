@@ -6,8 +6,8 @@ One turn of the reactor is one `take()`: one frame per peer, one record of the l
     end of the reactor's turn ->  frames to peers, changes to the log's thread, rounds and reads to the rows'
                                   threads, answers to waiting requests
 
-Every method is called on the reactor's thread. Nothing here decides: what to write, send, answer or give up is decided
-by `host/`, `disk/`, `floors` and `reports`.
+Every method is called on the reactor's thread. This module makes no decisions: `host/`, `disk/`, `floors` and `reports`
+decide what to write, send, answer or give up.
 """
 
 from __future__ import annotations
@@ -90,17 +90,10 @@ class TabletHost:
         settings: HostSettings | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """
-        Args:
-            reactor: Where everything runs.
-            system: Clock and chance.
-            instance: The server's identity; its directory is locked.
-            links: Connections to the other servers.
-            start_code: Of this process.
-            died: Called once with a sentence when the process must end.
-            changed: Called with a tablet whose report differs from the last one.
-            settings: Limits.
-            disk: The data directory; for tests.
+        """Args: reactor: The reactor on whose thread everything runs. system: Clock and chance. instance: The server's
+        identity; its directory is locked. links: Connections to the other servers. start_code: Start code of this
+        process. died: Called once with a sentence when the process must end. changed: Called with a tablet whose report
+        differs from the last one. settings: Limits. disk: The data directory; for tests.
         """
         self.settings = settings or HostSettings()
         self._reactor: Any = reactor
@@ -226,8 +219,8 @@ class TabletHost:
     # --- orders -------------------------------------------------------------------------------------------------------
 
     def make(self, openings: Sequence[ReplicaOpening]) -> Deferred[list[str]]:
-        """Make first replicas, durable together. Return "" or the reason of the failure for each. They are not hosted
-        yet."""
+        """Make first replicas, durable together. Return "" or the reason of the failure for each. The replicas are not
+        hosted yet."""
         return self.life.make(openings)
 
     def begin(self, tablet: str) -> Deferred[str]:
@@ -266,11 +259,12 @@ class TabletHost:
     ) -> Deferred[TabletAnswer]:
         """Read from a snapshot. The answer's value is what `read` returned.
 
-        `keys` is how many rows `read` looks up; 0 if that is not known. A read that is not small runs on a thread.
+        `keys` is the number of rows that `read` looks up; 0 if unknown. A read that is not small runs on a thread.
 
-        Without `at_least` and `max_stale_ms` the read is linearizable, and only the leader serves it. With an index,
-        any replica serves it whose rows hold that entry; with a bound, any replica that can prove that its rows have
-        every write of `max_stale_ms` ago. The answer's position is one up to which the snapshot may reach.
+        Without `at_least` and `max_stale_ms` the read is linearizable, and only the leader serves it. With `at_least`,
+        any replica whose rows include that entry serves the read; with `max_stale_ms`, any replica that can prove that
+        its rows have every write acknowledged at least that long ago. The snapshot reaches at most to the answer's
+        position.
         """
         request, answer = self._new_request(tablet, read, keys)
         if max_stale_ms:
@@ -319,12 +313,12 @@ class TabletHost:
         return replica.rows if replica is not None else None
 
     def key_range(self, tablet: str) -> Superblock | None:
-        """Return the superblock, which has the tablet's range; None if this server has nothing of the tablet."""
+        """Return the superblock, which has the tablet's range; None without files of the tablet."""
         replica = self._replicas.get(tablet)
         return None if replica is None else replica.block
 
     def is_full(self) -> bool:
-        """Return True while the disk has no room: writes are refused, nothing that was acknowledged is lost."""
+        """Return True while the disk has no room. Then writes are refused; acknowledged writes are safe."""
         return self._is_log_full or self._is_disk_short or self._rows.is_full()
 
     # --- reports ------------------------------------------------------------------------------------------------------
@@ -334,7 +328,7 @@ class TabletHost:
         return list(self._replicas)
 
     def report(self, tablet: str) -> TabletReport | None:
-        """Return what to report of a tablet, None if this server has nothing of it."""
+        """Return the report about a tablet, None without files of the tablet."""
         replica = self._replicas.get(tablet)
         if replica is None:
             return None
@@ -350,7 +344,7 @@ class TabletHost:
         return [(tablet, replica.block.number) for tablet, replica in self._replicas.items()]
 
     def reports(self) -> list[TabletReport]:
-        """Return what to report of all tablets."""
+        """Return the reports about all tablets."""
         seen = self._servers_seen()
         return [self._report(replica, seen) for replica in self._replicas.values()]
 
@@ -459,7 +453,7 @@ class TabletHost:
                     self._park(tablet, why)
 
     def _note(self, out: TurnOutput) -> None:
-        """Record what happened inside the groups, and report what has changed."""
+        """Record the events inside the groups, and report changes."""
         if out.events:
             for line in reports.role_lines(out.events):
                 log.info("{line}", line=line)
@@ -506,7 +500,8 @@ class TabletHost:
             self._note_full()
 
     def _note_full(self) -> None:
-        """Have BEATs say whether the disk has room. While it has none, leaderships go, also those that came back."""
+        """Let BEATs report whether the disk has room. While there is none, hand leaderships over, including those that
+        have come back."""
         self.turn.full(is_full=self.is_full())
         self._soon()
 

@@ -1,4 +1,4 @@
-"""Which rounds of entries, and which reads, are done on the reactor's thread instead of a pool's. Pure.
+"""Chooses the rounds of entries and the reads that run on the reactor's thread instead of a pool's. Pure.
 
 A small round, or the read of a few keys, takes less time than a handover to a thread and back. On a busy server the
 threads compete for the interpreter with each other and with the reactor, so a round of one row takes several times as
@@ -6,9 +6,9 @@ long there.
 
 But rounds and reads can wait for the disk, because LMDB reads the pages that are not in memory. A wait on the reactor's
 thread delays all tablets. So after a round or read that has waited, the next ones go to the pool; their number grows
-with the time that it has waited. The reactor's thread therefore waits for a few hundredths of the time at most. Time in
-the queue for a processor does not count (`coord.env_os.waited_s`): its threads would compete for the processor as well.
-And the work of one turn is bounded.
+with the time of the wait. The reactor's thread therefore waits for a few hundredths of the time at most. Time in the
+queue for a processor does not count (`coord.env_os.waited_s`), because the pool's threads would wait for a processor,
+too. The work of one turn is also bounded.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from regions.messages.server import MemberEndpoint
 from regionserver.kv.snapshot import RowSnapshot
 from regionserver.tablets.disk.steps import NOTHING, Beginning
 
-#: A log write that takes longer counts as a disk that does not answer: leaderships leave.
+#: Duration of a log write after which the disk counts as not answering. Then leaderships are handed over.
 SLOW_WRITE_MS: Final = 1000
 #: Threads that apply rounds and serve reads. Their work is mostly LMDB's, outside of the interpreter's lock.
 THREADS: Final = 4
@@ -33,7 +33,7 @@ class HostLinks(Protocol):
         ...
 
     def knows_full(self, server: str) -> bool:
-        """Return True if the build of a server reads BEATs that say that a disk is full."""
+        """Return True if the build of a server can read BEATs that report a full disk."""
         ...
 
     def knows_quiet(self, server: str) -> bool:
@@ -41,7 +41,7 @@ class HostLinks(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send what was queued: one write per peer."""
+        """Send the queued frames: one write per peer."""
         ...
 
 
@@ -60,7 +60,7 @@ class HostSettings:
 
     threads: int = THREADS
     slow_write_ms: int = SLOW_WRITE_MS
-    #: A member counts as FAILED after its leader has received nothing from it for this long.
+    #: Time without a message from a member after which its leader judges it FAILED.
     dead_s: float = 300.0
     #: Size of a segment of the shared log; None: the log's own.
     segment_bytes: int | None = None

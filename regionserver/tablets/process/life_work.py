@@ -36,8 +36,8 @@ log = Logger()
 
 
 class HostParts(NamedTuple):
-    """What copies of replicas (`regionserver/tablets/copying`) and upkeep (`regionserver/tablets/upkeep`) use of a
-    host."""
+    """The parts of a host that copies of replicas (`regionserver/tablets/copying`) and upkeep
+    (`regionserver/tablets/upkeep`) use."""
 
     replicas: dict[str, TabletReplica]
     shared: SharedLog
@@ -80,7 +80,7 @@ class ReplicaLife:
         self._soon = soon
         self._learn = learn
         self._first_elections = FirstElections(turn, reactor)
-        #: Tablets whose first replica is being made. No copy of them begins: both would write the same files.
+        #: Tablets whose first replica is being made. No copy of them begins, because both would write the same files.
         self.making: set[str] = set()
         self._next_slot = log_thread.shared.next_slot()
         #: True while the process stops: no replica is opened any more.
@@ -168,7 +168,7 @@ class ReplicaLife:
     # --- copies (`copying/work.py`) -----------------------------------------------------------------------------------
 
     def parts(self) -> HostParts:
-        """Return what copies and upkeep use of this host."""
+        """Return the parts of this host that copies and upkeep use."""
         return HostParts(
             self._replicas, self._log.shared, self._work, self._files_pool, self._slow_pool, self._opener.boot
         )
@@ -179,7 +179,7 @@ class ReplicaLife:
         return self._next_slot - 1
 
     def replaced(self, replica: TabletReplica, event: RunEvent, reason: str = "") -> None:
-        """Note that the superblock of a replica that does not run was replaced, by `event`."""
+        """Record that `event` has replaced the superblock of a replica that does not run."""
         self._set_run(replica, event, reason)
         self._stand(replica)
 
@@ -197,8 +197,8 @@ class ReplicaLife:
     # --- orders -------------------------------------------------------------------------------------------------------
 
     def make(self, openings: Sequence[ReplicaOpening]) -> Deferred[list[str]]:
-        """Make first replicas, durable together. Return "" or the reason of the failure for each. They are not hosted
-        yet."""
+        """Make first replicas, durable together. Return "" or the reason of the failure for each. The replicas are not
+        hosted yet."""
         answer: Deferred[list[str]] = Deferred()
         reasons: list[str] = []
         plans: list[tuple[ReplicaOpening, int]] = []
@@ -264,7 +264,7 @@ class ReplicaLife:
         self._files_pool.submit(lambda: self._work.enable(replica.block, at_ms), enabled)
 
     def rest(self, tablet: str) -> Deferred[str]:
-        """Close a replica and keep its files: its table is disabled."""
+        """Close a replica and keep its files, because its table is disabled."""
         return self.close(tablet, ClosePurpose.REST)
 
     def delete(self, tablet: str, reason: str = "") -> Deferred[str]:
@@ -310,7 +310,7 @@ class ReplicaLife:
             self._slow_pool.submit(lambda: close_rows(rows), closed)
 
     def _stop_group(self, replica: TabletReplica) -> None:
-        """End the group. Its requests are answered; from now on its state answers messages."""
+        """End the group and answer its requests. From now on messages are answered from the replica's state."""
         if replica.tablet in self._turn.groups:
             self._turn.remove(replica.tablet)
         self._stand(replica)
@@ -351,8 +351,8 @@ class ReplicaLife:
     def rewrite(self, tablet: str, changes: Callable[[RecoveredSlot], Sequence[Change]]) -> Deferred[str]:
         """Stop a running replica, make changes to its slot durable, and host its group again.
 
-        `changes` gets the whole content of the slot, and may raise CoordError. Return "" or the reason of a failure;
-        then the replica is FAILED.
+        `changes` gets the whole content of the slot, and may raise CoordError. Return "", or the reason of a failure,
+        after which the replica is FAILED.
         """
         replica = self._replicas.get(tablet)
         if replica is None or replica.run is not RunState.RUNNING or self.is_stopping:
@@ -378,7 +378,7 @@ class ReplicaLife:
             self._log.flush()
 
         def written() -> None:
-            # In this process alone; its superblock stays as it is.
+            # Only in this process. The superblock does not change.
             self._set_run(replica, RunEvent.REST)
             self._set_run(replica, RunEvent.ENABLE)
             self.open(replica, answer.callback)

@@ -1,4 +1,4 @@
-"""The shared log of a running host: turns are written by a thread, and the reactor's thread is called back.
+"""The shared log of a running host: a thread writes the turns, and calls the reactor's thread back.
 
 The log's own rules (order of batches, one record for all waiting batches, full disks) are those of
 `coord.storage.writer`. This module knows the owner of each batch, and whether the disk answers in time. Slow writes are
@@ -73,13 +73,13 @@ class LogThread:
     def submit(self, changes: Sequence[Change], done: Callable[[], None]) -> None:
         """Queue the changes as one batch; `done` is called when they are durable.
 
-        Raise SlotError for a change that does not fit its slot. Nothing is queued then.
+        Raise SlotError for a change that does not fit its slot; then nothing is queued.
         """
         number = self._writer.submit(self.shared.batch(changes))
         self._waiting.append((number, self._ticks, done))
 
     def flush(self) -> None:
-        """Let the thread write what was queued: once per turn."""
+        """Let the thread write the queued batches: once per turn."""
         self._writer.flush()
 
     def prune(self) -> None:

@@ -1,4 +1,4 @@
-"""Opening of a replica on a thread: its rows, and its group as the log has it."""
+"""Opening of a replica on a thread: its rows, and its group from the log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ReplicaOpener:
         self.boot = _BOOT_ID.read_text().strip()
 
     def open(self, replica: TabletReplica, contents: Callable[[], RecoveredSlot | None]) -> OpenedReplica:
-        """Open the rows of a READY replica, and make its group. `contents` returns what the log holds of its slot.
+        """Open the rows of a READY replica, and make its group. `contents` returns the contents of its slot in the log.
 
         Raises:
             RowsFull: There is no room; the caller tries again later.

@@ -34,7 +34,7 @@ class TabletReplica:
         #: The reason of FAILED or LOST.
         self.reason = reason
         self.rows: TabletRows | None = None
-        #: The contents of the log at the start of the process; None for a replica that was made later.
+        #: The contents of the log at the start of the process; None for a replica that was made after the start.
         self.recovered: RecoveredSlot | None = None
         #: Index of the log's floor.
         self.floor = 0
@@ -42,7 +42,8 @@ class TabletReplica:
         self.pin: int | None = None
         #: Bytes received while this replica is being copied.
         self.received = 0
-        #: Whether it stands for election as soon as it is open; None: if it is new, and its tablet's name chooses it.
+        #: Whether it stands for election as soon as it is open. None: only a new replica that the tablet's name
+        #: chooses.
         self.stands_first: bool | None = None
         self.is_opening = False
         self.is_steadying = False
@@ -66,7 +67,7 @@ class TabletReplica:
         return self.block.slot
 
     def endpoints(self) -> tuple[MemberEndpoint, ...]:
-        """Return the members' servers as the recorded configuration has them; empty if it does not name them."""
+        """Return the members' servers in the recorded configuration; empty if it does not name them."""
         try:
             return endpoints_of(self.meta.members()) if self.meta is not None else ()
         except ValueError:
@@ -77,8 +78,8 @@ class TabletReplica:
         return self.run in SERVING
 
     def standing(self, slot: RecoveredSlot | None) -> ReplicaStanding | None:
-        """Return the state that answers messages while the replica does not run, given its slot; None if it is to
-        run."""
+        """Return the state from which messages are answered while the replica does not run, given its slot; None if it
+        should run."""
         state = _STANDS.get(self.run)
         if state is None:
             return None

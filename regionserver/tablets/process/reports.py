@@ -71,11 +71,11 @@ def role_lines(events: Sequence[tuple[str, RaftEvent]]) -> list[str]:
 class ServersSeen(NamedTuple):
     """The servers as this server knows them."""
 
-    #: Those whose processes live.
+    #: Servers with a live process.
     there: frozenset[str]
-    #: Those whose disks have no room for writes, this server among them.
+    #: Servers whose disks have no room for writes, possibly including this one.
     full: frozenset[str]
-    #: Those that have been gone for so long that their members are FAILED.
+    #: Servers that have been dead for so long that their members are FAILED.
     dead: frozenset[str] = frozenset()
 
 
@@ -87,8 +87,8 @@ class ReportChanges:
         self._young: set[str] = set()
         #: The members' health as `of_health` last saw it. Tablets that are gone may stay for a while.
         self._healths: dict[str, object] = {}
-        #: The tablets that were awake at the last call of `of_health`. They may have received answers of members
-        #: after that call, before they became quiet.
+        #: The tablets that were awake at the last call of `of_health`. After that call, before they became quiet, they
+        #: may have received answers of members.
         self._were_awake: dict[str, None] = {}
         #: The tablets that the next call of `of_health` looks at in any case.
         self._again: dict[str, None] = {}
@@ -97,13 +97,14 @@ class ReportChanges:
         #: Sizes in the last reports, and the turn of the clock at which they are compared again.
         self._sizes: dict[str, Measure] = {}
         self._sizes_due = 0
-        #: Tablets of which another report has had another size meanwhile: it counts as changed, also if it is back.
+        #: Tablets that were reported with another size meanwhile. The size counts as changed even if it is the old one
+        #: again.
         self._sized_otherwise: set[str] = set()
 
     def after_turn(self, events: Sequence[tuple[str, RaftEvent]], groups: Mapping[str, Group]) -> list[str]:
-        """Return the tablets whose roles have changed in a turn, and leaders after their first commit.
+        """Return the tablets whose roles have changed in a turn, and those whose leaders have made their first commit.
 
-        Only from that commit on do the reports of a leader count.
+        A leader's reports count only from this commit on.
         """
         changed: dict[str, None] = {}
         for tablet, event in events:
@@ -123,10 +124,12 @@ class ReportChanges:
     def of_health(
         self, groups: Mapping[str, Group], awake: Iterable[str], seen: ServersSeen, dead_s: float
     ) -> list[str]:
-        """Return the tablets led here whose members' health has changed since the last call, or who may lead.
+        """Return the tablets led here for which the members' health, or the members that may lead, have changed since
+        the last call.
 
-        A tablet that was quiet at the last call and still is has received nothing from its members: only a change of
-        the servers can change their health. So it is not looked at otherwise: a server may have thousands of them.
+        A tablet that was quiet at the last call and still is has received no message from its members: only a change of
+        the servers can change their health. Otherwise do not examine it, because a server may have thousands of quiet
+        tablets.
         """
         were_awake, self._were_awake = self._were_awake, dict.fromkeys(awake)
         is_same, self._seen = seen == self._seen, seen
@@ -148,8 +151,8 @@ class ReportChanges:
         return changed
 
     def reported(self, report: TabletReport) -> None:
-        """Note a report that was made for any reason. If `of_health` last saw another health, it returns the tablet at
-        its next call: a server that came back between two calls would stay dead to the master otherwise."""
+        """Record a report that was made for any reason. If `of_health` last saw another health, its next call returns
+        the tablet. Otherwise a server that returned between two calls would remain dead for the master."""
         if report.leader is not None and self._healths.get(report.region_id) != _compared(report.leader.health):
             self._healths.pop(report.region_id, None)
             self._again[report.region_id] = None
@@ -181,17 +184,14 @@ class ReportChanges:
 
 
 def _compared(members: Sequence[MemberReport]) -> object:
-    """Return what a change of the members' health is a change of."""
+    """Return the value whose change counts as a change of the members' health."""
     return [(one.number, one.health, one.reason, one.may_lead, one.behind > CAUGHT_UP_ENTRIES) for one in members]
 
 
 def report_of(replica: TabletReplica, group: Group | None, seen: ServersSeen, dead_s: float) -> TabletReport:
     """Return the report of a replica.
 
-    Args:
-        replica: The replica.
-        group: Its group while it is hosted.
-        seen: The other servers, as far as this server knows.
+    Args: replica: The replica. group: Its group while it is hosted. seen: This server's knowledge of the other servers.
         dead_s: A member that is silent for this time is FAILED.
     """
     block = replica.block
@@ -260,13 +260,14 @@ def _noted_config(replica: TabletReplica) -> ConfigId:
 
 
 def judge_members(group: Group, lead: Leadership, seen: ServersSeen, dead_s: float) -> tuple[MemberReport, ...]:
-    """Return the health of each member, as its leader judges it."""
+    """Return the health of each member in the judgment of its leader."""
     own = group.servers.get(group.replica.number, "")
     found = [MemberReport(group.replica.number, MemberHealth.HEALTHY, may_lead=own not in seen.full)]
     for peer in lead.peers:
         server = group.servers.get(peer.peer, "")
         is_there = server in seen.there
-        # What a dead server has refused before says nothing of its members now, and it takes back no refusal.
+        # Former refusals of a dead server prove nothing about its members now, and a dead server cannot withdraw a
+        # refusal.
         refusal = group.refusals.get(peer.peer) if server not in seen.dead else None
         if refusal is not None and refusal.word in _COPIED_AGAIN and not group.core.configs.current.is_voter(peer.peer):
             health, reason = MemberHealth.UNKNOWN, "its copy was cut short and begins again"

@@ -48,7 +48,7 @@ READ_BACK_BYTES: Final = 1 << 20
 
 @dataclass(slots=True)
 class WaitingRequest:
-    """A request whose answer is awaited. Only reads have `reader`; `keys` is as in `TabletHost.read`."""
+    """A request that waits for its answer. Only reads have `reader`; `keys` is as in `TabletHost.read`."""
 
     tablet: str
     answer: Deferred[TabletAnswer]
@@ -88,7 +88,7 @@ class RowsWork:
         self._park = park
         #: Tablets whose rows were found waiting for room: each write asks.
         self._full: set[str] = set()
-        #: The tablets that a sweep looks at, and those whose points were due at the last one.
+        #: Chooses the tablets that a sweep examines; and the tablets whose points were due at the last sweep.
         self._looks = Looks()
         self._due: list[str] = []
         #: Floors for the next batch of the log.
@@ -251,8 +251,8 @@ class RowsWork:
     def sweep(self, now_s: float, shared: SharedLog) -> None:
         """Make steady points that are due, and move floors. Called once a second.
 
-        What every member has does not change while a tablet is quiet, and there may be thousands of such tablets. So a
-        quiet tablet is looked at once in QUIET_LOOKS calls, unless the log waits for its floor.
+        The entries that every member has do not change while a tablet is quiet, and there may be thousands of quiet
+        tablets. So a quiet tablet is examined once in QUIET_LOOKS calls, unless the log waits for its floor.
         """
         segments = shared.segment_count()
         pinning = frozenset(shared.pinning()) if segments >= SEGMENTS_CHECKPOINT else frozenset()

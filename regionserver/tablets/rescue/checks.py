@@ -1,12 +1,12 @@
-"""In which order a server checks a ForceConfiguration, and the entry that it appends. Pure.
+"""A server's checks of a ForceConfiguration in their order, and the entry that it appends. Pure.
 
-The order breaks Raft's rules: a minority decides. So it is refused while the rules can still be kept, that is, while a
-leader is known or a majority of the voters could elect one. The entry has a term above those of all members that are
-left, and follows the log of the receiver as if a leader of that term had appended it. The receiver notes a vote for
-itself in that term, so it votes for no other candidate there.
+The request breaks Raft's rules: a minority decides. So it is refused while the rules can still be kept, that is, while
+a leader is known or a majority of the voters could elect one. The entry has a term above the terms of all remaining
+members, and follows the log of the receiver as if a leader of that term had appended it. The receiver records a vote
+for itself in that term, so it votes for no other candidate there.
 
-Kudu's `unsafe_change_config` works in the same way. There a change of members that was under way made the tool fail
-(KUDU-3010); here the entry simply follows it in the log.
+Kudu's `unsafe_change_config` works in the same way. There an unfinished change of members made the tool fail
+(KUDU-3010); here the entry simply follows that change in the log.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class RescueFacts(NamedTuple):
     order: ForceConfiguration
     #: Uuid of this server.
     server: str
-    #: The replica that runs here: number (0: none runs), term, end of its log.
+    #: The replica that runs here: number (0 without one), term, end of its log.
     number: int = 0
     term: int = 0
     last_term: int = 0
     last_index: int = 0
     #: Number of the leader that it knows; 0: none.
     leader: int = 0
-    #: Voters of its configuration, and those of them whose replicas answer, itself among them.
+    #: Voters of its configuration, and those whose replicas answer, including this one.
     voters: Collection[int] = ()
     answering: Collection[int] = ()
 

@@ -13,7 +13,7 @@ class ForceConfiguration(msgspec.Struct, frozen=True, tag=True):
 
     recipient: str
     tablet: str
-    #: The receiver's member number, and the end of its log as the operator has seen it.
+    #: The receiver's member number, and the end of its log that was shown to the operator.
     number: int
     last_term: int
     last_index: int
@@ -24,7 +24,7 @@ class ForceConfiguration(msgspec.Struct, frozen=True, tag=True):
 
 
 class ConfigurationForced(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Reply to ForceConfiguration: "", or why nothing was changed; and the id of the configuration."""
+    """Reply to ForceConfiguration: `why` nothing was changed ("" after success), and the id of the configuration."""
 
     why: str = ""
     term: int = 0

@@ -1,7 +1,7 @@
 """The rows of one tablet: an LMDB file that follows the log, and the states to which the file can be reset.
 
 errors.py        errors of a tablet's rows, and the server's reaction
-steady.py        steady points: format, and when the next one is due (pure)
+steady.py        steady points: format, and time of the next one (pure)
 state.py         applied index, digest, clock and counts, stored in each commit (pure)
 environment.py   the file: making, opening, restoring after a reboot, checks; the interface to the disk
 tablet_rows.py   TabletRows: commands applied, rows read, steady points made

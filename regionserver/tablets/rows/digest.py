@@ -11,7 +11,7 @@ from typing import Final
 
 DIGEST_BYTES: Final = 16
 _MODULUS: Final = 1 << (8 * DIGEST_BYTES)
-#: Copies of a hash of nothing cost half of what new hashes with a length cost.
+#: A copy of an empty hash costs half as much as a new hash with a length.
 _EMPTY: Final = blake2b(digest_size=DIGEST_BYTES)
 
 

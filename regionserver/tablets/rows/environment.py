@@ -10,7 +10,7 @@ The map has its full size from the start, so it never has to be resized under a 
 as needed.
 
 A file without a steady point contains nothing that the log lacks, as long as the log begins at its first entry. Such a
-file is created anew.
+file is created again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RowsDisk:
     def replace(self, path: str, data: bytes) -> None:
         """Replace the file's content, atomically and durably.
 
-        What a dead process has left of an unfinished replacement is removed by the next start (`disk/files.py`).
+        The next start removes the remains of an unfinished replacement (`disk/files.py`).
         """
         folder, name = os.path.split(path)
         temporary = f"{folder}/{TEMPORARY}{name}"
@@ -152,7 +152,7 @@ class RowsFile:
         return "env" in self.__dict__
 
     def open(self) -> None:
-        """Open or make the environment, unless it is open. Raises what LMDB, the system and the checks raise."""
+        """Open or make the environment, unless it is open. Raise the errors of LMDB, the system and the checks."""
         with self._opening:
             if self.is_made:
                 return
@@ -166,7 +166,7 @@ class RowsFile:
             self.env = env
 
     def __getattr__(self, name: str) -> Any:
-        # Only called for attributes that `open` has not set yet.
+        # Python calls this only for attributes that `open` has not set yet.
         if name not in RowsFile.__annotations__:
             raise AttributeError(name)
         self.open()
@@ -238,7 +238,7 @@ def restore(disk: RowsDisk, path: str, point: SteadyPoint, boot: str) -> SteadyP
     """Reset the file to its steady point. May be interrupted at any step and repeated. Raise RowsFailed."""
     with translated(path):
         disk.write_metas(path, point.metas)
-        # Only now may the next open treat the file's pages as those of this boot.
+        # From now on the next open may treat the file's pages as written in this boot.
         point = msgspec.structs.replace(point, boot=boot)
         disk.replace(steady_path(path), steady.encode(point))
         forget_use(path)
@@ -253,7 +253,8 @@ def remove_database(path: str) -> None:
 
 
 def create(path: str, identity: Identity) -> tuple[RowsFile, RowsState]:
-    """Begin a file without rows, in place of one that never had a steady point. It is made when it is first used."""
+    """Begin a file without rows, in place of a file that never had a steady point. The file is made at its first
+    use."""
     state = RowsState()
 
     def make() -> Any:
@@ -367,13 +368,13 @@ def count_use(path: str) -> int:
     if content == _SUSPECT:
         return DEATHS_MAX
     deaths = int(content) if content.isdigit() else DEATHS_MAX
-    with open(f"{path}.used", "wb", buffering=0) as file:  # not synced: a power cut is not the file's fault
+    with open(f"{path}.used", "wb", buffering=0) as file:  # Not synced, because the file does not cause power cuts.
         file.write(b"%d" % (deaths + 1))
     return deaths
 
 
 def suspect(path: str) -> None:
-    """Record that damage was found in the file: the next open reads every row, so no restart forgets the damage."""
+    """Record that damage was found in the file. The next open reads every row, so a restart finds the damage again."""
     with contextlib.suppress(OSError), open(f"{path}.used", "wb", buffering=0) as file:
         file.write(_SUSPECT)
 

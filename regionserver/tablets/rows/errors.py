@@ -6,7 +6,7 @@ RowsError
   RowsTooNew    a later build wrote the files: this server does not start
   RowsClosed    the rows are closed; nothing was done
 """
-# ruff: noqa: N818 - the names say what has happened
+# ruff: noqa: N818 - the names describe the event
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Rows copied while they are written: the source reads one state of the file, the destination makes it its own.
+"""Rows copied while they are written: the source reads one state of the file, and the destination adopts it.
 
 LMDB writes the state at one moment into a pipe, on a thread of its own. Commits go on meanwhile. The file grows,
 because no page of that state is used again before the copy ends. A short file is written into memory instead, in one
-call: thread and pipe take several times as long as that.
+call, because a thread and a pipe would take several times as long.
 
-The destination receives and checks the file under its own name (`received.py`). The file's identity is the source's, so
-it is replaced before the rows are used.
+The destination receives and checks the file under its own name (`received.py`). The file has the source's identity,
+which is replaced before the rows are used.
 """
 
 from __future__ import annotations
@@ -105,23 +105,21 @@ def _chunks(reading: int, chunk_bytes: int, rows: TabletRows) -> Iterator[memory
 
 class _ArrivedDisk(RowsDisk):
     """The disk of a file whose superblock is COPYING. A start removes such a file, with or without its steady point. So
-    one sync of their folder is enough for the names of both: that of `replace`, when the steady point is in place."""
+    one sync of their folder is enough for both names: the sync in `replace`, when the steady point is in place."""
 
     def sync_name(self, path: str) -> None:
         """Do nothing: `replace` makes the name durable."""
 
 
 def adopt(path: str, identity: Identity, source_generation: int, boot: str, counted: RowsCount) -> RowsState:
-    """Make a received and checked file that of `identity`, and make its steady point. Return its state.
+    """Give a received and checked file the identity `identity`, and make its steady point. Return its state.
 
     The file and its name are durable on return.
 
-    `counted`: the rows that the check has found in the file.
+    `counted`: the counts of rows that the check has found in the file.
 
-    Raises:
-        RowsFailed: the rows are not those that the source's digest says.
-        RowsFull: there is no room.
-        RowsTooNew: a later build wrote it.
+    Raises: RowsFailed: the rows do not match the source's digest. RowsFull: there is no room. RowsTooNew: a later build
+        wrote it.
     """
     file, state = environment.open_checked(path, Identity(identity.tablet, source_generation))
     rows = TabletRows(path, identity, boot, _ArrivedDisk(), file, state, None)

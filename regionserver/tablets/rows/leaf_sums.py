@@ -1,14 +1,14 @@
 """The rows of a file that arrives in chunks: checksums, count, bytes and digest of each leaf page. Pure.
 
 A MiB holds up to 10,000 small rows. So numpy finds and bounds the rows of a chunk, and combines rows of one length to
-check their checksums at once. What remains for each row is one call of the library that computes its hash.
+check their checksums at once. For each row only one call of the library remains, which computes its hash.
 
 A CRC is affine over the exclusive or of messages of one length: the CRC of the exclusive or of n rows follows from
 their own CRCs. So one CRC checks n rows. Damage of one row of them is always found. Damage of two rows is missed if
 both have the same bits flipped at the same place; the digest still finds such damage in keys and values.
 
-Which pages belong to the rows is known when the whole file is there, because branch pages lie anywhere. So every page
-that looks like a leaf page is summed as it arrives, and `total` adds the pages that the tree has. Damage in a page
+The pages that belong to the rows are known only when the whole file has arrived, because branch pages may be anywhere.
+So every page that looks like a leaf page is summed on arrival, and `total` adds the pages of the tree. Damage in a page
 counts only if the tree has the page: free pages and parts of long values may look like anything.
 
 A leaf page holds the length of a key, the key and the value one after the other, just as `digest.row_hash` hashes them.
@@ -240,6 +240,7 @@ def _match(data: bytes, begins: Any, length: int) -> bool:
     # A view of every place in the data where a row of this length can begin.
     places: Any = np.ndarray((len(data) - length + 1, length), np.uint8, data, strides=(1, 1))
     combined = np.bitwise_xor.reduce(places[begins], axis=0).tobytes()
-    # The checksums cancel each other in pairs; what is left of an even number of rows is the CRC of zeros.
+    # The constant parts of the checksums cancel each other in pairs. For an even number of rows the CRC of zeros
+    # remains.
     expected = _WHOLE if len(begins) % 2 else crc32c(bytes(length))
     return bool(crc32c(combined) == expected)

@@ -1,7 +1,7 @@
 """Digests of the rows at chosen entries, so that replicas can be compared at one entry.
 
-The digest of the rows is known after each commit, and each replica commits at entries of its own. So a commit also ends
-at each DIGEST_EVERY-th entry, and at entries that somebody asks for. No row is read for it.
+The digest of the rows is known after each commit, and each replica commits at different entries. So a commit also ends
+at each DIGEST_EVERY-th entry, and at requested entries. The digest needs no read of rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DigestMarks:
         self.compared = 0
 
     def want(self, index: int) -> None:
-        """Ask for the digest at an entry that is not applied yet. Without effect for an entry that is."""
+        """Request the digest at an entry that is not applied yet. Without effect for an applied entry."""
         with self._changing:
             if len(self._wanted) < WANTED_MAX:
                 self._wanted = (*self._wanted, index)

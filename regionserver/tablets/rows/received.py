@@ -4,11 +4,11 @@
     all is there    a long file is synced; each chunk read back: it has the checksum with which it was received
                     every page of the file's tree checked, and the sums of its leaf pages added
 
-Threads beside the one that receives gain time for a long file. For a short one they would only compete with the
-server's other work, so one thread does everything.
+For a long file further threads save time. For a short file they would only compete with the server's other work, so the
+receiving thread does everything.
 
-A copy that differs from what the source's checksums and digest say is never used (S2 has no such check; TiKV #11746
-applied damaged copies).
+A copy that does not match the source's checksums and digest is never used (S2 has no such check; TiKV #11746 applied
+damaged copies).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Files up to this many bytes have no threads of their own.
 ALONE_BYTES: Final = 8 << 20
-#: Chunks that wait for their sums; the thread that receives is stopped by more.
+#: Limit of chunks that wait for their sums. With more of them the receiving thread waits.
 _WAITING_MAX: Final = 4
 #: Threads of the check, whose work is the kernel's, the CRC's and the hash's: one reads back, the others hash.
 _CHECKING: Final = 3
@@ -48,8 +48,8 @@ class ReceivedRows:
         self._behind = SyncBehind(self._fd)
         #: The first chunks, while the file may be short.
         self._first: list[bytes] = []
-        #: Sums are Python's work, and receiving and writing the kernel's: they take no longer than the longer of both.
-        #: None while the file may be short.
+        #: The thread of the sums: sums are Python's work, receiving and writing the kernel's, so both together take
+        #: only as long as the longer one. None while the file may be short.
         self._summing: ThreadPoolExecutor | None = None
         self._unsummed: deque[Future[None]] = deque()
         self._sums: LeafSums | None = None
@@ -58,7 +58,7 @@ class ReceivedRows:
         self.size = 0
 
     def write(self, chunk: memoryview, crc: int) -> None:
-        """Write the next bytes of the file, and have their rows checked; `crc` is the CRC-32C with which they came.
+        """Write the next bytes of the file, and have their rows checked; `crc` is the CRC-32C received with them.
 
         Raise RowsFailed, also for earlier bytes.
         """
@@ -107,7 +107,7 @@ class ReceivedRows:
         if self._summing is None:
             with translated(self._path):
                 self._read_back(progress)
-                # What was read back has the same checksums as what was received.
+                # The bytes read back have the same checksums as the received bytes.
                 content = b"".join(self._first)
                 if content:
                     self._sum(content)
@@ -118,7 +118,7 @@ class ReceivedRows:
             try:
                 return self._counted(progress, pool.map)
             finally:
-                # What the disk has changed explains everything else that the check finds.
+                # A change by the disk explains all other findings of the check.
                 reading_back.result()
 
     def _counted(self, progress: Callable[[], None], spread: Spread = map, content: bytes | None = None) -> RowsCount:

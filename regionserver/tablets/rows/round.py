@@ -26,8 +26,8 @@ from regionserver.tablets.rows.digest import add_to_digest, row_hash
 from regionserver.tablets.rows.state import RowsState
 from regionserver.tablets.writers import ResultStore, Totals, WriterResults
 
-#: Limit of a tablet's keys and values in bytes: half of the file's map, because pages are seldom full and the pages of
-#: a steady point are kept beside later ones.
+#: Limit of a tablet's keys and values in bytes: half of the file's map, because pages are rarely full, and the pages of
+#: a steady point are kept in addition to later ones.
 TABLET_BYTES_MAX: Final = 32 * 1024 * 1024 * 1024
 
 

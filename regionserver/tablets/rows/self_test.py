@@ -1,4 +1,4 @@
-"""A check when a server starts: does this LMDB keep the pages of a pinned state, and can it return to that state?
+"""A check at the start of a server: whether this LMDB keeps the pages of a pinned state, and can return to that state.
 
 Steady points depend on how LMDB writes: two meta pages at the beginning of the file, written in turn; pages copied on
 write; no page of a pinned state written again. Another version or build may differ. So the server makes a steady point
@@ -24,7 +24,7 @@ from regionserver.tablets.rows.tablet_rows import TabletRows
 #: Entries before and after the point. All write the same keys, so pages are freed and used again.
 _ENTRIES: Final = 24
 _KEYS: Final = 40
-#: One of this many pages written since the point is lost, in as many attempts.
+#: One in this many of the pages written since the point is lost; the test makes as many attempts.
 _LOST_EVERY: Final = 3
 _FIRST_BOOT: Final = "first boot"
 _SECOND_BOOT: Final = "second boot"

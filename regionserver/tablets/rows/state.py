@@ -50,7 +50,7 @@ class RowsState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class RowsCount(NamedTuple):
-    """Rows, the bytes of their keys and values, and their digest, as a `RowsState` has them."""
+    """Number of rows, bytes of their keys and values, and their digest, as in a `RowsState`."""
 
     rows: int
     size: int

@@ -35,7 +35,8 @@ MAGIC: Final = b"RKSTEADY"
 FORMAT: Final = 1
 #: A point is due after this many bytes written since the last point: about a second of a slow disk's time.
 STEADY_BYTES: Final = 64 * 1024 * 1024
-#: A point is due when the oldest write without one has this age. It limits the log to apply again after a power cut.
+#: Age of the oldest write without a point at which a point is due. It limits the part of the log that is applied again
+#: after a power cut.
 STEADY_AFTER_S: Final = 30.0
 #: Limit of a point's size: two pages of 4 to 64 KiB and a few names.
 POINT_BYTES_MAX: Final = 256 * 1024
@@ -77,9 +78,7 @@ def encode(point: SteadyPoint) -> bytes:
 def decode(data: bytes, path: str) -> SteadyPoint:
     """Return the steady point in `data`, the content of `path`.
 
-    Raises:
-        RowsFailed: the file is damaged or no steady point.
-        RowsTooNew: a later build wrote the file.
+    Raises: RowsFailed: the file is damaged or not a steady point. RowsTooNew: a later build wrote the file.
     """
     body, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
     if not data.startswith(MAGIC) or len(data) > POINT_BYTES_MAX:

@@ -48,9 +48,9 @@ ROUND_OPERATIONS_MAX: Final = 8192
 ROUND_BYTES_MAX: Final = 8 * 1024 * 1024
 #: From this many rows on, one call with a cursor puts all rows; it takes a third less time than a call each.
 MANY_PUTS: Final = 8
-#: Pages of each commit besides those of rows: state, free pages, roots and branches of the databases.
+#: Pages of each commit in addition to those of rows: state, free pages, roots and branches of the databases.
 _COMMIT_PAGES: Final = 8
-#: How long `close` waits for reads.
+#: Time for which `close` waits for reads.
 CLOSE_WITHIN_S: Final = 30.0
 
 
@@ -115,10 +115,8 @@ class TabletRows:
 
         `boot` is the machine's boot id. `floor` is the position (index, term) after which the log has all entries.
 
-        Raises:
-            RowsFailed: the rows are damaged or lost, or end before the log begins.
-            RowsFull: there is no room for what an open has to write.
-            RowsTooNew: a later build wrote the file.
+        Raises: RowsFailed: the rows are damaged or lost, or end before the log begins. RowsFull: there is no room for
+            the writes of an open. RowsTooNew: a later build wrote the file.
         """
         disk = disk or RowsDisk()
         point = environment.read_point(disk, path, identity)
@@ -233,7 +231,7 @@ class TabletRows:
         return outcomes
 
     def _round(self, entries: Sequence[Entry], start: int) -> list[WriteOutcome]:
-        """Apply as many entries as fit in one commit, up to the next one at which replicas are compared."""
+        """Apply as many entries as fit in one commit, up to the next entry at which replicas are compared."""
         applied = self._state.applied_index
         stop = self.marks.stop_after(applied)
         outcomes = self._commit(self._decoded(entries, start, stop - applied))
@@ -310,7 +308,8 @@ class TabletRows:
         return outcomes
 
     def _decoded(self, entries: Sequence[Entry], start: int, limit: int) -> list[tuple[Entry, Command]]:
-        """Return the entries of the next commit with their commands, at most `limit`. One about the seal is alone."""
+        """Return the entries of the next commit with their commands, at most `limit`. An entry about the seal is alone
+        in its commit."""
         found: list[tuple[Entry, Command]] = []
         operations = size = 0
         for position in range(start, min(len(entries), start + min(limit, ROUND_ENTRIES_MAX))):
@@ -344,7 +343,7 @@ class TabletRows:
         with self._guarded(), self._steadying, self._committing, self._changed:
             self._check_usable()
             self._close_file()
-            # `_state` and `_seal` stay those after the last applied entry: a commit that has failed comes again.
+            # `_state` and `_seal` remain those after the last applied entry, because a failed commit is repeated.
             self._file, self._stored = environment.open_existing(self.path, self._identity, lambda: None)
             self._must_reopen = False
             self._repin()
@@ -494,7 +493,7 @@ class TabletRows:
                     raise error
 
     def _hold(self, file: RowsFile) -> HeldRows:
-        """Begin a snapshot that stays until its end, or that of the file. Called while the file is used."""
+        """Begin a snapshot that stays until it ends or the file closes. Call this while the file is in use."""
         transaction = file.env.begin(db=file.rows)
         try:
             state = environment.stored_state(transaction, file.meta)
@@ -533,8 +532,8 @@ class TabletRows:
     # --- ends ---
 
     def close(self) -> None:
-        """Make a steady point, wait for reads, and close the file. If there is no room for a point, the log has the
-        rest.
+        """Make a steady point, wait for reads, and close the file. Without room for a point, the log keeps the later
+        entries.
 
         Raises:
             RowsFailed: the rows are damaged, or a read takes too long.

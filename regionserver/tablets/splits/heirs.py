@@ -1,11 +1,11 @@
 """The rows of a daughter's replica, made from the replicas of its parents on the same server.
 
-The parents are sealed, so their rows are the same for ever, and equal in all their replicas. The daughter's replicas
+The parents are sealed, so their rows never change again, and are equal in all their replicas. The daughter's replicas
 are made from them without a message between servers: each begins at the position of the seal, with the parent's rows
-within its bounds. A replica that does not hold the seal yet makes no daughter. The daughter of a merge has the rows of
-both parents; its position, term and index each, is the higher one of the two seals.
+within its bounds. A replica that has not applied the seal yet makes no daughter. The daughter of a merge has the rows
+of both parents; its term and its index are each the higher one of the two seals.
 
-The results of the parents' writes stay with the parents, which answer late copies as long as they are there. A daughter
+The results of the parents' writes stay with the parents, which answer late copies as long as they exist. A daughter
 begins without results; its horizon is the latest of the parents' clocks at their seals. So a write that began before
 the split or merge is too old for a daughter, and no copy of it can be carried out twice.
 
@@ -39,7 +39,7 @@ _COPY_BYTES: Final = 8 << 20
 
 
 class Daughter(NamedTuple):
-    """What is made: the file, and the keys that it gets."""
+    """One daughter to make: its file, and its range of keys."""
 
     path: str
     identity: Identity
@@ -55,7 +55,8 @@ class SealedRows(NamedTuple):
 
 
 class SealedState(NamedTuple):
-    """What a daughter takes over from its parents besides the rows: the position of the seals, and the clock."""
+    """State that a daughter takes over from its parents in addition to the rows: the position of the seals, and the
+    clock."""
 
     entry_term: int
     entry_index: int
@@ -119,7 +120,7 @@ def _make(parents: Sequence[SealedRows], daughter: Daughter, boot: str) -> None:
 
 
 def heir_state(sealed: SealedState, count: int, size: int, total: int) -> RowsState:
-    """Return the state of a daughter's rows: so many rows, their bytes, and the sum of their hashes."""
+    """Return the state of a daughter's rows, from their number, their bytes, and the sum of their hashes."""
     state = RowsState(sealed.entry_index, sealed.entry_term, count, size, sealed.clock_ms + 1, sealed.clock_ms)
     return msgspec.structs.replace(state, digest=add_to_digest(state.digest, total))
 

@@ -1,15 +1,15 @@
-"""The rows of tablets' daughters, copied while the tablets are served: so few rows are left for the seal.
+"""The rows of tablets' daughters, copied while the tablets are served, so that few rows are left for the seal.
 
     data/.heir-<daughter>.mdb    rows of a daughter that is being prepared
 
 All rows are copied in batches, each from a snapshot of its own. Keys that are written meanwhile are noted
 (`regionserver/tablets/rows/sealed/notes.py`), and their rows are copied again, until few are left. At the seal the last
-of them are copied, and the file becomes that of the daughter. The parents of a merge are copied one after the other.
+of these rows are copied, and the file becomes the daughter's. The parents of a merge are copied one after the other.
 
 Nothing depends on a prepared file. Its count of rows, their bytes and their digest are kept in memory while the file is
-written. At the seal those of all daughters together must be those of all sealed parents; otherwise the files are given
-up, and the daughters are made from the sealed rows (`heirs.py`). So a process that dies leaves files of no use, which
-its next start removes.
+written. At the seal the sums over all daughters must equal the sums over all sealed parents. Otherwise the files are
+given up, and the daughters are made from the sealed rows (`heirs.py`). So the files of a dead process are useless, and
+the next start removes them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ BATCH_BYTES: Final = 1 << 20
 SYNC_BYTES: Final = 32 << 20
 #: Keys that may be left when the copy is complete: some milliseconds of work.
 LEFT_MAX: Final = 200
-#: Rounds in which keys that were written meanwhile are copied. With more writes than that the seal takes longer.
+#: Limit of rounds in which keys that were written meanwhile are copied. If writes are too many for these rounds, the
+#: seal takes longer.
 ROUNDS_MAX: Final = 8
 _PREFIX: Final = ".heir-"
 
@@ -74,7 +75,7 @@ class HeirFile(Protocol):
         ...
 
     def change(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Put rows as they are now; None for one that does not exist."""
+        """Write the present rows; None for a row that does not exist."""
         ...
 
     def sync(self) -> None:
@@ -107,8 +108,8 @@ class PreparedHeirs:
     ) -> None:
         """`parents` are in the order of their keys."""
         self._parents = parents
-        #: The parents whose keys are noted, each with the number of the notes' reader; the rows of the last one may be
-        #: copied in part.
+        #: The parents whose keys are noted, each with the number of the notes' reader; the rows of the last parent may
+        #: be copied only in part.
         self._begun: list[tuple[TabletRows, int]] = []
         self._space = space
         self._writing = threading.Lock()
@@ -152,7 +153,7 @@ class PreparedHeirs:
                 break
 
     def _batches_of(self, parent: TabletRows) -> Iterator[None]:
-        """Copy the rows of one parent, and those of earlier ones that are written meanwhile."""
+        """Copy the rows of one parent, and the rows of earlier parents that are written meanwhile."""
         with self._writing:
             self._check()
             self._begun.append((parent, parent.notes.begin()))
@@ -241,7 +242,7 @@ class PreparedHeirs:
     def _catch_up(self, last: bytes | None) -> int:
         """Copy the rows of noted keys again. Return the number of keys.
 
-        `last`: the last key that was copied of the last parent; later batches have those behind it. None: all were.
+        `last`: the last copied key of the last parent; later batches have the keys after it. None if all were copied.
         """
         newest = len(self._begun) - 1
         return sum(
@@ -262,7 +263,8 @@ class PreparedHeirs:
 
     @staticmethod
     def _at_once(finishes: Sequence[Callable[[], None]]) -> None:
-        """Finish all files, on threads: most of the time is spent on syncs. No thread works on a file afterwards."""
+        """Finish all files, on threads, because most of the time is spent on syncs. On return no thread works on a
+        file."""
         with ThreadPoolExecutor(len(finishes), "heirs") as threads:
             made = [threads.submit(finish) for finish in finishes]
         for one in made:
@@ -273,7 +275,7 @@ class PreparedHeirs:
         remove_rows(daughter.path)
 
     def _rows_at(self, parent: TabletRows, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
-        """Return rows of a parent in their stored form; None for one that does not exist."""
+        """Return rows of a parent in their stored form; None for a row that does not exist."""
         with parent.using_file() as file, file.env.begin(db=file.rows) as reading:
             return [(key, reading.get(key)) for key in keys]
 
@@ -344,7 +346,7 @@ class _PreparedFile:
             self._add(1, key, unseal(key, stored))
 
     def change(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Put rows as they are now; None for one that does not exist."""
+        """Write the present rows; None for a row that does not exist."""
         mine = [one for one in rows if self._has(one[0])]
         if not mine:
             return
@@ -384,7 +386,7 @@ class _PreparedFile:
             sealing.put_state(writing, file, state)
         file.close()
         os.rename(self._path, daughter.path)
-        environment.remove_database(self._path)  # what is left of it: LMDB's lock file
+        environment.remove_database(self._path)  # The remaining file is LMDB's lock file.
         kill_points.reached("heir renamed")
         opened, state = environment.open_checked(daughter.path, daughter.identity)
         make_steady(daughter, boot, opened, state)

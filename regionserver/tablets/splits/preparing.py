@@ -1,15 +1,15 @@
-"""Orders to prepare the daughters of tablets on one server, and what becomes of the prepared files (`prepared.py`).
+"""Orders to prepare the daughters of tablets on one server, and the fate of the prepared files (`prepared.py`).
 
     PREPARE -> copying -> current -> finished -> taken by the daughters' replicas
                any        -> given up
 
 Files are current while keys that are written meanwhile are copied again, so that few are left at the seal. They are
-finished as soon as the replicas of all parents here hold the seal, often before the daughters are ordered to be opened.
-They are given up if the split or merge is canceled, if a parent's rows are closed, or if a seal has not come KEPT_S
-after the last order.
+finished as soon as all parents' replicas here have applied the seal, often before the order to open the daughters. They
+are given up if the split or merge is canceled, if a parent's rows are closed, or if a seal has not come KEPT_S after
+the last order.
 
-Every method is called on the reactor's thread. The copies of all tablets have one thread, and what remains to be done
-at a seal has another.
+Every method is called on the reactor's thread. The copies of all tablets share one thread, and the remaining work at a
+seal has another.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Preparation:
             one.callback(None)
 
     def change(self) -> Deferred[None]:
-        """Return what fires at the next change."""
+        """Return a Deferred that fires at the next change."""
         found: Deferred[None] = Deferred()
         self._waiting.append(found)
         return found
@@ -102,7 +102,7 @@ class Preparations:
         making: WorkerPool,
         refusals: HeldRefusals,
     ) -> None:
-        """`making` has one thread, on which daughters are made in another way, under the same names of files.
+        """`making` is the pool whose one thread makes daughters without preparation, under the same file names.
 
         `refusals` gets the daughters' names.
         """
@@ -130,7 +130,8 @@ class Preparations:
     # --- orders -------------------------------------------------------------------------------------------------------
 
     async def prepare(self, request: PrepareRows) -> RowsPrepared:
-        """Copy the rows of tablets for their daughters; without daughters: give up what is prepared. Raise RpcError."""
+        """Copy the rows of tablets for their daughters; without daughters: give the prepared files up. Raise
+        RpcError."""
         tablet = request.parents[0]
         work = self._works.get(tablet)
         if not request.daughters:
@@ -267,9 +268,9 @@ class Preparations:
         self._finishing.submit(finish, finished)
 
     async def take(self, parent: str, opening: ReplicaOpening, name: str) -> Daughter | None:
-        """Return the finished file of a daughter, which is the caller's from now on; None if there is none.
+        """Return the finished file of a daughter, which the caller owns from now on; None if there is none.
 
-        `parent` is the first one, and `name` that of the seal.
+        `parent` is the first parent, and `name` the name of the seal.
         """
         work = self._works.get(parent)
         if work is None or work.name != name:
@@ -300,7 +301,7 @@ class Preparations:
         work = work or self._works[tablet]
         was_over, work.is_over = work.is_over, True
         if work.is_finishing:
-            return  # a thread makes the daughters' files: they are removed when it has ended
+            return  # A thread is making the daughters' files. They are removed when it has ended.
         if self._works.get(tablet) is work:
             del self._works[tablet]
         if was_over:

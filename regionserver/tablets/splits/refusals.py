@@ -1,8 +1,8 @@
 """Refusals of requests to a sealed tablet, which wait until the daughters have leaders.
 
-A client that is refused reads the table's regions again. Before the daughters have leaders it finds nothing that it can
-use, and asks again and again, while its servers need their processors for the split. So a refusal waits for the
-daughters, at most HELD_S. Only a server that has prepared the daughters knows their names; others refuse at once.
+A client that is refused reads the table's regions again. Before the daughters have leaders, the client finds no usable
+region and asks repeatedly, while its servers need their processors for the split. So a refusal waits for the daughters,
+at most HELD_S. Only a server that has prepared the daughters knows their names; others refuse at once.
 
 Every method is called on the reactor's thread.
 """
@@ -44,7 +44,7 @@ class HeldRefusals:
         self._daughters[tablet] = tuple(daughters)
 
     def hold(self, tablet: str) -> Deferred[None]:
-        """Return what fires when a refused request to a sealed tablet is to be answered."""
+        """Return a Deferred that fires when a refused request to a sealed tablet must be answered."""
         if not self._is_waiting(tablet):
             return succeed(None)
         if not self._held:

@@ -1,7 +1,7 @@
 """Orders about splits and merges of tablets on one server: split keys, seals, and replicas of daughters.
 
-Every method is called on the reactor's thread. Rows of daughters are made on a thread of their own, one daughter at a
-time: the threads that open files and make steady points must not wait for them.
+Every method is called on the reactor's thread. Rows of daughters are made on a separate thread, one daughter at a time,
+because the threads that open files and make steady points must not wait for them.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class SplitWork:
 
     def objection_to_change(self, tablet: str) -> ConfigChanged | None:
         """Return the refusal of a change of a sealed tablet's members, None if the tablet is not sealed. Its members
-        are to become those of the daughters."""
+        will become the members of the daughters."""
         group, rows = self._host.turn.groups.get(tablet), self._host.rows_of(tablet)
         if group is None or group.failure or rows is None or not rows.seal.is_set:
             return None
@@ -162,7 +162,8 @@ class SplitWork:
     # --- daughters ----------------------------------------------------------------------------------------------------
 
     def inherit(self, opening: ReplicaOpening, parents: Sequence[Parent]) -> Deferred[str]:
-        """Make a daughter's replica from those of its parents, once they hold the seals. Return "" or why not.
+        """Make a daughter's replica from those of its parents, once these have applied the seals. Return "" or why this
+        failed.
 
         `parents` are in the order of their keys; the token of each is the index of its seal.
         """
@@ -190,13 +191,14 @@ class SplitWork:
                 await deferLater(self._reactor, LOOK_S)
 
     def _ask_leader(self, parent: str) -> Deferred[Any]:
-        """Apply what the leader has committed. A follower learns of it with the next BEAT, and applies it later still,
-        unless it waits for a read."""
+        """Apply the entries that the leader has committed. Without a waiting read, a follower would learn the commit
+        index only with the next BEAT, and apply even later."""
         asked: Deferred[Any] = self._host.read(parent, lambda _: None, max_stale_ms=_NOW_MS)
         return asked.addErrback(lambda _: None)
 
     def _sealed(self, opening: ReplicaOpening, parent: Parent) -> SealedRows | str | None:
-        """Return the rows of a parent with their seal, None until they hold it, or why they never will."""
+        """Return the rows of a parent with their seal. Return None until they have it, or the reason why they never
+        will."""
         rows, tablet, index = self._host.rows_of(parent.region_id), parent.region_id, parent.token
         # Read before the seal: a thread may apply the seal and the entry behind it meanwhile.
         applied = 0 if rows is None else rows.applied[0]
@@ -254,7 +256,7 @@ class SplitWork:
         maybeDeferred(self._host.make, [opening for opening, _ in jobs]).addCallbacks(made, failed)
 
     async def _make_rows(self, opening: ReplicaOpening, sealed: Sequence[SealedRows]) -> Daughter | str:
-        """Make the file of a daughter's rows. Return what was made, or why not."""
+        """Make the file of a daughter's rows. Return the state of the rows, or why this failed."""
         parts, tablet = self._host.life.parts(), opening.tablet
         generation = await outcome_of(parts.files_pool.submit, lambda: parts.files.next_generation(tablet))
         if isinstance(generation, Exception):
@@ -270,14 +272,14 @@ class SplitWork:
 
 
 def may_inherit(seal: Seal, index: int) -> bool:
-    """Return True if rows with this seal are those from which daughters are made that begin behind entry `index`."""
+    """Return True if daughters that begin after entry `index` are made from rows with this seal."""
     return seal.is_set and seal.index == index
 
 
 def objection_to_inherit(parent: str, daughter: str, state: ReplicaState | None, applied: int, index: int) -> str:
-    """Return why a daughter cannot be made here from its parent, which has no seal at `index`: "" to wait for that.
+    """Return why a daughter cannot be made here from its parent, which has no seal at `index`; "" if it may still come.
 
-    `state` is that of the parent's replica here, `applied` what its rows had before the seal was read.
+    `state` is the state of the parent's replica here, `applied` the last index of its rows before the seal was read.
     """
     if state is None or state in HAS_NO_FILES:
         return f"this server has no replica of tablet {parent}, whose rows {daughter} takes over"
@@ -287,8 +289,8 @@ def objection_to_inherit(parent: str, daughter: str, state: ReplicaState | None,
 
 
 def objection_to_seal(core: RaftCore, report: TabletReport | None) -> str:
-    """Return why a leader's tablet must not be sealed now, "" if it may be. Its members become those of the daughters,
-    and each makes the daughters' replicas from its own rows."""
+    """Return why a leader's tablet must not be sealed now, "" if it may be. Its members become the members of the
+    daughters, and each member makes the daughters' replicas from its own rows."""
     lead = core.leadership
     if lead is None or report is None or report.leader is None or not lead.has_committed_in_term():
         return "its leader is new"

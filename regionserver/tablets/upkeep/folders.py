@@ -1,8 +1,8 @@
 """The folders of the quarantine on a disk.
 
-A folder is removed in two steps. It is renamed first, which is atomic: what is left under its name is always complete.
-Then its files are removed, which may take seconds for large files. A crash between the two leaves a renamed folder that
-the next removal finds.
+A folder is removed in two steps. It is renamed first, which is atomic, so a folder under its own name is always
+complete. Then its files are removed, which may take seconds for large files. A crash between the two leaves a renamed
+folder that the next removal finds.
 """
 
 from __future__ import annotations

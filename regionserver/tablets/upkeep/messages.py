@@ -8,11 +8,11 @@ import msgspec
 class PurgeQuarantine(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Remove former replicas from the server's quarantine. Reply: QuarantineList.
 
-    Only folders whose time is over are removed, unless `force` is True.
+    Folders before the end of their time are kept, unless `force` is True.
     """
 
     recipient: str = ""
-    #: Only folders of this tablet; "": all.
+    #: Only folders of this tablet; "": of all tablets.
     tablet: str = ""
     #: Only folders of at least this age; -1: of any age.
     older_than_ms: int = -1

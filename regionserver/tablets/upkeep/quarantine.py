@@ -1,8 +1,8 @@
-"""Which folders of the quarantine are removed, and why. Pure.
+"""Chooses the folders of the quarantine to remove, each with the reason. Pure.
 
 A folder has the files of a former replica. It is kept for a configured time, because an operator may need the files
-after an error of the operator or of this program. Its time begins when its last file was moved there. A disk without
-room is worse than a short quarantine, so below the reserve the oldest folders go first.
+after a mistake of the operator or of this program. The time begins when the last file was moved there. A full disk is
+worse than a short quarantine, so below the reserve the oldest folders are removed first.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def oldest_first(folders: Sequence[QuarantineFolder]) -> list[QuarantineFolder]:
 
 
 def due(folders: Sequence[QuarantineFolder], now_ms: int, keep_ms: int, missing_bytes: int) -> list[FolderRemoval]:
-    """Return the folders that a server removes by itself.
+    """Return the folders that a server removes without an order.
 
     Args:
         folders: All folders of the quarantine.
@@ -75,15 +75,11 @@ def due(folders: Sequence[QuarantineFolder], now_ms: int, keep_ms: int, missing_
 def ordered(
     folders: Sequence[QuarantineFolder], now_ms: int, keep_ms: int, *, tablet: str, older_than_ms: int, is_forced: bool
 ) -> tuple[list[FolderRemoval], list[QuarantineFolder]]:
-    """Return the folders that an operator's order removes, and those that it names and that are kept.
+    """Return the folders that an operator's order removes, and the named folders that are kept.
 
-    Args:
-        folders: All folders of the quarantine.
-        now_ms: Wall clock.
-        keep_ms: Time for which a folder is kept.
-        tablet: Only folders of this tablet; "": all.
-        older_than_ms: Only folders of at least this age; -1: of any age.
-        is_forced: Folders whose time is not over are removed as well.
+    Args: folders: All folders of the quarantine. now_ms: Wall clock. keep_ms: Time for which a folder is kept. tablet:
+        Only folders of this tablet; "": of all tablets. older_than_ms: Only folders of at least this age; -1: of any
+        age. is_forced: Folders whose time is not over are removed as well.
     """
     named = [
         folder

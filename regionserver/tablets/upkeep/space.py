@@ -1,7 +1,7 @@
 """Room on the disk of the tablets, and the reserve that stays free.
 
-Below the reserve a server takes no copies and leads no writes. The reserve is room for what a server cannot refuse: the
-shared log of its followers, steady points, and the repair of the disk by an operator.
+Below the reserve a server takes no copies and leads no writes. The reserve is room for writes that a server cannot
+refuse: the shared log of its followers, steady points, and the repair of the disk by an operator.
 """
 
 from __future__ import annotations

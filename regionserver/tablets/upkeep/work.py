@@ -1,4 +1,4 @@
-"""Upkeep while the server runs: is there room on the disk, and which former replicas leave the quarantine.
+"""Upkeep while the server runs: checks the room on the disk, and removes former replicas from the quarantine.
 
 once a second  ->  free bytes, on a thread  ->  below the reserve: no writes are led here, leaderships are handed over
 once a minute, and while there is no room  ->  folders of the quarantine that are due are removed
@@ -38,7 +38,7 @@ PURGE_SHORT_MS: Final = 5_000
 
 
 class HostDisk(Protocol):
-    """The host of tablets, as its upkeep uses it."""
+    """The host of tablets, for its upkeep."""
 
     def disk_is_short(self, *, is_short: bool) -> None:
         """Note whether the disk has less free space than its reserve."""
@@ -69,7 +69,7 @@ class Upkeep:
         self._files_pool = files_pool
         self._slow_pool = slow_pool
         self._folders = QuarantineFolders(space.directory)
-        #: Monotonic time of the last look at the quarantine; None: none yet.
+        #: Monotonic time of the last look at the quarantine; None before the first.
         self._purged_ms: int | None = None
         self._is_short = False
         self._is_purging = False
@@ -77,7 +77,7 @@ class Upkeep:
         #: Folders and bytes in the quarantine at the last look.
         self._count = 0
         self._bytes = 0
-        #: Bytes that replicas may take, as of the last look; 0: not known yet.
+        #: Bytes that replicas may take, as of the last look; 0 before the first.
         self._free = 0
 
     def start(self) -> None:
@@ -89,7 +89,7 @@ class Upkeep:
         self._is_stopping = True
 
     def figures(self, found: TabletFigures) -> TabletFigures:
-        """Return the figures of the host with those of its quarantine, and an alarm while the disk has no room."""
+        """Return the figures of the host, including its quarantine, and an alarm while the disk has no room."""
         alarms = [*found.alarms, *([self._short_text()] if self._is_short else [])]
         return msgspec.structs.replace(
             found, quarantined=self._count, quarantine_bytes=self._bytes, alarms=alarms, disk_free=self._free
@@ -164,7 +164,7 @@ class Upkeep:
         names = [one.folder.name for one in purged]
         if names:
             yield self._on(self._files_pool, lambda: self._folders.take(names))
-        # Without any name as well: an earlier process may have left folders.
+        # Do this without any name, too: an earlier process may have left folders.
         yield self._on(self._slow_pool, self._folders.remove_taken)
         for folder, why in purged:
             self._count -= 1

@@ -21,9 +21,9 @@ WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
 WRITER_BYTES_MAX: Final = 64
 #: Numbers and times fit in 63 bits, so that no store or language has to treat them as unsigned.
 NUMBER_MAX: Final = 2**63 - 1
-#: How long the result of a write is kept, in leaders' time.
+#: Time for which the result of a write is kept, in leaders' time.
 KEPT_MS: Final = 10 * 60 * 1000
-#: How far a client's estimate of the leader's time may be ahead. A result is kept longer by as much.
+#: Largest lead of a client's estimate over the leader's time. A result is kept longer by this time.
 AHEAD_MS: Final = KEPT_MS
 _Count = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 
@@ -42,7 +42,7 @@ class DeleteRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class CompareAndSet(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
-    """Store `value` at `key` (None: remove the row) if its value was `expected` (None: if there was no row)."""
+    """Store `value` at `key` (None: remove the row) if the row's value is `expected` (None: if there is no row)."""
 
     key: str
     value: bytes | None
@@ -86,8 +86,8 @@ SUPERSEDED: Final = 3
 TOO_OLD: Final = 4
 #: The entry carried no command (a leader's first entry, a configuration).
 NO_COMMAND: Final = 5
-#: The tablet is sealed, because it is split (`regionserver.tablets.values.seals`): this copy changed nothing, and no
-#: copy was carried out before. Of an entry about the seal: the tablet is sealed for another attempt.
+#: The tablet is sealed, because it is split (`regionserver.tablets.values.seals`). This copy changed nothing, and no
+#: earlier copy was carried out. For an entry about the seal: the tablet is sealed for another attempt.
 SEALED: Final = 6
 
 OUTCOME_NAMES: Final = ("done", "condition failed", "tablet full", "superseded", "too old", "no command", "sealed")

@@ -1,15 +1,15 @@
-"""The seal of a tablet that is split or merged: plain values, and what an entry about the seal changes. Pure.
+"""The seal of a tablet that is split or merged: plain values, and the effect of an entry about the seal. Pure.
 
-A split or merge makes the daughters from the replicas of their parents (`docs/tablets.md`). For that the rows must not
-change any more, and all replicas must agree on the last entry that changed them. So the seal is an entry of the log
-like a write, and the replicas apply it to their rows. A sealed tablet carries out no write and answers no read.
+A split or merge makes the daughters from the replicas of their parents (`docs/tablets.md`). So the rows must not change
+any more, and all replicas must agree on the last entry that changed them. So the seal is an entry of the log like a
+write, and the replicas apply it to their rows. A sealed tablet carries out no write and answers no read.
 
 Because the seal is a state of the rows, it needs no memory of its own: a new leader has it before it answers anything,
 a restart reads it with the rows, and a copied replica has it with the copied rows.
 
-Each attempt to split or merge a tablet has a name that is never used again. So a late entry that takes a seal away
-changes nothing. A late entry that seals the tablet changes nothing if its attempt was the last one to be canceled. For
-an earlier attempt it seals the tablet; then the leader reports the seal, and the master has it taken away again.
+Each attempt to split or merge a tablet has a name that is never used again. So a late entry that removes a seal changes
+nothing. A late entry that seals the tablet changes nothing if its attempt was the last canceled one. For an earlier
+attempt it seals the tablet; then the leader reports the seal, and the master orders its removal.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ RESHARDING_BYTES_MAX: Final = 64
 
 
 class SealCommand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Seal the tablet for an attempt to split or merge it, or take the seal of the attempt away.
+    """Seal the tablet for an attempt to split or merge it, or remove the seal of the attempt.
 
-    `epoch` is that of the master that wants it, `time_ms` the leader's time.
+    `epoch` is the epoch of the ordering master, `time_ms` the leader's time.
     """
 
     resharding: str
@@ -57,9 +57,9 @@ class Seal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 def seal_after(seal: Seal, command: SealCommand, term: int, index: int) -> tuple[Seal, int]:
     """Return the seal after the entry at (`term`, `index`) with this command, and the code of the entry's outcome.
 
-    DONE: the seal is as the command wants it. SEALED: the tablet is sealed for another attempt. SUPERSEDED: the seal of
-    this attempt was taken away before. Only a master of the same or a later epoch takes a seal away: an earlier one may
-    not know how the attempt went on.
+    DONE: the command's state is reached. SEALED: the tablet is sealed for another attempt. SUPERSEDED: the seal of this
+    attempt was removed before. Only a master of the same or a later epoch removes a seal, because an earlier master may
+    not know the progress of the attempt.
     """
     name = command.resharding
     if seal.resharding == name and command.is_wanted:

@@ -1,10 +1,10 @@
 """The keys that commits change while the daughters of a tablet are prepared (`tablets/splits/prepared.py`).
 
-A key is noted after its commit. So whoever takes the notes and then begins to read sees every change that he has notes
-of. A change without a note was committed before `begin`, or is noted later.
+A key is noted after its commit. So a reader that first takes the notes and then reads the rows sees every noted change.
+A change without a note was committed before `begin`, or is noted later.
 
-A commit that has failed may have reached the file all the same, and changes nothing when it is applied again. It leaves
-no note. So a failure loses the notes, and the daughters are made after the seal.
+A failed commit may have reached the file nevertheless. When it is applied again it changes nothing, and leaves no note.
+So after a failure the notes are lost, and the daughters are made after the seal.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NOTED_BYTES_MAX: Final = 64 << 20
 class KeyNotes:
     """The notes of one tablet; thread-safe. Nothing is noted before `begin`.
 
-    They have one reader, the one that has begun last: an earlier one that is given up must not end the notes of the
-    next.
+    The notes have one reader, the one that has begun last. An earlier reader that is given up must not end the notes of
+    the next one.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class KeyNotes:
             return self._reader
 
     def lose(self, reader: int = 0) -> None:
-        """Note nothing any more, and forget the notes; unless another reader than this one has begun. 0: any reader."""
+        """Stop noting and drop the notes, unless another reader than `reader` has begun. 0: for any reader."""
         with self._lock:
             if reader in (0, self._reader):
                 self._keys, self._bytes = None, 0

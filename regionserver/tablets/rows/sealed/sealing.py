@@ -1,7 +1,7 @@
-"""The seal in the file of a tablet's rows, and what a sealed tablet answers.
+"""The seal in the file of a tablet's rows, and the answers of a sealed tablet.
 
 The seal is one more value in the database "meta". It is stored in the commit of its entry, together with the applied
-index. A file without the value was never sealed, so files of tablets that are not split are as they always were.
+index. A file without the value was never sealed, so splits do not change the files of other tablets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from regionserver.tablets.rows.state import RowsState, encode
 from regionserver.tablets.values.seals import Seal
 from regionserver.tablets.writers import sealed_outcome
 
-#: What an entry of the log carries.
+#: Content of an entry of the log.
 Command = KvCommand | SealCommand | None
 
 SEAL_KEY: Final = b"seal"
