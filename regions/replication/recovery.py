@@ -217,9 +217,9 @@ def work_fate(tablet: Tablet, work: MemberWork, servers: Mapping[str, ServerReco
 def work_goal(tablet: Tablet, work: MemberWork, fate: ServerFate, *, is_joining: bool, is_new: bool) -> Goal:
     """Return the goal for a member in transition; `fate` is the fate of its server.
 
-    A server makes the members of a split tablet's daughters from its replica of that tablet, which is then deleted. So
-    they are made even while the table is disabled. Those of a removed table are made if the server is there, as the
-    table can be brought back, until its purge begins.
+    A server makes the members of daughters from its replica of the split tablet, which is then deleted. So the
+    daughters' members are made even while the table is disabled. They are made for a removed table, too, if the server
+    is live, because the table can be restored until its purge begins.
     """
     table = tablet.table.record
     if table.state is TableState.REMOVED and table.purging_ms:

@@ -280,8 +280,8 @@ class TabletParents:
 
 
 def _is_made(tablet: Tablet, servers: Mapping[str, ServerRecord]) -> bool:
-    """Return True if all members have replicas of their own, but for those that nobody waits for: none is being made,
-    or waits for its server."""
+    """Return True if all members have replicas of their own, except members that are given up: no replica is being
+    made or waits for its server."""
     return (
         tablet.is_led
         and not tablet.is_writing
@@ -290,11 +290,11 @@ def _is_made(tablet: Tablet, servers: Mapping[str, ServerRecord]) -> bool:
 
 
 def _is_given_up(tablet: Tablet, work: MemberWork, servers: Mapping[str, ServerRecord]) -> bool:
-    """Return True for a member whose server is away and which its leader calls FAILED.
+    """Return True for a member whose server is away and that its leader judges FAILED.
 
-    The server may be gone for ever, and there may be no other one. A majority of the members is made, because the
-    tablet has a leader. If the server comes back, its replicas of the parents are deleted, and the leader has the
-    member copied.
+    The server may never return, and there may be no other one. A majority of the members is made, because the tablet
+    has a leader. If the server returns, its replicas of the parents are deleted, and the leader requests a copy of the
+    member.
     """
     leader, transition = tablet.view.leader_now(), work.transition
     if leader is None or transition is None or work.is_writing or tablet.home_of(work) in servers:
@@ -307,8 +307,8 @@ def _is_given_up(tablet: Tablet, work: MemberWork, servers: Mapping[str, ServerR
 def _is_kept_long_enough(work: Resharding, now_ms: int) -> bool:
     """Return True if the parents' replicas have stayed for KEPT_MS.
 
-    The time is in the record, so it does not begin anew with each master. A master whose clock is behind that of an
-    earlier one waits for KEPT_MS by its own clock at most.
+    The time is in the record, so it does not begin again with each master. A master whose clock is behind the clock of
+    an earlier one waits for at most KEPT_MS by its own clock.
     """
     since_ms = min(work.record.replaced_ms or work.began_ms, work.began_ms)
     return now_ms - since_ms >= KEPT_MS
