@@ -35,10 +35,11 @@ from cli.common.local import (
     LocalCluster,
     read_cluster,
     read_super,
+    servers_identity,
 )
 from cli.common.options import SETTINGS, Globals, variable_of
 from cli.common.waiting import limit_s, waiting
-from coord.client.access import OPEN_ACCESS, READERS, SERVERS_IDENTITY, StoreAccess, parse_identities, read_role
+from coord.client.access import OPEN_ACCESS, READERS, StoreAccess, parse_identities, read_role
 from coord.errors import ConfigError, shown_s
 from coord.hosts import is_loopback
 from coord.security import process
@@ -121,12 +122,16 @@ def check_exposed(host: str, certs_dir: Path | None, *, insecure: bool) -> None:
 def store_access(given: Globals, *, is_server: bool = False) -> StoreAccess:
     """Return the connection settings of options, environment, context and file. Raise UsageFaultError."""
     access = read_access(given.settings(), {}, is_server=is_server)
-    local = None if access.has_credential() else secured_local(given)
-    auth = "" if local is None else read_super(given.data_path)
-    if local is None or not auth:
+    local = secured_local(given)
+    if local is None:
+        return access
+    servers = access.servers or parse_identities(servers_identity(local, given.data_path), "server")
+    if access.has_credential():
+        return dataclasses.replace(access, servers=servers)
+    auth = read_super(given.data_path)
+    if not auth:
         return access
     readers = access.readers or parse_identities("" if local.outside else READERS, "reader")
-    servers = access.servers or parse_identities("" if local.outside else SERVERS_IDENTITY, "server")
     return dataclasses.replace(access, auth=auth, readers=readers, servers=servers)
 
 

@@ -5,6 +5,7 @@
       certs/            credentials of daemons and of the user `admin`; mode 0700
       store-auth        super's credential for the store, created by `rk up`; mode 0600
       store-super       the hash of that credential, for the nodes; mode 0600
+      store-servers     region servers' credential for a store that `rk up` does not run; mode 0600
       up.lock           held by the one `rk up` that may use this directory
       control.sock      requests to that `rk up` (cli/up/control.py)
       logs/NAME.log     output of each daemon
@@ -34,6 +35,7 @@ import msgspec
 
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, variable_of
+from coord.client.access import SERVERS_IDENTITY
 from coord.errors import ConfigError
 from coord.security.credentials import STORE_AUTH_FILE, STORE_MASTERS_FILE
 from coord.security.making import PEERS_FILE, write_private
@@ -44,6 +46,7 @@ LOCK_FILE: Final = "up.lock"
 CONTROL_FILE: Final = "control.sock"
 SUPER_FILE: Final = STORE_AUTH_FILE
 SUPER_DIGEST_FILE: Final = "store-super"
+SERVERS_FILE: Final = "store-servers"
 #: Credentials of the daemons and of the first user of a secured cluster (`coord.security.credentials`).
 CERTS_DIR: Final = "certs"
 FORMAT_VERSION: Final = 1
@@ -197,8 +200,10 @@ class Shape(msgspec.Struct, frozen=True):
     tls: bool = False
     certs_dir: str = ""
     host: str = HOST
-    #: True if the options name a credential for the store. Then all daemons have this credential.
+    #: True if the options name the masters' credential for the store.
     names_credential: bool = False
+    #: True if the options name identities of region servers: then `rk up` does not separate the servers by itself.
+    names_servers: bool = False
 
 
 def usual_daemon(role: str, number: int, base_port: int, data_dir: Path, *, rack: str = "", host: str = HOST) -> Daemon:
@@ -275,9 +280,9 @@ def design(shape: Shape, data_dir: Path, before: LocalCluster | None = None) -> 
 
 def _has_separate_servers(shape: Shape, data_dir: Path, before: LocalCluster | None) -> bool:
     """Return whether region servers have an identity of their own in the store. Only a new cluster begins so: access
-    lists of an older one, open or secured, do not name this identity until `rk secure` has changed them. Nor do those
-    of a credential that the options name, not even after a start without these options."""
-    if shape.names_credential:
+    lists of an older one, open or secured, do not name this identity until `rk secure` has changed them. A store that
+    `rk up` does not run may have such lists (`cli.up.command`)."""
+    if shape.names_servers:
         return False
     if before is not None:
         return before.separate_servers
@@ -368,11 +373,20 @@ def _members(node: Daemon, cluster: LocalCluster) -> list[str]:
 
 def make_super(data_dir: Path) -> str:
     """Return super's credential of the store in `data_dir`, `USER:PASSWORD`; create it if missing. Raise CliError."""
-    known = read_super(data_dir)
+    return _make_credential(data_dir / SUPER_FILE, "super")
+
+
+def make_servers_credential(data_dir: Path) -> str:
+    """Return region servers' credential for a store that `rk up` does not run; create it if missing. Raise CliError."""
+    return _make_credential(data_dir / SERVERS_FILE, "servers")
+
+
+def _make_credential(path: Path, user: str) -> str:
+    known = _read_credential(path)
     if known:
         return known
-    path = data_dir / SUPER_FILE
-    made = f"super:{secrets.token_urlsafe(32)}"
+    data_dir = path.parent
+    made = f"{user}:{secrets.token_urlsafe(32)}"
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
@@ -404,8 +418,21 @@ def _write_line(path: Path, line: str) -> Path:
 
 def read_super(data_dir: Path) -> str:
     """Return super's credential of the store in `data_dir`; "" if it is missing or unreadable."""
+    return _read_credential(data_dir / SUPER_FILE)
+
+
+def servers_identity(cluster: LocalCluster, data_dir: Path) -> str:
+    """Return the region servers' identity in access lists, "" if this user may not know it. A store that `rk up` does
+    not run knows none of the cluster's keys."""
+    if not cluster.outside:
+        return SERVERS_IDENTITY
+    credential = _read_credential(data_dir / SERVERS_FILE)
+    return f"digest:{digest_of(credential)}" if credential else ""
+
+
+def _read_credential(path: Path) -> str:
     try:
-        return (data_dir / SUPER_FILE).read_text(encoding="ascii").strip()
+        return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
         return ""
 

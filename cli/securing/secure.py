@@ -33,7 +33,6 @@ from cli.diagnose.fsck_deep import progress
 from cli.securing.rolling import outdated, restart_all
 from cli.security.separation import is_separated, separate
 from cli.up.control import ControlRequest, ask
-from cli.up.growing.securing import can_separate
 from coord import kill_points
 from coord.client.access_lists import describe
 from coord.client.following.revocations import SECURING_S
@@ -176,7 +175,7 @@ def _say(given: Globals) -> Callable[[str], None]:
 def _separate_servers(given: Globals, local: LocalCluster, report: SecuredCluster) -> None:
     """Restart the region servers of a cluster that an earlier build has secured without the masters' credential. All
     znodes have the lists for this. Raise CliError."""
-    if not can_separate(local) or report.failed or given.names_store_credential():
+    if report.failed or "store-servers" in given.settings():
         return
     states = ask(given.data_path, ControlRequest("list"))
     if local.separate_servers and not outdated(states):

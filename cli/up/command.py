@@ -29,20 +29,15 @@ from cli.common.errors import CliError, UsageFaultError
 from cli.common.local import (
     CONTROL_FILE,
     HOST,
-    MASTER,
-    SERVER,
-    SUPER_FILE,
     LocalCluster,
     Shape,
     command_line,
     design,
-    digest_of,
     environment_of,
-    make_super,
     read_cluster,
     write_cluster,
 )
-from cli.common.options import DEFAULT_DATA_DIR, Globals, NumberRange, own_masters_options, spark_options, variable_of
+from cli.common.options import DEFAULT_DATA_DIR, Globals, NumberRange, own_masters_options, spark_options
 from cli.common.staleness import duration_ms
 from cli.common.views.display import Display, choose
 from cli.common.views.help import CommandGroup
@@ -57,6 +52,7 @@ from cli.up.examples import example_data, example_path
 from cli.up.growing.command import add
 from cli.up.growing.growth import Growth
 from cli.up.growing.leaving import Leaving, configuration_of
+from cli.up.growing.rights import check_root, store_rights
 from cli.up.growing.securing import Securing
 from cli.up.hold import hold
 from cli.up.logs import LOOK_S, bound
@@ -73,8 +69,7 @@ from cli.up.shape import (
     with_dead_s,
     with_security,
 )
-from cli.up.supervisor import News, Rights, Supervisor
-from coord.client.access import READERS, SERVERS_IDENTITY
+from cli.up.supervisor import News, Supervisor
 from coord.env import SECONDS_MAX
 from coord.security import process
 from master.settings import ENGINES
@@ -317,6 +312,7 @@ def _run(
         raise CliError(
             f"cannot write in {data_dir}: {error.strerror}", "Free space on that disk, or give another --data-dir."
         ) from error
+    check_root(given, local)
     surroundings = {**environment_of(data_dir), **as_variables(given.settings())}
     output.keep_going("the cluster keeps running; stop it with SIGINT (Ctrl-C) or SIGTERM")
     display = choose(as_json=given.json)
@@ -327,10 +323,10 @@ def _run(
         shape,
         data_dir,
         file,
-        lambda: _store_rights(given, local, data_dir),
+        lambda: store_rights(given, local, data_dir),
         lambda: process.choose_by(lambda: credentials_of(given)),
     )
-    rights = _store_rights(given, local, data_dir)
+    rights = store_rights(given, local, data_dir)
     supervisor = Supervisor(
         local.daemons(), commands, surroundings, listener, news.put, growth.add, securing.answer, rights
     )
@@ -356,26 +352,6 @@ def _run(
         return 0
     finally:
         supervisor.close()
-
-
-def _store_rights(given: Globals, local: LocalCluster, data_dir: Path) -> Rights:
-    """Return the environment by which masters and servers of a secured cluster close their znodes: for masters the
-    credential that `rk up` makes, which its own store nodes take for super's. Region servers prove by their own key who
-    they are, and name the masters' identity.
-
-    Users with a key may read the znodes, unless other readers are named. A store that `rk up` does not run knows
-    neither such users nor servers, which then have the masters' credential.
-    """
-    if not local.has_credentials or given.names_store_credential():
-        return {}
-    made = make_super(data_dir)
-    readers = given.settings().get("store-readers", "" if local.outside else READERS)
-    common = {variable_of("store-readers"): readers} if readers else {}
-    common |= {} if local.outside else {variable_of("store-servers"): SERVERS_IDENTITY}
-    masters = {**common, variable_of("store-auth"): f"@{data_dir / SUPER_FILE}"}
-    if local.outside or not local.separate_servers:
-        return {MASTER: masters, SERVER: masters}
-    return {MASTER: masters, SERVER: {**common, variable_of("store-masters"): f"digest:{digest_of(made)}"}}
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

@@ -77,6 +77,7 @@ def shape_of(
         replacements_max=limits[1] if limits[1] is not None or before is None else before.replacements_max,
         purge_after_ms=limits[2] if limits[2] is not None or before is None else before.purge_after_ms,
         names_credential=given.names_store_credential(),
+        names_servers="store-servers" in given.settings(),
     )
 
 

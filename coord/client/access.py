@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from coord.client.ops import digest_acl
-from coord.digests import is_digest
+from coord.digests import digest_of, is_digest
 from coord.errors import ConfigError
 from coord.security import process
 from coord.security.credentials import STORE_AUTH_FILE, STORE_MASTERS_FILE, check_directory, read_private
@@ -82,6 +82,12 @@ class StoreAccess:
     def has_credential(self) -> bool:
         """Return True if the znodes that this client creates are closed to others."""
         return bool(self.auth or self.sasl or self.masters)
+
+    def identities(self) -> str:
+        """Return the identities that these credentials prove, as `parse_identities` reads them."""
+        user, _, password = self.auth.partition(":")
+        found = [f"digest:{digest_of(user, password)}"] if self.auth else []
+        return ",".join([*found, *([f"sasl:{self.sasl.partition(':')[0]}"] if self.sasl else [])])
 
     def shares_credential(self) -> bool:
         """Return True if a region server with these settings has the masters' credential."""

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -28,11 +28,14 @@ from coord.security.principal import SERVER, Principal
 from regions.records.znode_table import server_rights
 from regions.records.znodes import DEFAULT_ROOT, Layout
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
+from tests.security.store_node import running_store
 from tests.support.helpers import eventually, rk
 
 pytestmark = pytest.mark.e2e
 
 _SHAPE: Final = ("--store-nodes", "1", "--masters", "2", "--servers", "3", "--regions", "2", "--plan-engine", "greedy")
+_TINY: Final = ("--masters", "1", "--servers", "1", "--no-table", "--plan-engine", "greedy")
+_SHARED: Final = "the masters' credential for the store"
 #: No znode has this version: a request with it changes nothing, and tells whether it would be allowed.
 _NO_VERSION: Final = 1_000_000
 _ROOT: Final = DEFAULT_ROOT
@@ -43,7 +46,10 @@ def session(up: LocalUp, credential: str) -> Iterator[KazooClient]:
     """Yield a session with the cluster's store that has proved a credential."""
     local = read_cluster(up.data_dir)
     assert local is not None
-    client = KazooClient(local.store, timeout=10, auth_data=[("digest", credential)])
+    certs = up.data_dir / CERTS_DIR
+    files = {"ca": "ca.crt", "certfile": "user.admin.crt", "keyfile": "user.admin.key"}
+    tls = {"use_ssl": True, **{key: str(certs / name) for key, name in files.items()}} if local.tls else {}
+    client = KazooClient(local.store, timeout=10, auth_data=[("digest", credential)], **tls)
     try:
         client.start(30)
         yield client
@@ -100,9 +106,8 @@ def credentials_of_servers(up: LocalUp) -> list[str]:
     for one in local.servers:
         if one.pid:
             variables = Path(f"/proc/{one.pid}/environ").read_bytes().decode().split("\0")
-            found |= {
-                text.partition("=")[0] for text in variables if text.startswith(("RK_STORE_AUTH", "RK_STORE_MAS"))
-            }
+            given = [text.partition("=") for text in variables if text.startswith(("RK_STORE_AUTH", "RK_STORE_MAS"))]
+            found |= {name for name, _, value in given if value}
     return sorted(found)
 
 
@@ -163,13 +168,13 @@ def says_open(up: LocalUp) -> bool:
     return run_rk("health", "--data-dir", str(up.data_dir)).returncode == 0
 
 
-def _strip(up: LocalUp) -> int:
+def _strip(up: LocalUp, credential: str = "") -> int:
     """Give all znodes the lists of an earlier build, in which servers have no line; return their number."""
-    with session(up, up.store_auth()) as owner:
+    with session(up, credential or up.store_auth()) as owner:
         paths = tree(owner, _ROOT)
         for path in paths:
             lines, _ = owner.get_acls(path)
-            owner.set_acls(path, [one for one in lines if (one.id.scheme, one.id.id) != ("rk", "server")])
+            owner.set_acls(path, [one for one in lines if not one.id.id.startswith("server")])
     return len(paths)
 
 
@@ -228,3 +233,56 @@ def test_a_cluster_of_an_earlier_build_is_separated_while_it_runs(tmp_path: Path
         assert credentials_of_servers(up) == ["RK_STORE_MASTERS"]
         assert (says(up, "get", "shared", "alice"), says(up, "get", "shared", "bob")) == ("101\n", "200\n")
         eventually(lambda: is_right(up), what="a check that finds nothing")
+
+
+@contextmanager
+def older(up: LocalUp, owner: str, *options: str) -> Iterator[LocalUp]:
+    """Stop a new cluster and start it as one of an earlier build: no list names the servers."""
+    up.event("up")
+    assert credentials_of_servers(up)[-1] == "RK_STORE_MASTERS", "a new cluster begins with separate servers"
+    says(up, "table", "create", "shared", "--replicas", "1", *options)
+    says(up, "put", "shared", "alice", "100", *options)
+    _strip(up, owner)
+    assert up.stop() == 0
+    file = up.data_dir / "cluster.json"
+    content = json.loads(file.read_text())
+    del content["separate_servers"]
+    file.write_text(json.dumps(content))
+    with local_up(up.data_dir, *options) as again:
+        again.event("up")
+        yield again
+
+
+@pytest.mark.parametrize("is_tls", [True, False])
+def test_other_forms_of_an_older_cluster_are_separated_while_they_run(tmp_path: Path, is_tls: bool) -> None:
+    """Certificates on every port; or a store that `rk up` does not run, with a credential of the operator for it.
+
+    Tried: `servers_identity` is the same for a store of others; `store_access` names no servers beside a credential.
+    """
+    data = tmp_path / "up"
+    with ExitStack() as stack:
+        shape = (*_TINY, "--base-port", str(free_base_port()))
+        if is_tls:
+            first, options = stack.enter_context(local_up(data, *shape, "--store-nodes", "1", "--tls")), ()
+        else:
+            (tmp_path / "own").write_text("ops:secret")
+            (tmp_path / "own").chmod(0o600)
+            options = ("--store-auth", f"@{tmp_path}/own")
+            store = stack.enter_context(running_store(tmp_path))
+            first = stack.enter_context(local_up(data, *shape, "--store", f"zk://{store.address}", *options))
+        up = stack.enter_context(older(first, "" if is_tls else "ops:secret", *options))
+        assert credentials_of_servers(up) == ["RK_STORE_AUTH"]
+        log = data / "logs" / "server-1.log"
+        before = len(log.read_text())
+        assert _SHARED in run_rk("health", "--data-dir", str(data), *options).stdout
+        assert _SHARED in run_rk("status", "--data-dir", str(data), *options).stdout
+        secured = json.loads(says(up, "secure", "--json", *options))
+        assert (secured["failed"], secured["restarted"]) == ([], ["server-1"])
+        assert credentials_of_servers(up) == ([] if is_tls else ["RK_STORE_AUTH"]) + ["RK_STORE_MASTERS"]
+        eventually(
+            lambda: _SHARED not in run_rk("health", "--data-dir", str(data), *options).stdout, what="separate servers"
+        )
+        assert says(up, "get", "shared", "alice", *options) == "100\n"
+        says(up, "put", "shared", "carol", "300", *options)
+        eventually(lambda: run_rk("fsck", "--data-dir", str(data), *options).returncode == 0, what="right lists")
+        assert "NoAuth" not in log.read_text()[before:]

@@ -67,8 +67,9 @@ class Securing:
         elif not local.secured:
             check_securable(local)
             self._make()
-            # Everybody may still write the znodes, so servers need no other credential until the lists are right.
-            local.securing, local.separate_servers = True, self._can_separate()
+            # Everybody may still write the znodes, so servers need no other credential until the lists are right; but
+            # those of a credential that the options name are closed already, and do not name the servers.
+            local.securing, local.separate_servers = True, self._can_separate() and not self._shape.names_credential
         try:
             self._file.save()
         except OSError as error:
@@ -80,7 +81,7 @@ class Securing:
         return commands, self._rights()
 
     def _can_separate(self) -> bool:
-        return can_separate(self._local) and not self._shape.names_credential
+        return not self._shape.names_servers
 
     def _make(self) -> None:
         """Make the credentials, and the file that lets open callers in meanwhile. Raise CliError."""
@@ -90,12 +91,6 @@ class Securing:
             making.write_private(path, b"")
         except ConfigError as error:
             raise CliError(str(error), "Free space on that disk.") from error
-
-
-def can_separate(local: LocalCluster) -> bool:
-    """Return whether region servers can prove their own identity: a store that `rk up` does not run knows no such
-    identities."""
-    return not local.outside
 
 
 def check_securable(local: LocalCluster) -> None:
