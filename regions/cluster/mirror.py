@@ -86,13 +86,17 @@ class StandbyMirror:
         return asked
 
     def tablet_transitions(self) -> list[tuple[TransitionRecord, int]]:
-        """Return the transitions of tablets' members, which have no replicas in the cluster state."""
-        return [
-            found
-            for region_id, early in self._early_transitions.items()
-            if region_id in self.world.regions
-            for found in early.values()
-        ]
+        """Return the transitions of tablets' members, which have no replicas in the cluster state.
+
+        Those of tablets that were split or merged are among them: their replicas are being deleted.
+        """
+        found = []
+        for early in self._early_transitions.values():
+            for record, version in early.values():
+                table = self.world.tables.get(record.table_id)
+                if table is not None and table.record.is_tablet:
+                    found.append((record, version))
+        return found
 
     # --- events -------------------------------------------------------------------------------------------------------
 
