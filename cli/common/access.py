@@ -258,13 +258,7 @@ def misfit(address: tuple[str, int], access: StoreAccess, timeout_s: float = PRO
                     "Is the certificate of this command revoked? An admin sees the list by `rk certs revoked`.",
                 )
     except ssl.SSLCertVerificationError as error:
-        if "hostname" in error.verify_message.lower() or "ip address" in error.verify_message.lower():
-            hint = "Connect with a name in the certificate, or with --store-tls-host-check no."
-            return f"the certificate of {where} names another host: {error.verify_message}", hint
-        return (
-            f"the certificate of {where} was not issued by {access.tls_ca}: {error.verify_message}",
-            f"{_named('store-tls-ca')} must name the file with the authority that issued it.",
-        )
+        return _of_certificate(where, error.verify_message, access)
     except ssl.SSLError as error:
         return _of_tls_fault(where, error, access)
     except ConnectionResetError:
@@ -278,18 +272,28 @@ def misfit(address: tuple[str, int], access: StoreAccess, timeout_s: float = PRO
     return "", ""
 
 
+def _of_certificate(where: str, why: str, access: StoreAccess) -> tuple[str, str]:
+    """Return why a node's certificate is refused, and what to do."""
+    hint = "Connect with a name in the certificate, or with --store-tls-host-check no."
+    if "mismatch" in why.lower():
+        return f"the certificate of {where} names another host: {why}", hint
+    if "expired" in why or "not yet valid" in why:
+        return f"the certificate of {where} is refused: {why}", "Issue a new one to this node, or correct a clock."
+    hint = f"{_named('store-tls-ca' if access.tls_ca else 'certs-dir')} must name the authority that issued it."
+    return f"the certificate of {where} was not issued by {(access.tls_paths() or [None])[0]}: {why}", hint
+
+
 def _of_tls_fault(where: str, error: ssl.SSLError, access: StoreAccess) -> tuple[str, str]:
     reason = (error.reason or str(error)).upper()
     if "WRONG_VERSION" in reason or "UNEXPECTED_EOF" in reason or "RECORD_LAYER" in reason:
         return f"{where} does not speak TLS", "Give the store's secure port, or omit the TLS options."
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return f"{where} requires a client certificate", f"Give {_named('store-tls-cert')} and its key."
+    words = reason.replace("_", " ").lower()
     if "UNKNOWN_CA" in reason or "ALERT" in reason:
-        return (
-            f"{where} rejected the certificate {access.tls_cert}: {reason.replace('_', ' ').lower()}",
-            "It must be issued by an authority that the store trusts (--tls-ca of its nodes), and be valid.",
-        )
-    return f"TLS with {where} failed: {reason.replace('_', ' ').lower()}", ""
+        hint = "It must be of an authority that the store trusts, and valid by the store's clock: see `rk certs show`."
+        return f"{where} rejected the certificate {(access.tls_paths() or (None, None))[1]}: {words}", hint
+    return f"TLS with {where} failed: {words}", ""
 
 
 def _speaks_tls(address: tuple[str, int], timeout_s: float) -> bool:

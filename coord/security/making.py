@@ -41,6 +41,11 @@ def secrets_in(directory: Path) -> ClusterSecrets:
     """Return the secrets of the cluster. Raise ConfigError."""
     check_directory(directory)
     path = directory / CLUSTER_FILE
+    if not path.exists():
+        raise ConfigError(
+            f"{directory} has no {CLUSTER_FILE}: give the directory in which the cluster's credentials were made"
+            " (`rk certs init`, `rk up`); users have none"
+        )
     return decode_secrets(read_private(path), str(path))
 
 

@@ -53,7 +53,7 @@ class TlsChannel(ProofChannel):
             plain = engine.unseal(data)
         except TlsError as error:
             self._out += engine.take()
-            raise Unproven(f"TLS: {error}") from error
+            raise Unproven(f"TLS: {explained(str(error), is_server=self._is_server)}") from error
         self._out += engine.take()
         if engine.is_established and not self.is_done:
             held = self._finish(self._proved(engine))
@@ -89,6 +89,38 @@ class TlsChannel(ProofChannel):
         if not self._is_server and not satisfies(found, self._wanted):
             raise Unproven(f"{found} answers, but {self._wanted} was expected")
         return found
+
+
+#: Part of what the library says of a failed handshake, in lower case -> what it means for the process that dials.
+_REASONS: Final = (
+    ("alert certificate expired", "the other end says that our certificate has expired: {own}"),
+    (
+        "alert bad certificate",
+        "the other end rejects our certificate: {own}. A certificate that is not valid yet means that a clock is wrong",
+    ),
+    ("alert unknown ca", "the other end does not accept the authority of our certificate: {other}"),
+    ("alert certificate required", "the other end demands a certificate: {own}"),
+    ("certificate has expired", "the other end's certificate has expired: issue a new one to that daemon"),
+    ("not yet valid", "the other end's certificate is not valid yet: compare the clocks of both machines"),
+    ("self-signed certificate", "the other end's certificate is of another authority than our ca.crt: {other}"),
+    ("unable to get local issuer", "the other end's certificate is of another authority than our ca.crt: {other}"),
+    (
+        "mismatch",
+        "the other end's certificate names another host: dial a name that it has, or issue it again with --host",
+    ),
+)
+_OWN: Final = "`rk certs show` prints its times, `rk certs issue` makes a new one"
+_OTHER: Final = "take --certs-dir of this cluster, or copy its ca.crt again"
+
+
+def explained(error: str, *, is_server: bool = False) -> str:
+    """Return what a failed handshake means and what to do, followed by the library's words. A server's log has those
+    words alone."""
+    if is_server:
+        return error
+    lower = error.lower().replace("_", " ")
+    found = next((text for part, text in _REASONS if part in lower), "")
+    return f"{found.format(own=_OWN, other=_OTHER)} ({error})" if found else error
 
 
 def shown_by(engine: Engine, who: Principal) -> ShownCredential:

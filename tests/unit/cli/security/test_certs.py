@@ -110,6 +110,17 @@ def test_mistakes(
     assert error in capsys.readouterr().err
 
 
+def test_a_users_directory_issues_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error was that of the missing file alone."""
+    assert run(["certs", "init", "--certs-dir", str(tmp_path / "home")]) == ExitStatus.OK
+    alice = tmp_path / "alice"
+    words = ["certs", "issue", "--certs-dir", str(tmp_path / "home"), "--user", "alice", "--to", str(alice)]
+    assert run(words) == ExitStatus.OK
+    for one in (["rotate"], ["rotate", "--finish"], ["issue", "--user", "bob", "--to", str(tmp_path / "bob")]):
+        assert run(["certs", *one, "--certs-dir", str(alice)]) == ExitStatus.REFUSED
+        assert "give the directory in which the cluster's credentials were made" in capsys.readouterr().err
+
+
 def test_a_directory_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a local cluster there is no default."""
     assert run(["certs", "list", "--data-dir", str(tmp_path)]) == ExitStatus.USAGE

@@ -249,6 +249,7 @@ def test_a_certificate_of_another_authority_serves_nothing(tmp_path: Path) -> No
     [error] = world.call(alice, 1)
     assert error.code == Code.UNAUTHENTICATED
     assert "TLS: " in error.message
+    assert "of another authority than our ca.crt: take --certs-dir of this cluster" in error.message
     assert world.seen == []
 
 
@@ -258,6 +259,26 @@ def test_a_certificate_copied_to_another_machine_is_noticed(tmp_path: Path) -> N
     world = Secured(server)
     [error] = world.call(alice, 1)
     assert error.code == Code.UNAUTHENTICATED
+    assert "names another host: dial a name that it has" in error.message
+    assert world.seen == []
+
+
+@pytest.mark.parametrize(
+    ("years", "says"), [(-2, "our certificate has expired: `rk certs show`"), (2, "a clock is wrong")]
+)
+def test_a_certificate_of_another_year_is_explained(tmp_path: Path, years: int, says: str) -> None:
+    """The library says no more than `sslv3 alert certificate expired`, or `bad certificate`.
+
+    Tried: without `explained`.
+    """
+    folder = tmp_path / "own"
+    _, server = with_certificates(folder)
+    made = NOW + datetime.timedelta(days=366 * years)
+    certificates.issue(folder, Principal("user", "alice"), [], folder / "late", made)
+    world = Secured(server)
+    [error] = world.call(read_user(folder / "late", "alice"), 1)
+    assert error.code == Code.UNAUTHENTICATED
+    assert says in error.message
     assert world.seen == []
 
 
