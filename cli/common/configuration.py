@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
@@ -35,6 +36,8 @@ _CONTEXTS: Final = "contexts"
 _JSON: Final = "json"
 #: Longest file: hundreds of contexts. Others may have made the file, and a parser takes long for one without end.
 FILE_BYTES_MAX: Final = 64 << 10
+#: A key with so many dots that no option has it. The parser takes the square of their number: seconds for a whole file.
+_DEEP_KEY: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}""")
 
 
 class ConfigFile(NamedTuple):
@@ -102,12 +105,14 @@ def parse_configuration(path: Path, text: str, settings: Iterable[str], root: cl
     """Decode a file's text, as `read_configuration` does."""
     import tomllib  # most users have no file
 
+    if _DEEP_KEY.search(text):
+        _too_deep(path)
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         raise UsageFaultError(f"{path} is not TOML: {error}", "https://toml.io describes the format.") from error
     except RecursionError as error:
-        raise UsageFaultError(f"{path} nests too deeply", "`rk context --help` shows an example.") from error
+        _too_deep(path, error)
     shared = (*CLUSTER_KEYS, *settings)
     context = _text(path, _CONTEXT, found.pop(_CONTEXT, ""))
     as_json = found.pop(_JSON, False)
@@ -177,6 +182,10 @@ def _text(path: Path, key: str, value: object) -> str:
     if not isinstance(value, str):
         _refuse(path, key, "a text", value)
     return value
+
+
+def _too_deep(path: Path, cause: Exception | None = None) -> NoReturn:
+    raise UsageFaultError(f"{path} nests too deeply", "`rk context --help` shows an example.") from cause
 
 
 def _refuse(path: Path, key: str, wanted: str, value: object) -> NoReturn:

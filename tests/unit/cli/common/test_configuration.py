@@ -201,11 +201,14 @@ def test_every_level_of_every_place_is_decided_by_one_level(file: Path, monkeypa
     [
         ("store = " + "[" * 10_000, "nests too deeply"),
         ("context = " + "{a=" * 10_000, "nests too deeply"),
+        ("a" + ".a" * 30_000 + " = 1", "nests too deeply"),
+        ('["a"' + " . 'a'" * 10_000 + "]", "nests too deeply"),
+        ("limit = " + "1" * 5_000, "is not TOML"),
         ('store = "' + "x" * FILE_BYTES_MAX + '"', f"has more than {FILE_BYTES_MAX} bytes"),
         ('[contexts.a]\n"\\u001b]52;c;aGk=\\u0007" = 1', r"key 'contexts.a.\x1b]52;c;aGk=\x07' is not known"),
         ('store = "a\\u001b[2J', "is not TOML"),
     ],
-    ids=["arrays", "tables", "long", "escape", "cut"],
+    ids=["arrays", "tables", "dots", "header", "number", "long", "escape", "cut"],
 )
 def test_a_file_made_by_somebody_else_costs_one_sentence(file: Path, content: str, says: str) -> None:
     """It may be of a project that was downloaded. No traceback, no time without end, nothing for the terminal."""
@@ -214,6 +217,13 @@ def test_a_file_made_by_somebody_else_costs_one_sentence(file: Path, content: st
         read_configuration(None, ())
     assert says in str(found.value)
     assert str(found.value).isprintable()
+
+
+def test_dots_in_values_are_no_keys(file: Path) -> None:
+    """A store of many nodes, and a key in a comment."""
+    store = ",".join(f"db{number}.rack-7.example.com:2181" for number in range(50))
+    file.write_text(f'store = "{store}"  # {"a." * 31}a\n')
+    assert read_configuration(None, ()).values == {"store": store}
 
 
 def test_a_file_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
