@@ -1,4 +1,4 @@
-"""What attacks cost honest clients, and what security costs. Two tables of ratios, each of one run.
+"""What attacks cost honest clients, and what security costs. Tables of ratios, each of one run.
 
     python -m benchmarks.security [--only PARTS] [--attacks 10,11] [--rounds N] [--seconds S] [--raw FILE] [--json]
     python -m benchmarks.security --render FILE… [--json]     the tables of what earlier runs wrote with --raw
@@ -8,6 +8,7 @@ stderr. The exit status is 1 if an attack misses a goal: p99 of an honest client
 request fails, no lease lapses.
 
     beside     honest clients of store, rows and probes beside each attack on time, memory and connections
+    flood      honest clients of a secured cluster beside a stranger who connects without a pause
     cost       a cluster of `rk up` beside one of `rk up --insecure`: get, set, put, scan, assign, page
 """
 
@@ -23,13 +24,13 @@ import msgspec
 
 from benchmarks.arguments import made_folder, parts_of, positive
 from benchmarks.pages import add_html_option, write_page
-from benchmarks.security import beside, cost
+from benchmarks.security import beside, cost, flood
 from benchmarks.security.attackers import ATTACKS
 from benchmarks.security.report import Report, shown
 from benchmarks.work import append_raw, read_raw, work_folder
 from coord.compiled import form
 
-PARTS: Final = ("beside", "cost")
+PARTS: Final = ("beside", "flood", "cost")
 NUMBERS: Final = [str(number) for number in ATTACKS]
 
 
@@ -41,7 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", type=parts_of(PARTS), default=list(PARTS), help="parts, separated by commas")
     parser.add_argument("--attacks", type=parts_of(NUMBERS), default=NUMBERS, help="numbers of attacks")
     parser.add_argument("--rows", type=parts_of(list(cost.ROWS_OF)), default=list(cost.ROWS_OF), help="rows of cost")
-    parser.add_argument("--rounds", type=positive, default=3, help="rounds of cost")
+    parser.add_argument("--rounds", type=positive, default=3, help="rounds of flood and cost")
     parser.add_argument("--seconds", type=float, default=10, help="each measurement")
     parser.add_argument("--regions", type=positive, default=10_000, help="regions that are assigned")
     parser.add_argument("--up", default="", metavar="OPTIONS", help="further options of the secured `rk up`")
@@ -59,6 +60,8 @@ def measure(options: argparse.Namespace, work: Path, report: Report) -> None:
         one = Report(report.store, report.cores)
         if part == "beside":
             one.beside = beside.measure(work, [int(number) for number in options.attacks], options.seconds)
+        elif part == "flood":
+            one.flood = flood.measure(work, options.rounds, options.seconds, options.up.split())
         else:
             shape = (options.rows, options.rounds, options.seconds, options.regions, options.up.split())
             one.cost = cost.measure(work, *shape)

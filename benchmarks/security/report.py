@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
+from benchmarks.security import flood
 from benchmarks.security.attackers import ATTACKS
 from benchmarks.security.beside import CLIENTS, RATIO_MAX, Beside
 from benchmarks.security.cost import LOSS_MAX, Measured, Row, rows
+from benchmarks.security.flood import Flooded
+
+_GOALS: Final = f"Goals: ratios at most {RATIO_MAX:g}, no request fails, no lease lapses; ✗ misses one."
 
 
 class Report(msgspec.Struct):
@@ -15,16 +21,18 @@ class Report(msgspec.Struct):
     store: str
     cores: int
     beside: list[Beside] = []
+    flood: list[Flooded] = []
     cost: list[Measured] = []
 
     def add(self, other: Report) -> None:
         """Add the results of another report."""
         self.beside += other.beside
+        self.flood += other.flood
         self.cost += other.cost
 
     def misses(self) -> bool:
         """Return True if an attack missed a goal (`Beside.misses`)."""
-        return any(one.misses() for one in self.beside)
+        return any(one.misses() for one in (*self.beside, *self.flood))
 
 
 def shown(report: Report) -> str:
@@ -34,7 +42,9 @@ def shown(report: Report) -> str:
         heads = [f"{one}: p99 ms quiet → attacked" for one in CLIENTS]
         lines += ["| attack | what | " + " | ".join(heads) + " | failed | lapsed leases |"]
         lines += ["| --- " * (len(CLIENTS) + 4) + "|", *map(_attack, report.beside), ""]
-        lines += [f"Goals: ratios at most {RATIO_MAX:g}, no request fails, no lease lapses; ✗ misses one.", ""]
+        lines += [_GOALS, ""]
+    if report.flood:
+        lines += [*flood.shown(report.flood), "", _GOALS, ""]
     if report.cost:
         lines += ["| secured beside open | open | secured | ratio | CPU µs open → secured |", "| --- " * 5 + "|"]
         lines += [*map(_row, rows(report.cost)), ""]

@@ -27,7 +27,7 @@ from typing import Final, Protocol
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from coord.newcomers import HANDSHAKE_S, PLAIN_S, REFUSAL_S, NewcomerBudget, SummedLines
+from coord.newcomers import HANDSHAKE_S, REFUSAL_S, RPC_S, NewcomerBudget, SummedLines
 from coord.rpc.connection import RpcReactor
 from coord.rpc.wire import Code, RpcError
 
@@ -79,7 +79,7 @@ class RpcBudgets:
     def __init__(self, reactor: RpcReactor, connections_max: int = CONNECTIONS_MAX, *, is_tls: bool = False) -> None:
         self._reactor = reactor
         self.newcomers = NewcomerBudget(reactor)
-        self._cost_s = HANDSHAKE_S if is_tls else PLAIN_S
+        self._cost_s = HANDSHAKE_S if is_tls else RPC_S
         #: Lines about closed, refused and rejected connections.
         self.lines = SummedLines(reactor.seconds)
         self._connections_max = connections_max

@@ -15,7 +15,16 @@ from typing import Final
 from twisted.logger import Logger
 
 from coord.env import Clock
-from coord.newcomers import HANDSHAKE_S, PLAIN_S, REFUSAL_S, SESSION_S, NewcomerBudget, SummedLines, accept
+from coord.newcomers import (
+    ACCEPTS_PER_TURN,
+    HANDSHAKE_S,
+    PLAIN_S,
+    REFUSAL_S,
+    SESSION_S,
+    NewcomerBudget,
+    SummedLines,
+    accept,
+)
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Stream, tune
 from coord.security import process, revocation
@@ -30,10 +39,6 @@ log = Logger(__name__)
 
 #: Interval between searches for half-open and stalled connections.
 SWEEP_S = 1.0
-#: Connections accepted in one turn, so that a flood of connects does not delay connected clients.
-ACCEPTS_PER_TURN = 64
-#: The same with TLS, where each connection soon costs a signature of about a millisecond.
-SECURE_ACCEPTS_PER_TURN = 16
 #: When there are too many connections, the oldest one without a session and proof is closed for a new one after this
 #: time. Otherwise a stranger who holds all connections of an address would keep out the daemons and users at this
 #: address.
@@ -384,7 +389,7 @@ class ClientListener:
                 self.pipeline.clients.close(stream.connection)
 
     def _accept(self, listener: socket.socket, contexts: TlsContexts | None, events: int) -> None:  # noqa: ARG002
-        for _ in range(ACCEPTS_PER_TURN if contexts is None else SECURE_ACCEPTS_PER_TURN):
+        for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, address = accept(listener.accept, self.newcomers)
             except BlockingIOError:

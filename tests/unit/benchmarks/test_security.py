@@ -10,6 +10,7 @@ import pytest
 from benchmarks.security import __main__ as bench
 from benchmarks.security.beside import CLIENTS, Beside
 from benchmarks.security.cost import OPEN, SECURED, Measured, rows
+from benchmarks.security.flood import Flooded
 from benchmarks.security.report import Report, shown
 
 
@@ -31,6 +32,19 @@ def test_an_attack_misses_a_goal(found: Beside, misses: bool) -> None:
     assert found.misses() is misses
     assert Report("compiled", 2, [found]).misses() is misses
     assert ("✗ |" in shown(Report("compiled", 2, [found])).split("Goals:")[0]) is misses
+
+
+@pytest.mark.parametrize(
+    ("rows_ms", "failed", "lapses", "misses"),
+    [(10.0, 0, 0, False), (10.1, 0, 0, True), (2.0, 1, 0, True), (2.0, 0, 1, True)],
+)
+def test_a_flood_misses_a_goal(rows_ms: float, failed: int, lapses: int, misses: bool) -> None:
+    quiet = {"store": 2.0, "rows": 2.0}
+    found = Flooded(quiet, {**quiet, "rows": rows_ms}, quiet, failed, lapses, 9000.0, 0.1, 0.2)
+    assert found.misses() is misses
+    report = Report("compiled", 2, flood=[found])
+    assert report.misses() is misses
+    assert ("✗ |" in shown(report).split("Goals:")[0]) is misses
 
 
 def test_a_ratio_is_to_no_less_than_a_pause_of_the_scheduler() -> None:

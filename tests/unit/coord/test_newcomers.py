@@ -17,6 +17,7 @@ from coord.newcomers import (
     LINES_MAX,
     PLAIN_S,
     REFUSAL_S,
+    RPC_S,
     SAVED_S,
     SHARE,
     NewcomerBudget,
@@ -52,7 +53,7 @@ def gate() -> Gate:
     return Gate()
 
 
-@pytest.mark.parametrize("cost_s", [PLAIN_S, HANDSHAKE_S])
+@pytest.mark.parametrize("cost_s", [PLAIN_S, RPC_S, HANDSHAKE_S])
 def test_a_flood_gets_its_share_of_the_time(gate: Gate, cost_s: float) -> None:
     """What was saved at first, the share later."""
     gate.flood(1.0, cost_s)
@@ -69,7 +70,7 @@ def test_callers_that_prove_something_do_not_wait(gate: Gate) -> None:
 
 def test_a_proof_opens_a_port_that_waits(gate: Gate) -> None:
     """Handshakes that are under way may end sooner than the budget grows."""
-    for _ in range(round(SAVED_S / HANDSHAKE_S) + 1):
+    for _ in range(int(SAVED_S / HANDSHAKE_S) + 1):
         gate.budget.charge(HANDSHAKE_S)
     assert not gate.is_accepting
     gate.budget.give_back(HANDSHAKE_S)
@@ -149,4 +150,4 @@ def test_lines_are_summed_up(gate: Gate) -> None:
 
 def test_costs_are_in_order() -> None:
     """A refusal costs least, a signature most."""
-    assert module.REFUSAL_S < module.PLAIN_S < module.SESSION_S < module.HANDSHAKE_S
+    assert module.REFUSAL_S < module.PLAIN_S < module.RPC_S < module.SESSION_S < module.HANDSHAKE_S

@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 
-from coord.newcomers import LINES_MAX, PLAIN_S, SAVED_S
+from coord.newcomers import LINES_MAX, RPC_S, SAVED_S
 from coord.rpc import budgets as module
 from coord.rpc.budgets import (
     FIRST_REQUEST_S_MAX,
@@ -23,7 +23,7 @@ from coord.rpc.server import RpcServer
 from coord.rpc.wire import PREAMBLE, Reply, Request, RpcError, RpcFrameReader, encode_body, encode_frame
 
 #: Connections that a port accepts at once after a quiet while.
-CALLERS_SAVED = round(SAVED_S / PLAIN_S)
+CALLERS_SAVED = round(SAVED_S / RPC_S)
 
 
 class Caller:

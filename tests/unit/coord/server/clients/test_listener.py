@@ -247,7 +247,7 @@ def test_clients_who_try_to_connect_during_an_outage_use_up_no_budget(has_leader
     )
     request = r.encode_connect_request(r.ConnectRequest(timeout_ms=10_000))
     with contextlib.ExitStack() as ends:
-        for _ in range(100):
+        for _ in range(50):
             ours, theirs = socket.socketpair()
             ends.enter_context(ours)
             ends.enter_context(theirs).sendall(struct.pack("!i", len(request)) + request)
