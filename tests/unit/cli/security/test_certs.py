@@ -15,9 +15,11 @@ from cli.common.local import CERTS_DIR, FIRST_USER, Shape, design, write_cluster
 from cli.common.options import Globals
 from cli.main import run
 from cli.security import daemons
+from cli.security.separation import separate
 from coord.security import process
 from coord.security.channel import Unproven
 from coord.security.credentials import CLUSTER_FILE, read_daemon, read_user
+from coord.security.making import secrets_in
 from coord.security.principal import SERVER, Principal
 from tests.unit.coord.security.test_credentials import shake
 
@@ -108,6 +110,21 @@ def test_mistakes(
     """One sentence each."""
     assert run(["certs", *words, "--certs-dir", str(tmp_path / "none")]) == status
     assert error in capsys.readouterr().err
+
+
+def test_a_rotation_reaches_the_directory_of_separate_servers(tmp_path: Path) -> None:
+    """Tried: `rotate` hands out nothing without an authority: the servers would have the old secret alone."""
+    where = tmp_path / "home"
+    assert run(["certs", "init", "--certs-dir", str(where)]) == ExitStatus.OK
+    assert separate(where) == [where / "servers"]
+    assert sorted(one.name for one in (where / "servers").iterdir()) == [
+        "cluster-secret.json",
+        "peer-secret",
+        "store-masters",
+    ]
+    for finish in ([], ["--finish"]):
+        assert run(["certs", "rotate", *finish, "--certs-dir", str(where)]) == ExitStatus.OK
+        assert secrets_in(where / "servers") == secrets_in(where)
 
 
 def test_a_users_directory_issues_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
