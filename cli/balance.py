@@ -130,7 +130,7 @@ def _show_obstacles(report: messages.BalanceReport) -> None:
 
 
 def _tablet_lines(report: messages.BalanceReport, names: Names) -> list[str]:
-    """Return what holds tablets up, what is under way, and how even their leaders are."""
+    """Return what delays rounds of tablets, what is under way, and how even their leaders are."""
     lines = [f"leaders of tablets: {report.spread}"] if report.spread else []
     if report.tablets_blocking:
         lines.append(f"members of tablets stay: {names.in_sentence(report.tablets_blocking)}")

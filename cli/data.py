@@ -105,7 +105,7 @@ def get(given: Globals, table: str, words: tuple[str, ...], max_stale: str | Non
     """Print the value at KEY of TABLE, or the columns of a row; status 4 if there is none.
 
     In a table with columns KEY is the value of the key column, or COLUMN=VALUE for each of them. With --max-stale the
-    answer may lack the latest writes, and a tablet without a leader can answer as well.
+    answer may lack the latest writes, and a tablet without a leader can answer, too.
     """
     staleness = staleness_of(max_stale)
     what = f"the region server of table {table}"

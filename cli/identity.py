@@ -22,7 +22,7 @@ _NAMED_MAX: Final = 5
 @global_options
 @click.pass_obj
 def new_identity(given: Globals, dry_run: bool, yes: bool) -> None:
-    """Give the server of --data-dir, which is stopped, a new identity: for a directory on which it refuses to start.
+    """Give the stopped server of --data-dir a new identity, for a directory on which it refuses to start.
 
     All its replicas of tablets are given up. Their files are moved to a folder `former-…` in the directory; nothing is
     removed. At its next start the server is a new one, with a new uuid, and the other members of its tablets are copied

@@ -244,7 +244,7 @@ def rk(context: click.Context, config_file: str | None) -> None:
 
 
 def _credentials(given: Globals) -> Credentials | None:
-    """Return what this command proves to daemons."""
+    """Return the credentials that this command proves to daemons."""
     from cli.common.access import credentials_of  # not for `rk --help`
 
     return credentials_of(given)
@@ -303,7 +303,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             return _unusable(error)
         if error.errno not in _OUTPUT_ERRORS and not _is_output_busy(error):
             return _fault(error)
-        # What is left in the buffer cannot be written at the interpreter's exit either.
+        # The rest of the buffer cannot be written at the interpreter's exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _print_error(f"cannot write the output: {error.strerror}", "")
         return ExitStatus.REFUSED
@@ -313,8 +313,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _refused_by_limit(error: Exception) -> tuple[str, str] | None:
-    """Return what the system has refused because of a limit on this process or its user, and the settings of the limit;
-    None for another error."""
+    """Return the operation that the system has refused because of a limit on this process or its user, and the settings
+    of the limit; None for another error."""
     number = error.errno if isinstance(error, OSError) else 0
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return "memory", "ulimit -v, MemoryMax= of a unit"
@@ -327,7 +327,8 @@ def _refused_by_limit(error: Exception) -> tuple[str, str] | None:
 
 
 def _is_output_busy(error: OSError) -> bool:
-    """Return True if standard output takes no more now: another program has made the terminal or pipe not block."""
+    """Return True if standard output accepts no more now, because another program has made the terminal or pipe
+    non-blocking."""
     return isinstance(error, BlockingIOError) and hasattr(error, "characters_written")
 
 
@@ -345,7 +346,7 @@ def _fault(error: Exception) -> int:
 
 
 def _unusable(error: OSError) -> int:
-    """Print which file the machine does not let this process use: a name too long, no permission, a full disk."""
+    """Print the file that the system does not let this process use: a name too long, no permission, a full disk."""
     _trace_if_wanted()
     name = error.filename if error.filename2 is None else error.filename2
     shown = f"file descriptor {name}" if isinstance(name, int) else os.fsdecode(name)

@@ -183,7 +183,7 @@ def move(given: Globals, region_name: str, destination: str | None, replica: int
 def split(given: Globals, region_name: str, at: str, wait_s: float, dry_run: bool) -> None:
     """Split REGION (an id, a prefix of one, or TABLE:KEY) into two, and wait until both are open.
 
-    Its rows stay readable and writable, except for a moment at the end. No row is lost, whichever process dies
+    The rows stay readable and writable, except for a moment at the end. No row is lost, even if processes die
     meanwhile. The halves of a tablet can be split again after 30 seconds, when all their replicas are made.
     """
     with open_cluster(given) as cluster:
@@ -204,7 +204,8 @@ def split(given: Globals, region_name: str, at: str, wait_s: float, dry_run: boo
 def merge(given: Globals, region_name: str, other_name: str, wait_s: float, dry_run: bool) -> None:
     """Merge REGION and NEIGHBOR, whose key ranges touch, into one region, and wait until it is open.
 
-    If they are on two servers, one of them is moved first; of two tablets the members of the smaller one.
+    If the regions are on two servers, one of them is moved first. Of two tablets the members of the smaller one are
+    moved.
     """
     with open_cluster(given) as cluster:
         one, two = (find_region(cluster, name).region.region_id for name in (region_name, other_name))
@@ -214,7 +215,7 @@ def merge(given: Globals, region_name: str, other_name: str, wait_s: float, dry_
 def _show_resharded(
     given: Globals, cluster: Cluster, request: messages.SplitRegion | messages.MergeRegions, wait_s: float
 ) -> None:
-    """Send a split or merge, and show what replaces what."""
+    """Send a split or merge, and show the regions that replace the former ones."""
     with waiting("the regions to be copied and opened", wait_s + _GRACE_S):
         answer = cluster.ask_master(request, messages.Resharded, timeout_s=wait_s + _GRACE_S)
     names = [

@@ -155,8 +155,8 @@ def _standing(load: messages.ServerLoad) -> str:
 def drain(given: Globals, name: str, wait_s: float) -> None:
     """Move all regions away from SERVER and keep it empty, also after restarts, until it is undrained.
 
-    Members of tablets get successors on other servers first. Those for which the other servers are too few stay; `rk
-    server retire` refuses then.
+    Members of tablets get successors on other servers first. Members for which the other servers are too few stay; in
+    that case `rk server retire` refuses.
     """
     wait_ms = int(wait_s * 1000)
     _order(given, name, lambda uuid: messages.DrainServer(uuid, wait_ms=wait_ms), must_run=True, wait_s=wait_s)
@@ -177,9 +177,9 @@ def drain(given: Globals, name: str, wait_s: float) -> None:
 def retire(given: Globals, name: str, cancel: bool, wait_s: float, no_wait: bool, dry_run: bool) -> None:
     """Empty SERVER for good, and wait until no tablet has a member on it and no region is open there.
 
-    Every member gets a successor on another server before it goes. The request is kept: the masters go on if this
-    command is interrupted. Refused if the other servers are too few for a table's replicas. SERVER may be dead already:
-    then its members are replaced at once. `rk server drain` does the same as far as possible.
+    Every member gets a successor on another server before it is removed. The request is kept: the masters continue if
+    this command is interrupted. Refused if the other servers are too few for a table's replicas. SERVER may be dead
+    already: then its members are replaced at once. `rk server drain` does the same as far as possible.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
@@ -261,11 +261,11 @@ def undrain(given: Globals, name: str) -> None:
 @global_options
 @click.pass_obj
 def fence(given: Globals, name: str, reason: str, span: str | None, wait_s: float, yes: bool) -> None:
-    """Take all regions away from a SERVER that lives but does not work, and keep it empty until it is unfenced.
+    """Take all regions away from a live SERVER that does not work, and keep it empty until it is unfenced.
 
     Its regions are not served until its lease has certainly ended, which takes some seconds. Then they are opened
-    elsewhere, and the command waits for that. The server joins again by itself and gets no regions, also after restarts
-    of the server and of masters. `rk server drain` costs less, as long as the server still closes its regions.
+    elsewhere, and the command waits for this. The server joins again by itself and gets no regions, even after restarts
+    of the server and of masters. As long as the server still closes its regions, `rk server drain` costs less.
     """
     bar_ms = BAR_FOR_EVER if span is None else duration_ms(span, "--for")
     with open_cluster(given) as cluster:
@@ -304,7 +304,7 @@ def _order(
 ) -> None:
     """Send a request about one server, and print the answer with the server's name in place of its uuid.
 
-    A server that is not running can only be named by its whole uuid. `must_run`: raise NotFoundError for such a server.
+    A server that is not running must be named by its whole uuid. `must_run`: raise NotFoundError for such a server.
     `wait_s`: time that the master may wait before it answers.
     """
     with open_cluster(given) as cluster:

@@ -105,9 +105,9 @@ def simulate(
 ) -> int:
     """Simulate whole clusters: store, masters and servers with a simulated clock and network.
 
-    The masters and region servers are the real ones. A seed determines everything: what is killed, frozen or cut off
-    and when, what is delayed or lost, which clocks are wrong. The invariants are checked after every event. Once the
-    faults stop, everything must reach the requested state.
+    The masters and region servers are the real ones. A seed determines everything: kills, freezes and cuts with their
+    times, delays and losses of messages, wrong clocks. The invariants are checked after every event. Once the faults
+    stop, everything must reach the requested state.
 
     \b
     Examples:

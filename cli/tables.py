@@ -126,7 +126,7 @@ def create(
     size at keys of --from. --hash-buckets assigns every key to a bucket by its hash and splits each bucket.
 
     With --replicas 3 each region is a tablet: three servers keep a copy on their own disks, and a dead server loses
-    nothing. One replica lies in the directory that all servers share.
+    nothing. A single replica is in the directory that all servers share.
 
     A table with columns has rows of typed columns. A split is then a value of the key column, or COLUMN=VALUE of the
     first key columns, such as --split "region=eu".
@@ -215,7 +215,8 @@ def delete(given: Globals, name: str, yes: bool, wait_s: float, no_wait: bool, r
     """
     where = of_cluster(given)
     if not yes:
-        # A repeated request gets the answer of the first one, although the table is gone. Without a store nobody knows.
+        # A repeated request gets the answer of the first one, although the table does not exist any more. Without a
+        # store the answer is not known.
         if not request_id and not knows_masters_alone(given):
             with open_cluster(given) as cluster:
                 table_of({one.table_id: one for one in cluster.tables()}, name)
@@ -283,7 +284,7 @@ def alter(
     region has that version, the table is ALTERING. An ALTERING table can be used and altered.
 
     With another number of replicas the masters add members to each tablet of the table, or remove some, one at a time;
-    the table is served meanwhile. The command may be interrupted: the number is kept, and the masters go on.
+    the table is served meanwhile. The command may be interrupted: the number is kept, and the masters continue.
     """
     if replicas is not None:
         check_alone(added, dropped, renamed, schema, kind)
@@ -418,7 +419,7 @@ def summary(found: Iterable[messages.TableSummary]) -> Group:
 def show(given: Globals, name: str, limit: int, start_key: str, bound: Bound) -> None:
     """Show the table NAME (or its id): its schema, how its keys are spread, and each region with its server.
 
-    Of an ALTERING table, also show how many replicas follow the latest schema.
+    For an ALTERING table, also show how many replicas have the latest schema.
     """
     with open_cluster(given, bound=bound) as cluster:
         found = describe_table(cluster, name, start_key, limit)

@@ -37,7 +37,7 @@ _SHOWN_REGIONS: Final = 20
 _TIMEOUT_S: Final = 60.0
 _NEW: Final = click.Path(path_type=Path)
 _FOLDER: Final = click.Path(path_type=Path, exists=True, file_okay=False)
-#: What to do about errors of the system.
+#: Hints for errors of the system.
 _HINTS: Final = {
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT), "What was written is removed. Name a directory on a disk with more room."
@@ -118,8 +118,8 @@ def create(
 ) -> int:
     """Save the rows of all tables, and the store, in the new directory DIR, while clients read and write.
 
-    DIR must not exist. An interrupted command removes what it has written; after a kill, the same command begins anew.
-    The directory has the rows and all secrets of the store: it is readable by its owner alone.
+    DIR must not exist. An interrupted command removes its files; after a kill, repeat the same command: it begins
+    again. The directory has the rows and all secrets of the store: it is readable by its owner alone.
     """
     if no_store and (admin or token_file):
         raise UsageFaultError("--no-store excludes --admin and --token-file")

@@ -4,8 +4,8 @@
 2. The store's snapshot is written, as `rk coord backup` does.
 3. Each region is read, several at once. The snapshot of a region begins after step 1, so it has every row that was
    acknowledged before.
-4. If a region was split or merged before it was read, the regions of its table are listed anew, and those that have
-   not been read yet are read. The snapshots of regions that are no longer there are dropped.
+4. If a region was split or merged before it was read, the regions of its table are listed anew, and those that have not
+   been read yet are read. The snapshots of replaced regions are dropped.
 5. The manifest lists every region with its point; with it the directory becomes a backup.
 """
 
@@ -36,7 +36,7 @@ from regionserver.kv.messages import KEY_BYTES_MAX, VALUE_BYTES_MAX
 
 #: The longest page: the limit of a page, passed by its last row.
 _PAGE_BYTES_MAX: Final = SNAPSHOT_PAGE_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX
-#: How often regions are listed at most: a backup ends, however often regions are split and merged.
+#: Limit of lists of regions, so that a backup ends even if regions are split and merged all the time.
 ROUNDS_MAX: Final = 10
 
 Tables = list[tuple[TableRecord, list[RegionRecord]]]
@@ -83,7 +83,7 @@ def has_rows(table: TableRecord) -> bool:
 
 
 class Creation:
-    """One backup that is being made."""
+    """One backup in progress."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Creation:
             self._known = {(table.record.table_id, one.region_id): one for table, one in base[1].regions()}
 
     def run(self, tables: Tables, nodes: list[AdminAccess] | None, progress: Progress) -> CreatedBackup:
-        """Make the backup; remove what was written if it fails. `nodes` None: without the store's snapshot.
+        """Make the backup; after a failure remove the written files. `nodes` None: without the store's snapshot.
 
         Raise CliError, OSError.
         """
@@ -163,7 +163,7 @@ class Creation:
     def _again(
         self, table: TableRecord, regions: list[RegionRecord], read: dict[str, RegionBackup]
     ) -> tuple[TableRecord, list[RegionRecord]]:
-        """Return a table with the regions that it has now, if one of them was replaced before it was read."""
+        """Return a table with its present regions, if one of them was replaced before it was read."""
         if not has_rows(table) or all(one.region_id in read for one in regions):
             return table, regions
         now = regions_of(self._cluster, table.table_id)
@@ -172,7 +172,7 @@ class Creation:
         return msgspec.structs.replace(table, regions=len(now)), now
 
     def _regions(self, kept: list[tuple[TableRecord, RegionRecord]], progress: Progress) -> Iterator[RegionBackup]:
-        """Read regions, several at once; yield what the manifest says of each that was not replaced before.
+        """Read regions, several at once; yield the manifest's entry of each region that was not replaced before.
 
         Raise CliError, OSError.
         """
@@ -233,7 +233,7 @@ class Creation:
 def _entry(
     region: RegionRecord, read: RegionRead, file_bytes: int, totals: RowsTotals, *, is_reused: bool = False
 ) -> RegionBackup:
-    """Return what the manifest says of a region."""
+    """Return the manifest's entry of a region."""
     point = read.point
     return RegionBackup(
         region.region_id,
@@ -255,7 +255,7 @@ def _entry(
 
 
 def source_of(cluster: Cluster, rate_bytes: int, patience_s: float) -> RegionSource:
-    """Return what reads the regions of a cluster."""
+    """Return the reader of a cluster's regions."""
     return RegionSource(RegionLocator(cluster.client, cluster.layout), rate_bytes, patience_s)
 
 

@@ -50,7 +50,7 @@ class RowsWriter:
         self._file: BinaryIO | None = None
 
     def begin(self) -> None:
-        """Begin the file, in place of what was written so far. Raise OSError."""
+        """Begin the file, and drop its former content. Raise OSError."""
         self.close()
         self.totals = RowsTotals()
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -162,7 +162,7 @@ def begin_directory(folder: Path) -> None:
 
 
 def clear_directory(folder: Path) -> None:
-    """Remove what an unfinished backup has written: never a finished one. Raise OSError."""
+    """Remove the files of an unfinished backup, never of a finished one. Raise OSError."""
     if (folder / MANIFEST).exists() or not (folder / UNFINISHED).exists():
         return
     shutil.rmtree(folder / ROWS, ignore_errors=True)

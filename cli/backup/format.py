@@ -48,7 +48,7 @@ _HASHED_ROWS: Final = 4096
 
 
 class DamagedBackupError(Exception):
-    """Raised if a file of a backup is not what was written. The message names the place in the file."""
+    """Raised if a file of a backup differs from the written one. The message names the place in the file."""
 
 
 class RowsTotals(msgspec.Struct, frozen=True, array_like=True):
@@ -72,7 +72,7 @@ class RegionBackup(msgspec.Struct, frozen=True, omit_defaults=True):
     """One region in a manifest. `digest` is in hex, `at_ms` the time of the reader's clock at which its snapshot began.
 
     The point of a tablet is `term` and `index` of the last applied entry; the point of a shared region is the name of
-    its file on the server and the number of the last transaction in it. `is_reused`: the file is that of the base.
+    its file on the server and the number of the last transaction in it. `is_reused`: the file is the one of the base.
     """
 
     region_id: str

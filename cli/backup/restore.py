@@ -1,8 +1,8 @@
-"""`rk backup restore`: tables made and rows written from a backup, then compared with the manifest.
+"""`rk backup restore`: makes tables and writes rows from a backup, then compares them with the manifest.
 
-A table is made with the splits, schema, replicas, group and kind of the backup. Its rows are put by the client's
-writes, which may be repeated: an interrupted restore is repeated with --continue. At the end each new region is
-compared with the manifest by number and digest of its rows.
+A table is made with the splits, schema, replicas, group and kind of the backup. The rows are written by ordinary puts,
+which may be repeated, so an interrupted restore can be repeated with --continue. At the end each new region is compared
+with the manifest by number and digest of its rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from regionserver.kv.packing import unpack_rows
 
 #: Time limit of the creation of a table.
 CREATE_S: Final = 120.0
-#: Time that a request to a master takes beyond the wait that it asks for.
+#: Time of a request to a master in addition to the wait that it requests.
 _ASK_S: Final = 15.0
 
 #: Called with the number of rows that were written.

@@ -1,10 +1,10 @@
-"""Reads a consistent snapshot of one region from the server that has the region, whichever that is.
+"""Reads a consistent snapshot of one region from the server that has the region.
 
 If the server dies, loses the region or the tablet's leadership, or no longer keeps the snapshot, the region is read
 again from its beginning, from its new server. The snapshot that ends with the last page is complete and of one moment.
 
-    nothing was read   every code below means: look the region up again, and begin anew
-    fatal              FATAL: another attempt would find the same
+    nothing was read   every other code: look the region up and begin again
+    fatal              codes in FATAL: another attempt would have the same result
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAGE_TIMEOUT_S: Final = 10.0
 PATIENCE_S: Final = 60.0
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
-#: Codes for which there is no other attempt: damage, and servers of builds without backups.
+#: Codes without another attempt: damage, and servers of builds without backups.
 FATAL: Final = (DAMAGED, Code.BAD_REQUEST, Code.UNSUPPORTED)
 
 
@@ -63,8 +63,8 @@ class RowsSink(Protocol):
 
 
 class RegionRead(NamedTuple):
-    """What was read: the point, the server, when the snapshot began by this machine's clock; `is_same`: no rows were
-    read, because they are those of the point that the caller knows."""
+    """The result of a read: the point, the server, and the beginning of the snapshot by this machine's clock.
+    `is_same`: no rows were read, because they are the rows of the point that the caller has."""
 
     point: RowsPoint
     server: str
@@ -100,7 +100,7 @@ class RegionSource:
     def read(
         self, region: RegionRecord, known: RowsPoint | None, sink: RowsSink, span: tuple[bytes, bytes] = (b"", b"")
     ) -> RegionRead:
-        """Read a region's rows into `sink`, unless they are those of the point `known`.
+        """Read a region's rows into `sink`, unless they are the rows of the point `known`.
 
         `span`: only the pages with keys from the first to before the second; b"" is no bound. The first and the last
         page may have keys outside.

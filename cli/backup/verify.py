@@ -16,7 +16,7 @@ Progress = Callable[[int, int], object]
 
 
 class FileDamage(NamedTuple):
-    """Damage of one file: its name in the backup, what it belongs to, and what was found."""
+    """Damage of one file: its name in the backup, the region or table that it belongs to, and the finding."""
 
     file: str
     belongs_to: str

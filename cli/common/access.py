@@ -60,7 +60,7 @@ SESSION_TIMEOUT_S: Final = 10.0
 CLOSE_S: Final = 1.0
 #: Time without a session after which the command looks for the reason.
 _FIRST_LOOK_S: Final = 1.5
-#: Interval of looks at what has been found until then.
+#: Interval of looks at the findings until then.
 _LOOK_S: Final = 0.1
 #: kazoo's reconnection to a store that was down, in seconds; by default its pauses double up to a minute.
 RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "max_jitter": 0.1}
@@ -136,7 +136,7 @@ def store_access(given: Globals, *, is_server: bool = False) -> StoreAccess:
 
 
 def certs_dir_named(given: Globals) -> Path | None:
-    """Return the directory of --certs-dir, RK_CERTS_DIR, context or file; None if none of them names one."""
+    """Return the directory of --certs-dir, RK_CERTS_DIR, context or file; None without one."""
     found = given.settings().get("certs-dir", "")
     return Path(found).expanduser().absolute() if found else None
 
@@ -166,7 +166,7 @@ def local_certs_dir(given: Globals) -> Path:
 
 
 def secured_local(given: Globals) -> LocalCluster | None:
-    """Return the cluster in --data-dir if the command is for it, and it is secured; else None."""
+    """Return the cluster in --data-dir if the command is for this cluster and the cluster is secured; else None."""
     local = read_cluster(given.data_path)
     if local is None or not local.secured:
         return None
@@ -177,9 +177,10 @@ def secured_local(given: Globals) -> LocalCluster | None:
 
 
 def read_admin_page(address: str, path: str, timeout_s: float, bytes_max: int) -> bytes:
-    """Return a page of an admin port, asked for with this command's token. Raise OSError.
+    """Return a page of an admin port, requested with this command's token. Raise OSError.
 
-    No proxy is asked: it would get the token, and it reaches no port on the loopback interface of this machine.
+    The request uses no proxy: a proxy would get the token, and reaches no port on the loopback interface of this
+    machine.
     """
     direct = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=OPEN_ACCESS.tls_context())
@@ -237,7 +238,7 @@ def connect(address: tuple[str, int], access: StoreAccess, timeout_s: float) -> 
 
 
 def misfit(address: tuple[str, int], access: StoreAccess, timeout_s: float = PROBE_S) -> tuple[str, str]:
-    """Return what prevents a connection to this port, and a hint; two empty texts if nothing was found."""
+    """Return the obstacle to a connection to this port, and a hint; two empty texts without one."""
     where = f"{address[0]}:{address[1]}"
     try:
         if access.tls_paths() is None:
@@ -387,7 +388,7 @@ def is_answering(address: str, timeout_s: float = PROBE_S) -> bool:
 
 
 class NodeAnswer(NamedTuple):
-    """A store node's answer to a four-letter word, "" if it does not answer, and the certificate that it showed."""
+    """A store node's answer to a four-letter word, "" if it does not answer, and the certificate that it presented."""
 
     text: str
     #: In DER; b"" without TLS.
@@ -441,15 +442,16 @@ def open_store(
     access: StoreAccess = OPEN_ACCESS,
     names: Mapping[str, str] | None = None,
 ) -> Iterator[KazooClient]:
-    """Yield a kazoo session with the store, closed on exit. `timeout_s`: by default what is left of --timeout.
-    `names`: nodes' names by address.
+    """Yield a kazoo session with the store, closed on exit. `timeout_s`: by default the rest of --timeout. `names`:
+    nodes' names by address.
 
     Raise UnreachableError if no address accepts a connection or opens a session in time, CliError if `access` does not
     match the store.
     """
     timeout_s = limit_s(CONNECT_TIMEOUT_S) if timeout_s is None else timeout_s
     end_s = time.monotonic() + timeout_s
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # hides retries; this function raises what matters
+    # It would hide retries; this function raises the errors that matter.
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     addresses = addresses_of_store(hosts)
     with waiting(f"the store at {hosts} to accept a connection"):
         if not _accepts_any(addresses, min(PROBE_S, timeout_s)):
@@ -478,13 +480,14 @@ def _accepts_any(addresses: Sequence[str], timeout_s: float) -> bool:
 
 
 def begun(ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Future[T]:
-    """Begin a question on a thread of its own. The process ends without its answer; it would wait for a pool's."""
+    """Send a question on a separate thread. The process can end before the answer; it would wait for a thread of a
+    pool."""
     answer: Future[T] = Future()
 
     def run() -> None:
         try:
             answer.set_result(ask(*arguments, **named))
-        except Exception as error:  # whoever wants the answer gets it
+        except Exception as error:  # The reader of the answer gets it.
             answer.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -492,7 +495,8 @@ def begun(ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Future[
 
 
 def _close(client: KazooClient) -> None:
-    """End the session. A store that does not answer must not hold up the command: it ends the session by itself."""
+    """End the session. A store that does not answer must not delay the command, because the store expires the session
+    anyway."""
 
     def close() -> None:
         with contextlib.suppress(KazooException):
@@ -526,7 +530,7 @@ class _Store:
 
 
 class _Look:
-    """A look at every node, all at once, for what prevents a session. It goes on while kazoo tries."""
+    """A parallel look at all nodes for obstacles to a session. It runs while kazoo tries to connect."""
 
     def __init__(self, store: _Store, timeout_s: float) -> None:
         # `misfit` and `answer_of` make two connections each, one after the other: each gets a part of the time.
@@ -542,7 +546,7 @@ class _Look:
                 raise CliError(*one.result())
 
     def answers(self) -> list[str]:
-        """Return a line for each node: what it has answered."""
+        """Return a line with the answer of each node."""
         return [
             f"{self._names.get(address, address)} {answer.result() if answer.done() else 'does not answer'}"
             for address, answer in self._answers.items()
@@ -550,7 +554,7 @@ class _Look:
 
 
 def answer_of(address: str, timeout_s: float, access: StoreAccess) -> str:
-    """Return in words what a node answers to `srvr`."""
+    """Return a node's answer to `srvr` in words."""
     said = ask_node(address, "srvr", timeout_s, access).fields
     if not said:
         return silence_of(address, timeout_s)
@@ -559,7 +563,7 @@ def answer_of(address: str, timeout_s: float, access: StoreAccess) -> str:
 
 
 def _begin_session(client: KazooClient, store: _Store, timeout_s: float, end_s: float) -> None:
-    """Start the client and look early for what prevents a session; kazoo itself only retries."""
+    """Start the client and look early for obstacles to a session, because kazoo itself only retries."""
     refused: list[str] = []
 
     def left_s() -> float:

@@ -28,7 +28,7 @@ import click
 from cli.common.errors import NotFoundError, UsageFaultError
 
 FILE_VARIABLE: Final = "RK_CONFIG_FILE"
-#: Shared options whose values a file or a context may hold, besides those of the store's connection.
+#: Shared options whose values a file or a context may hold, in addition to those of the store's connection.
 CLUSTER_KEYS: Final = ("store", "masters", "cluster-id", "data-dir", "root")
 #: Keys of the file that name no shared option and no command.
 _CONTEXT: Final = "context"

@@ -1,7 +1,7 @@
 """The cluster as a command uses it: its znodes, through kazoo, and its masters and servers, through RPC.
 
-Every failure to reach something becomes one `CliError` that names the address and a remedy. This module prints only
-which znodes could not be decoded and were skipped.
+Every failure to reach something becomes one `CliError` that names the address and a remedy. This module prints only the
+znodes that could not be decoded and were skipped.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Cluster:
         self.hosts = hosts
         self.layout = Layout("" if root == "/" else root)
         self.local = local
-        #: Staleness that reads allow; none: only the active master answers. And the age of the oldest answer so far.
+        #: Staleness that reads allow (None: only the active master answers), and the age of the oldest answer so far.
         self.bound = messages.NO_BOUND
         self.as_of: AsOf | None = None
         #: Znodes that could not be decoded and were skipped: path -> reason.
@@ -262,7 +262,7 @@ class Cluster:
         return reply
 
     def _awaited(self, message: msgspec.Struct) -> Callable[[], str]:
-        """Return the words for a wait for an answer: the request, and what the masters have said so far."""
+        """Return the words for a wait for an answer: the request, and the masters' replies so far."""
         return lambda: f"the active master to answer {type(message).__name__}: {self._masters.story() or 'none known'}"
 
 
@@ -285,7 +285,7 @@ class MastersAlone(Cluster):
     def _find_cluster_id(self) -> str:
         """Return the cluster id of the first master that answers; the other masters must have the same id.
 
-        Nothing proves that this is the cluster that the user means; confirmations and results show the id.
+        There is no proof that the user means this cluster, so confirmations and results show the id.
         """
         for address in self._addresses:
             with contextlib.suppress(RpcError):
@@ -318,7 +318,7 @@ class MastersAlone(Cluster):
 
 
 def _if_active(master: MasterRecord) -> ActiveRecord | None:
-    """Return the active master if this one is active; None if it is a standby or does not answer."""
+    """Return this master if it is active; None if it is a standby or does not answer."""
     address = (master.host, master.port)
     try:
         status = call_blocking(address, messages.GetMasterStatus(), PROBE_S, expect=messages.MasterStatus)
@@ -345,8 +345,7 @@ def open_cluster(
 ) -> Iterator[Cluster]:
     """Yield the cluster that the shared options name. Raise CliError.
 
-    `bound`: the staleness that its reads allow. `timeout_s`: for the store's session, by default what is left of
-    --timeout.
+    `bound`: the staleness that its reads allow. `timeout_s`: for the store's session, by default the rest of --timeout.
     """
     masters = given.master_addresses()
     if knows_masters_alone(given):

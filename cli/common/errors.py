@@ -1,7 +1,7 @@
 """Errors for the user: one clear line each, and the exit status for scripts.
 
-`ExitStatus` and the two tables below it are the only place where a status has a meaning: `rk --help` and
-docs/exit-codes.md are made of them, and no command ends with another number.
+`ExitStatus` and the two tables below it are the only place that defines a status. `rk --help` and docs/exit-codes.md
+are generated from them, and no command ends with another number.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ MEANINGS: Final[dict[ExitStatus, tuple[str, str]]] = {
 
 _CHECK: Final = "the verdict is degraded: clients are served, but something is missing"
 _REFUSING: Final = "the verdict is unavailable: some clients are refused"
-#: What the statuses of commands that check something say besides an error: command (or group), status, meaning.
+#: Meanings of statuses for commands that check something: command (or group), status, meaning.
 MEANINGS_OF_COMMANDS: Final[dict[str, dict[ExitStatus, str]]] = {
     "up": {ExitStatus.REFUSED: "a daemon ended and could not be started again, or the directory is in use"},
     "drill": {ExitStatus.REFUSED: "an invariant was broken, a promise was not kept, or the drill could not run"},
@@ -124,6 +124,6 @@ class ForbiddenError(CliError):
 
 
 class UsageFaultError(CliError):
-    """Raised if the command line, or a file that it names as input, is wrong on every cluster; nothing was changed."""
+    """Raised if the command line, or an input file that it names, is wrong for any cluster; nothing was changed."""
 
     exit_code = ExitStatus.USAGE

@@ -10,7 +10,7 @@
       control.sock      requests to that `rk up` (cli/up/control.py)
       logs/NAME.log     output of each daemon
       NAME/             each daemon's own data: store-1, master-1, server-1, …
-      shared/           what region servers share: the regions' data
+      shared/           the regions' data, shared by the region servers
 
 Ports have fixed distances from the base, so the addresses of a cluster are known before its first start:
 
@@ -64,7 +64,7 @@ _SPAN: Final = 71 + SERVERS_MAX
 STORE: Final = "store"
 MASTER: Final = "master"
 SERVER: Final = "server"
-#: Distances of a daemon's first ports from the base: clients or RPC, peers (0: none that is fixed), admin.
+#: Distances of a daemon's first ports from the base: clients or RPC, peers (0: not fixed), admin.
 _OFFSETS: Final = {STORE: (0, 10, 20), MASTER: (30, 0, 40), SERVER: (50, 0, 70)}
 
 
@@ -118,7 +118,7 @@ class LocalCluster(msgspec.Struct):
     servers: list[Daemon]
     #: Process that supervises the daemons; 0 after an orderly end.
     supervisor_pid: int = 0
-    #: Where the masters compute bulk plans; empty: on this machine.
+    #: Place where the masters compute bulk plans; empty: on this machine.
     spark_master: str = ""
     spark_conf: list[str] = []
     #: Time limit of Spark in seconds; 0: the masters' default.
@@ -136,8 +136,8 @@ class LocalCluster(msgspec.Struct):
     #: Whether `rk secure` restarts the daemons of an open cluster with credentials. `secured` becomes True when all
     #: daemons have credentials.
     securing: bool = False
-    #: Whether region servers prove their own identity to the store and have not the masters' credential. A cluster that
-    #: an earlier build has secured begins without; `rk secure` changes the access lists and then this.
+    #: Whether region servers prove their own identity to the store, without the masters' credential. False in a cluster
+    #: that an earlier build has secured, until `rk secure` has changed the access lists.
     separate_servers: bool = False
     #: Whether every port speaks TLS; each daemon then has a directory of its own below that of the credentials.
     tls: bool = False
@@ -337,7 +337,7 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         limits += [] if shape.purge_after_ms is None else ["--purge-after", f"{shape.purge_after_ms}ms"]
         return [*start, "master", "run", *place, *common, *plan, *limits, *daemon.options]
     shared = str(daemon.home / "shared")
-    # Without --peer-address a server takes tablets on a loopback address alone. It keeps the port that it has chosen.
+    # Without --peer-address a server takes tablets only on a loopback address. It keeps the port that it has chosen.
     takes_tablets = shape.opener == "kv" and "--no-tablets" not in daemon.options
     peer = daemon.peer or (f"{cluster.host}:0" if takes_tablets else "")
     return [
@@ -453,19 +453,19 @@ def environment() -> dict[str, str]:
 def environment_of(data_dir: Path) -> dict[str, str]:
     """Return the environment of the daemons of the cluster in `data_dir`.
 
-    It names the cluster. Without the name a daemon would take the one in ./rk-data for its own if both have the same
-    addresses, and close its znodes with that one's credential.
+    The environment names the cluster. Otherwise a daemon could mistake a cluster in ./rk-data with the same addresses
+    for its own, and close its znodes with the credential of that cluster.
     """
     return {**environment(), variable_of("data-dir"): str(data_dir)}
 
 
 def local_cluster_id(cluster: LocalCluster) -> str:
-    """Return the cluster's id as its region servers have recorded it; "" if no server has joined it yet."""
+    """Return the cluster's id that its region servers have recorded; "" if no server has joined yet."""
     return next((noted.cluster_id for _, noted in _noted(cluster) if noted.cluster_id), "")
 
 
 def local_uuids(cluster: LocalCluster) -> dict[str, str]:
-    """Return the names of the region servers by uuid, as they have recorded it, also of servers that do not run."""
+    """Return uuid -> name of the region servers from their own records, including servers that do not run."""
     return {noted.uuid: name for name, noted in _noted(cluster) if noted.uuid}
 
 
@@ -477,7 +477,7 @@ class _Noted(msgspec.Struct):
 
 
 def _noted(cluster: LocalCluster) -> Iterator[tuple[str, _Noted]]:
-    """Yield each region server's name with what it has recorded. Skip unreadable files."""
+    """Yield each region server's name with its record. Skip unreadable files."""
     for daemon in cluster.servers:
         with contextlib.suppress(OSError, ValueError):
             yield daemon.name, msgspec.json.decode((Path(daemon.data_dir) / "instance.json").read_bytes(), type=_Noted)
@@ -517,7 +517,7 @@ def read_cluster(data_dir: Path) -> LocalCluster | None:
         return None
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # not JSON, not UTF-8, or other fields
+    except ValueError as error:  # Not JSON, not UTF-8, or other fields.
         raise CliError(
             f"{path} is not a cluster description: {error}",
             "Put back a copy of it: the daemons' data beside it is not affected. Or give another --data-dir, or name"

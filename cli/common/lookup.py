@@ -18,7 +18,8 @@ from regions.records.znodes import decode_region
 
 _HINT: Final = "`rk region list` shows their ids; TABLE:KEY names the region of a key."
 _EXAMPLES: Final = 3
-#: How often the regions of a table are read that are not whole: one may be split meanwhile, or its record be damaged.
+#: Limit of reads of a table's regions that are not whole: a region may be split meanwhile, or its record may be
+#: damaged.
 _READINGS_MAX: Final = 3
 
 

@@ -34,7 +34,7 @@ class Names:
     def remember(self, uuid: str, address: str) -> None:
         """Add a server or master that is not known to be alive and had `address`.
 
-        Another server may have the name by now: one that started with an empty directory has a new uuid.
+        Another server may have the name by now, because a server that starts with an empty directory gets a new uuid.
         """
         if uuid not in self._by_uuid and address.rpartition(":")[2].isdigit():
             name = self.at(address)
@@ -61,7 +61,7 @@ class Names:
         return dict(self._local)
 
     def in_sentence(self, text: str) -> str:
-        """Replace the uuids in a text by names, and those of unknown servers by the characters that tables show."""
+        """Replace the uuids in a text by names. Shorten the uuids of unknown servers as in tables."""
         return _UUID.sub(lambda found: self.of_uuid(found[0]), self.in_text(text))
 
     @staticmethod

@@ -3,7 +3,7 @@
 `rk --json status`, `rk status --json` and `rk table --json list` are equivalent. Each level of the command line
 writes its values into the one `Globals` object of the invocation, so the innermost value wins.
 
-A value comes from the first of these that has it:
+A value comes from the first of these sources that has one:
 
     1. the option
     2. the environment: RK_STORE for --store
@@ -11,10 +11,9 @@ A value comes from the first of these that has it:
     4. the top of the configuration file (cli/common/configuration.py)
     5. the default
 
-A context belongs to one cluster and is used as a whole or not at all: if an option or a variable names another place
-(--store, --masters, --data-dir), the context does not count, so its credentials reach no other cluster. `--context
-NAME` on the command line stands in the place of the options: the environment does not count, and a second place is an
-error.
+A context belongs to one cluster and is used as a whole or not at all. If an option or a variable names another place
+(--store, --masters, --data-dir), the context is ignored, so its credentials reach no other cluster. `--context NAME` on
+the command line replaces these options: the environment is ignored, and a second place is an error.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class NumberRange(click.FloatRange):
-    """A number within limits. click's own type accepts `nan`, which is neither below nor above any limit, and `inf`."""
+    """A number within limits. click's own type accepts `inf`, and `nan`, which is neither below nor above any limit."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the value as a float."""
@@ -88,7 +87,7 @@ SECONDS: Final = NumberRange(0, SECONDS_MAX)
 
 
 def wait_option(default_s: float) -> Callable[[_Command], _Command]:
-    """Return the option --wait, the seconds that a command waits for what it has asked for."""
+    """Return the option --wait: the seconds for which a command waits for the result of its request."""
     return click.option(
         "--wait",
         "wait_s",
@@ -120,7 +119,7 @@ class Globals:
         self.topology: dict[str, str] = {}
         #: Given values of SETTINGS, by option.
         self.store_settings: dict[str, str] = {}
-        #: False for daemons: neither a context nor the top of the file counts.
+        #: False for daemons, which ignore contexts and the top of the file.
         self.uses_file = True
         #: False for `rk up` and drills, which work on this machine's cluster: only contexts with a data-dir count.
         self.uses_remote_context = True
@@ -361,7 +360,7 @@ def globals_of(context: click.Context) -> Globals:
 
 
 def _remember_topology(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
-    if value is not None:  # imported by name: topologies are above what all commands share
+    if value is not None:  # Imported by name, because topologies are above the code that all commands share.
         importlib.import_module("cli.topology.load").apply(context.ensure_object(Globals), value)
 
 
@@ -385,7 +384,7 @@ def global_options(command: _Command) -> _Command:
 
 
 def timeout_option(command: _Command) -> _Command:
-    """Add --timeout, the deadline of a command's waits; `cli.common.waiting.limit_s` returns what is left."""
+    """Add --timeout, the deadline of a command's waits; `cli.common.waiting.limit_s` returns the rest."""
     decorate = click.option("--timeout", type=NumberRange(TIMEOUT_MIN_S, SECONDS_MAX), metavar="SECONDS",
                             expose_value=False, callback=remember_timeout,
                             help="Give up when the command has waited so long for store, masters and servers; long"
@@ -397,8 +396,8 @@ def timeout_option(command: _Command) -> _Command:
 def given_before(context: click.Context, parameter: click.Parameter, value: object) -> object:
     """Return the value of a daemon's option that was given before the subcommand, else `value`.
 
-    Without this, a variable would override an option that stands before the subcommand. A daemon uses no context: what
-    an operator's file says of a cluster must not reach a daemon of another one.
+    Without this, a variable would override an option before the subcommand. A daemon uses no context, because the
+    settings of one cluster in an operator's file must not reach a daemon of another cluster.
     """
     known = context.ensure_object(Globals)
     known.uses_file = False

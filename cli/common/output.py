@@ -1,7 +1,7 @@
 """Output: tables for people, JSON for programs, the same content in both.
 
 Everything is quoted in one place (`coord.security.printable`): standard output and standard error of a command write
-printable text only. A console sends controls of its own, so it writes past that, and quotes what it shows.
+only printable text. A console sends controls of its own, so it bypasses the quoting stream and quotes its texts itself.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def size(count: int) -> str:
 
 
 def estimated(count: int, *, is_measured: bool) -> str:
-    """Return bytes for people, such as `605 MB`, or `~605 MB` unless servers have measured them. Nothing is `0 B`."""
+    """Return bytes for people, such as `605 MB`, or `~605 MB` unless servers have measured them. No bytes are `0 B`."""
     return f"{'' if is_measured or not count else '~'}{size(count)}"
 
 
@@ -314,7 +314,7 @@ def invocation(argv: Sequence[str] | None = None) -> str:
 
 
 def shown(path: Path) -> str:
-    """Return a path relative to the working directory if it is below it, else absolute."""
+    """Return a path below the working directory as relative, any other path as absolute."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except ValueError:

@@ -58,7 +58,7 @@ def peer_secret(file: Path | None) -> bytes:
 def peer_tls(cert: Path | None, key: Path | None, ca: Path | None, *, verify_host: bool | None) -> TlsFiles | None:
     """Return the certificates for peers, None without any. Raise ConfigError if some are missing.
 
-    `verify_host`: None if the option was not given; then hosts are checked.
+    `verify_host` is None if the option was not given; then hosts are checked.
     """
     if cert is not None and ca is not None:
         return TlsFiles(cert=cert, key=key, ca=ca, client_auth="need", verify_host=verify_host is not False)

@@ -1,17 +1,17 @@
-"""Waiting for an answer: the limit of --timeout, and after a second a word about what a command waits for.
+"""Waiting for an answer: the limit of --timeout, and after a second a line about what the command waits for.
 
     with waiting("the store at db1:2181 to open a session", limit_s(10.0)):
         …
 
-Every place that waits for store, masters or servers stands in such a block. In a terminal a line on standard error
-counts the seconds and disappears when the answer is there; elsewhere one line is printed for each thing. Standard
-output has none of this, so `--json` stays JSON.
+Every wait for store, masters or servers is in such a block. In a terminal a line on standard error counts the seconds
+and disappears when the answer has arrived; elsewhere one line is printed for each wait. Standard output has none of
+this, so `--json` stays JSON.
 
-A block with a limit ends by UnreachableError when the limit has passed, also where the library below has no limit of
-its own. A timer signal does both, so only the main thread's waits count; a block in another thread does nothing.
+A block with a limit ends with UnreachableError when the limit has passed, even if the library below has no limit. A
+timer signal does both, so this works only in the main thread; a block in another thread does nothing.
 
 --timeout counts from the first wait of the command, so it is the deadline of all its waits together. Long work
-(`limit_each_wait`: loading, backups, waiting for a move) has it as the limit of each single wait.
+(`limit_each_wait`: loading, backups, waiting for a move) uses --timeout as the limit of each single wait.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from cli.common.errors import UnreachableError
 from coord.errors import shown_s
 from coord.security.printable import printable, unquoted
 
-#: Silence after which a command says what it waits for.
+#: Time after which a command prints what it waits for.
 FIRST_WORD_S: Final = 1.0
 #: Interval of the seconds that a terminal shows.
 _TICK_S: Final = 1.0
-#: Time after --timeout in which a library that has the same limit says more exactly what was wrong.
+#: Time after --timeout in which a library with the same limit can report the exact fault.
 GRACE_S: Final = 0.3
 #: Least value of --timeout.
 TIMEOUT_MIN_S: Final = 0.001
@@ -69,22 +69,22 @@ class _Patience:
     """The waits of one run of `rk`, the innermost last."""
 
     def __init__(self) -> None:
-        #: When the command began to wait: its own start takes long on a busy machine. None: not yet.
+        #: Time at which the command began to wait, because its own start takes long on a busy machine. None: not yet.
         self._began_s: float | None = None
-        #: The limit of --timeout; None: each place has its own.
+        #: The limit of --timeout; None: each wait has its own limit.
         self.given_s: float | None = None
         #: True if --timeout is the limit of each single wait, and not of all waits together.
         self.is_of_each = False
         #: True if it stands on the command line, and not in a variable or in the configuration file.
         self.is_typed = False
         self.waits: list[_Awaited] = []
-        #: True for commands that show the progress of what they wait for themselves.
+        #: True for commands that show the progress of their waits themselves.
         self.is_silent = False
         self._said: set[str] = set()
         self._is_shown = False
 
     def left_s(self, given_s: float) -> float:
-        """Return what is left of the limit of --timeout, counted from the first wait."""
+        """Return the rest of --timeout, counted from the first wait."""
         now_s = time.monotonic()
         if self._began_s is None:
             self._began_s = now_s
@@ -112,7 +112,7 @@ class _Patience:
         signal.setitimer(signal.ITIMER_REAL, max(1e-6, min(word_s, end_s)))
 
     def _ring(self, _signal: int, _frame: FrameType | None) -> None:
-        """Say what the command waits for. Raise UnreachableError at the end of the limit."""
+        """Print what the command waits for. Raise UnreachableError at the end of the limit."""
         if not self.waits:
             return
         now_s = time.monotonic()
@@ -171,7 +171,7 @@ def limit_each_wait() -> None:
 
 
 def limit_s(default_s: float) -> float:
-    """Return what is left of --timeout, or the default of the place that waits."""
+    """Return the rest of --timeout, or the default of the caller."""
     patience = _patience
     if patience.given_s is None:
         return default_s
@@ -196,7 +196,7 @@ def is_limited() -> bool:
 def waiting(what: str | Callable[[], str], end_s: float = math.inf, hint: str = _HINT) -> Iterator[None]:
     """Print after a second that the command waits for `what`. Raise UnreachableError after `end_s` seconds.
 
-    By default there is no limit, because most libraries that wait have a limit and a more exact error.
+    By default there is no limit, because most waiting libraries have a limit and a more exact error.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -211,7 +211,7 @@ def waiting(what: str | Callable[[], str], end_s: float = math.inf, hint: str = 
 
 
 def remember_timeout(context: click.Context, parameter: click.Parameter, value: float | None) -> None:
-    """Take the value of --timeout. What stands on the command line beats a variable of an inner subcommand."""
+    """Take the value of --timeout. The command line has precedence over a variable of an inner subcommand."""
     if value is None:
         return
     assert parameter.name is not None

@@ -1,4 +1,4 @@
-"""`rk debug`: where its commands are. They are imported when they run."""
+"""`rk debug`: the table of its commands, which are imported when they run."""
 
 from __future__ import annotations
 

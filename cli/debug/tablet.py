@@ -206,7 +206,7 @@ def _promise(server: StoppedServer, block: Superblock | Unreadable | None, found
 @global_options
 @click.pass_obj
 def log(given: Globals, tablet: str, first: int, last: int | None, records: bool) -> int:
-    """The tablet's entries in the shared log; of a removed replica, those of its exported log.
+    """The tablet's entries in the shared log; for a removed replica, the entries of its exported log.
 
     \b
     An entry is written term/index. --json prints one document per line: the slot, then each entry.
@@ -430,7 +430,7 @@ def _print_rows(fields: dict[str, Any], listed: list[tuple[str, bytes]]) -> None
 def verify(given: Globals, tablet: str) -> int:
     """Check the server's identity, and superblock, consensus metadata, log and steady point of one tablet or of all.
 
-    Say what a start would do.
+    Print what a start would do.
 
     \b
     Nothing is written. Exit status: 0 sound, 1 damage.

@@ -1,9 +1,9 @@
 """Read and write the access lists of all znodes of a cluster, parents first, some hundred requests at a time.
 
-The list of a znode follows from its path (`regions/records/znode_table.py`): masters may do everything, region
-servers write what they write by design, operators read. In a cluster that an earlier build has secured, servers have
-the masters' credential and the lists may lack the servers' identity until `rk secure` adds it. Adding it takes nothing
-from anybody, so old lists and new ones may stand side by side for as long as it takes.
+The list of a znode follows from its path (`regions/records/znode_table.py`): masters may do everything, region servers
+write only their own znodes, operators read. In a cluster that an earlier build has secured, servers have the masters'
+credential and the lists may lack the servers' identity until `rk secure` adds it. The addition takes no permission from
+anyone, so old and new lists may coexist for any time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class WantedLists:
         self.access = cluster.access
         self._layout = cluster.layout
         self._is_securing = process.is_securing()
-        #: Whether lists without the servers' identity will do: servers have the masters' credential.
+        #: Whether lists without the servers' identity are sufficient, because servers have the masters' credential.
         self._is_older_right = cluster.local is not None and not cluster.local.separate_servers
         #: The list for each set of permissions of region servers: it takes hashes, and a walk sees every znode.
         self._by_rights: dict[int, list[AccessLine]] = {}
@@ -84,8 +84,8 @@ class WantedLists:
         return self._lines(self.access.closed_acl())
 
     def judged(self, one: ZnodeAccess, *, older_too: bool = False) -> AccessVerdict:
-        """Return how a list differs from the wanted one. `older_too`: lists of an earlier build are right as well, if
-        the cluster still needs no others."""
+        """Return how a list differs from the wanted one. `older_too`: accept lists of an earlier build, too, if the
+        cluster needs no others."""
         if one.lines is None:
             return AccessVerdict.LACKING
         found = compare(one.lines, self.of(one.path))
@@ -99,7 +99,7 @@ class WantedLists:
 
 
 def unnamed_servers(cluster: Cluster) -> str:
-    """Return the identities of region servers in the access lists that this command does not know, "" for none.
+    """Return those identities of region servers in the access lists that this command does not know, "" for none.
 
     Lists without these identities would lock the servers out.
     """
@@ -220,8 +220,8 @@ def close_all(
     dry_run: bool,
     registrations: bool = False,
 ) -> tuple[int, int, list[str]]:
-    """Give every znode the wanted access list; return the numbers of those changed and of all, and the paths of those
-    that could not be changed.
+    """Give every znode the wanted access list; return the number of changed znodes, the number of all znodes, and the
+    paths of those that could not be changed.
 
     Registrations show which daemons have the credential, so they are left out unless `registrations` says that
     `check_daemons` has seen them.

@@ -27,7 +27,7 @@ ALL = "all"
 @global_options
 @click.pass_obj
 def audit(given: Globals, acknowledged: str | None) -> int:
-    """Show alarms of the auditors that run beside the masters: which rule was broken, and by which steps.
+    """Show alarms of the auditors that run beside the masters: the broken rule, and the steps that broke it.
 
     Nothing is repaired automatically: `rk fsck` shows the present errors, and their remedies.
     """

@@ -60,7 +60,7 @@ class Stopwatch:
 
 
 class MembershipChange(msgspec.Struct, frozen=True):
-    """A change other than a transition: `what` is active, no-active, server-up or server-down."""
+    """A change other than a transition: `what` is "active", "no-active", "server-up" or "server-down"."""
 
     at_ms: int
     what: str

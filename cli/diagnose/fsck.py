@@ -90,7 +90,7 @@ class FixResult(msgspec.Struct):
 
 
 class Moving(msgspec.Struct):
-    """A replica of a shared region that is in transition and not parked: fsck does not judge it yet."""
+    """A replica of a shared region that is in transition and not parked, and so not judged yet."""
 
     replica: str
     state: str
@@ -225,7 +225,7 @@ def read_view(cluster: Cluster) -> ClusterView:
         view.lists[uuid] = None if found is None else found.replicas
         if found is not None and found.directory:
             view.used_directories[uuid] = found.directory
-    # Who did not answer is not asked again.
+    # A server that did not answer is not asked again.
     answering = [one for one in view.servers if view.lists.get(one.uuid) is not None]
     directories = ask_servers(answering, _directories_of)
     view.on_disk = sorted({table_id for tables in directories.values() for table_id in tables or ()})
@@ -284,7 +284,7 @@ def _read(cluster: Cluster, paths: list[str]) -> list[tuple[str, bytes, int]]:
 
 
 def _list_of(server: ServerRecord) -> messages.OpenList | None:
-    """Return the regions that the server has open, None if it is another start of it. Raise RpcError."""
+    """Return the regions that the server has open, None if another start of the server answers. Raise RpcError."""
     found = ask_server(server, messages.ListOpen(server.uuid), messages.OpenList, _SERVER_TIMEOUT_S)
     return found if found.start_code == server.start_code else None
 
@@ -376,14 +376,14 @@ def _fix(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: bool
 
 
 def _key(finding: Finding) -> str:
-    """Return what a step is about: a step is taken once, however many findings ask for it."""
+    """Return the identity of a step: a step is taken once, even if several findings propose it."""
     fix = finding.fix
     assert fix is not None, finding.subject
     return finding.subject if fix.kind is FixKind.HOLE else fix.path or replica_key(fix.region_id, fix.replica)
 
 
 def _preview(cluster: Cluster, finding: Finding) -> FixResult:
-    """Return what a step would do. The master says which region would close a hole."""
+    """Return the effect of a step. For a hole, ask the master which region would close it."""
     fix = finding.fix
     assert fix is not None, finding.subject
     result = FixResult(finding.subject, fix.preview, False)

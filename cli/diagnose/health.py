@@ -1,8 +1,8 @@
 """`rk health`: one verdict about the whole cluster, for people and for scripts.
 
 The command asks every process directly and in parallel: store nodes by `srvr`, masters and region servers by RPC. So it
-works at every level of ruin, and opens no session: a monitor that runs it in a loop writes nothing into the store.
-Only when no master's address is known, it reads them from the store.
+works with any process down, and opens no session: a monitor that runs it in a loop writes nothing into the store. Only
+if no master's address is known, it reads the addresses from the store.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ STYLES: Final = {HealthVerdict.HEALTHY: "green", HealthVerdict.DEGRADED: "yellow
 
 
 class HealthReport(msgspec.Struct):
-    """Content of `rk health`: the verdict, its reasons, and what each process answered."""
+    """Content of `rk health`: the verdict, its reasons, and the answer of each process."""
 
     verdict: HealthVerdict
     reasons: list[str]
@@ -74,10 +74,10 @@ class HealthReport(msgspec.Struct):
 @global_options
 @click.pass_obj
 def health(given: Globals, timeout_s: float) -> int:
-    """Say whether the cluster is healthy, degraded or unavailable, and why.
+    """Report whether the cluster is healthy, degraded or unavailable, and why.
 
-    Exit status 0: healthy. 1: degraded, clients are served and something is missing. 2: unavailable, some clients are
-    refused. The command asks every process directly, and ends within about --timeout whatever is down.
+    Exit status 0: healthy. 1: degraded, clients are served but something is missing. 2: unavailable, some clients are
+    refused. The command asks every process directly, and ends within about --timeout even if processes are down.
     """
     began_s = time.monotonic()
     with waiting("store nodes, masters and region servers, all at once", soon_after_timeout()):
@@ -144,7 +144,8 @@ class Registered(NamedTuple):
 def find(given: Globals, timeout_s: float, registered: Registered | None = None) -> Gathered:
     """Ask every process of the cluster. Raise CliError for wrong options.
 
-    `registered`: what the caller has read from the store, so that no second session is opened for the addresses.
+    `registered`: registrations that the caller has read from the store, so that no second session is needed for the
+    addresses.
     """
     local = read_cluster(given.data_path)
     if knows_masters_alone(given):
@@ -156,7 +157,8 @@ def find(given: Globals, timeout_s: float, registered: Registered | None = None)
 
 
 class _Rounds:
-    """Two rounds of questions, each to all processes at once: first those whose addresses are known, then the rest."""
+    """Two rounds of questions, each to all processes at once: first the processes whose addresses are known, then the
+    rest."""
 
     def __init__(
         self,
@@ -256,7 +258,7 @@ class _Rounds:
         return {}
 
     def _registered(self) -> Registered:
-        """Return the addresses of masters and servers that the store has; none if the store does not answer in time.
+        """Return the addresses of masters and servers in the store; none if the store does not answer in time.
 
         Raise CliError if the store denies access.
         """

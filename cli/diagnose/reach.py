@@ -1,7 +1,7 @@
 """Which region server reaches which master (HB-12): each master lists the heartbeats that it receives, with their age.
 
-The store's sessions show which processes live; this shows which can communicate. A standby without a server's
-heartbeats would not know the server's replicas after a failover, so a broken link should be noticed before.
+The store's sessions show which processes are live; this shows which processes can communicate. A standby without a
+server's heartbeats would not know the server's replicas after a failover, so a broken link should be noticed before.
 """
 
 from __future__ import annotations

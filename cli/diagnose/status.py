@@ -56,7 +56,7 @@ _MUTE = "does not answer"
 
 
 class StoreNodeStatus(msgspec.Struct):
-    """A store node as `srvr` describes it; `role`: "down" if nothing answers, "up" if the answer has no details."""
+    """A store node as `srvr` describes it; `role`: "down" without an answer, "up" if the answer has no details."""
 
     name: str
     address: str
@@ -96,18 +96,19 @@ class ServerLine(msgspec.Struct):
     uuid: str = ""
     #: Kind of its opener.
     kind: str = ""
-    #: Tablets with a member on the server, and those that it leads; None: unknown.
+    #: Number of tablets with a member on the server, and number that it leads; None: unknown.
     tablets: int | None = None
     leaders: int | None = None
-    #: Replicas of tablets in `open`; None: unknown, and not counted there.
+    #: Replicas of tablets in `open`; None if unknown, and then not counted there.
     tablets_open: int | None = None
-    #: Rows in `bytes`; None, and `bytes` an estimate, until the server has reported its replicas' sizes (`measured`).
+    #: Number of rows in `bytes`. Until the server has reported its replicas' sizes (`measured`), this is None and
+    #: `bytes` is an estimate.
     rows: int | None = None
     measured: bool = False
 
 
 class Status(msgspec.Struct):
-    """Content of `rk status`. `note` names what could not be read, and why."""
+    """Content of `rk status`. `note` names the parts that could not be read, and why."""
 
     store: list[StoreNodeStatus]
     masters: list[MasterLine] = []
@@ -116,9 +117,9 @@ class Status(msgspec.Struct):
     in_transition: list[messages.TransitionStep] = []
     rit: int = 0
     problems: list[str] = []
-    #: Number of tablets by health; None: no active master has said.
+    #: Number of tablets by health; None without an active master's answer.
     tablets: dict[str, int] | None = None
-    #: Which server reaches which master.
+    #: Reachability of each master from each server.
     heartbeats: list[Reach] = []
     note: str = ""
     #: Verdict of `rk health`, with --check.
@@ -178,7 +179,7 @@ def status(given: Globals, bound: Bound, check: bool) -> int:
 
 
 def _fill_directly(found: Status, gathered: Gathered) -> Names:
-    """Fill in what masters and servers say themselves: the store does not answer. Return the names."""
+    """Fill in the answers of masters and servers, because the store does not answer. Return the names."""
     for master in gathered.findings.masters:
         role = master.role if master.answers else _role_of(master.trouble)
         found.masters.append(MasterLine(master.name, master.address, role))
@@ -209,9 +210,9 @@ def store_nodes(hosts: str, local: LocalCluster | None, access: StoreAccess, tim
 
 
 def unnamed_nodes(configuration: bytes, named: Sequence[str]) -> list[str]:
-    """Return the addresses for clients of the store's members that were not named. Pure but for the resolver.
+    """Return the client addresses of the store's members that were not named. Pure except for the resolver.
 
-    `configuration` is the content of /zookeeper/config, which has no such address of a node that has not announced it.
+    `configuration` is the content of /zookeeper/config, which lacks the address of a node that has not announced it.
     """
     try:
         members = parse_config_text(configuration)[0]
@@ -284,7 +285,7 @@ def _fill(found: Status, cluster: Cluster, probe_s: float) -> Names:
     else:
         found.servers = [_server_line(load, names) for load in loads]
     if not isinstance(cluster, MastersAlone):
-        path = cluster.layout.cluster  # a master that has not read it before cannot become active
+        path = cluster.layout.cluster  # A master that has not read it before cannot become active.
         cluster.understood({path: cluster.get(path) or b""}, decode_cluster)
         if not found.note and names_no_servers(cluster):
             found.note = SHARED_CREDENTIAL

@@ -193,7 +193,7 @@ class Watch:
             self._screen.stop()
 
     def _press(self, typed: str) -> None:
-        """Process keys, and show at once what they change."""
+        """Process keys, and show their effect at once."""
         self._controls.press(typed)
         if self._controls.has_quit:
             self._stop()
@@ -201,7 +201,7 @@ class Watch:
             self._draw()
 
     def take_health(self, found: Gathered) -> None:
-        """Show what all processes have answered."""
+        """Show the answers of all processes."""
         if self._board is not None:
             self._board.health(judge(found.findings), found.findings)
 
@@ -216,7 +216,7 @@ class Watch:
         self._refresh()
 
     async def _add_present(self, board: Board) -> None:
-        """Show the regions that are in transition already, parked ones as well, each with its age by the store."""
+        """Show the regions that are in transition already, including parked ones, each with its age from the store."""
         now_ms = self._follower.clock.now_ms()
         for key, record in self._follower.history.records().items():
             change = Change(record.since_ms or now_ms, key, NONE, record.state.value, record)

@@ -23,7 +23,7 @@ _PAUSE_S: Final = 0.5
 
 
 def has_ended(data_dir: Path) -> bool:
-    """Return True if no `rk up` runs in the directory. One that does not answer in time counts as running."""
+    """Return True if no `rk up` runs in the directory. An `rk up` that does not answer in time counts as running."""
     try:
         ask(data_dir, ControlRequest("list"))
     except UnreachableError as error:
@@ -81,7 +81,7 @@ def _handled(numbers: Iterable[signal.Signals], handle: Callable[[int, FrameType
 
 @contextlib.contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """Take SIGTERM, and the end of the terminal, as Ctrl-C: what the drill has broken is restored."""
+    """Handle SIGTERM, and the end of the terminal, like Ctrl-C: the drill restores everything that it has broken."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:

@@ -97,9 +97,9 @@ def _with_hooks(function: _Command) -> _Command:
 def observe(given: Globals, duration: str | None, **options: Any) -> int:
     """Read, write and check beside any fault injector, on any cluster, until Ctrl-C or for a time.
 
-    Breaks nothing itself. --store names a cluster that `rk up` did not start. Prints sessions that end and elections
-    while it runs; in the end what was unavailable, and the verdict: no row lost, linearizable histories, each region
-    open once, legal transitions, rising epochs. Repair the cluster before the end, or the verdict is BROKEN.
+    Breaks nothing itself. --store names a cluster that `rk up` did not start. Prints ended sessions and elections while
+    it runs, and at the end what was unavailable, and the verdict: no row lost, linearizable histories, each region open
+    once, legal transitions, rising epochs. Repair the cluster before the end, or the verdict is BROKEN.
     """
     from cli.common.staleness import duration_ms
     from cli.drill.scenarios import observe as scenario
@@ -176,8 +176,8 @@ def freeze(given: Globals, process: str, duration: str, **options: Any) -> int:
     """Freeze one process of any kind (SIGSTOP) for a time, then continue it (SIGCONT).
 
     PROCESS is a store node, a master or a region server: store-1, master-2, server-3, or host:port. The command first
-    says what the freeze will cause: which sessions and leases end, what moves, who elects. Afterwards it compares that
-    with what happened; another outcome breaks the verdict.
+    prints a forecast: the sessions and leases that end, the regions that move, the elections. Afterwards it compares
+    the forecast with the facts; a difference breaks the verdict.
     """
     from cli.drill.scenarios import freeze as scenario
 
@@ -260,7 +260,7 @@ def restore(given: Globals, folder: Path | None, **options: Any) -> int:
 
     The running cluster loses nothing. The new one is started on other ports of this machine with new disks, a new store
     and new credentials, and is removed at the end. The verdict: the backup is whole, it has every write that was
-    acknowledged before its region's point and none that nobody wrote, and every row was restored.
+    acknowledged before its region's point and no value that no client wrote, and every row was restored.
     """
     from cli.drill.restoring import scenario
 
@@ -325,8 +325,8 @@ def tablet_freeze(given: Globals, server_name: str | None, gap_max_s: float, **o
 def tablet_cut(given: Globals, server_name: str | None, direction: str, gap_max_s: float, **options: Any) -> int:
     """Cut off a region server from the other servers while it leads tablets, then restore the links.
 
-    Clients, store and masters still reach the server. The verdict is that of tablet-leader-kill, and the isolated
-    server answered no read of a tablet that it led.
+    Clients, store and masters still reach the server. The verdict is that of tablet-leader-kill; in addition, the
+    isolated server answered no read of a tablet that it led.
     """
     from cli.drill.scenarios.tablets import cut as scenario
 
@@ -364,9 +364,9 @@ def store_outage(given: Globals, server_name: str | None, outage_s: float, gap_m
 def tablet_server_crash(given: Globals, server_name: str | None, gap_max_s: float, **options: Any) -> int:
     """Kill a region server until its members of tablets were replaced on the other servers; then start it again.
 
-    Members are replaced after a silence of 5 minutes, or of `rk up --replica-dead-s`. Prints how long until all tablets
-    were HEALTHY elsewhere, and what was copied. The verdict is that of tablet-leader-kill; all members were replaced
-    under new numbers, and the former replicas leave the disk.
+    Members are replaced after a silence of 5 minutes, or of `rk up --replica-dead-s`. Prints the time until all tablets
+    were HEALTHY elsewhere, and the copied bytes. The verdict is that of tablet-leader-kill; in addition, all members
+    were replaced under new numbers, and the former replicas left the disk.
     """
     from cli.drill.scenarios.tablets import server_crash as scenario
 
@@ -398,7 +398,7 @@ def tablet_disk_loss(given: Globals, server_name: str | None, log_only: bool, ga
 
     The server gets a new identity, and the members of the former one are replaced. With --log-only it refuses to start
     and names `rk server new-identity`, which the drill runs. The verdict: no row lost, all members replaced under new
-    numbers. What was taken away is removed at the end if the verdict is good.
+    numbers. If the verdict is good, the files that were taken away are removed at the end.
     """
     from cli.drill.scenarios.tablets import disk_loss as scenario
 

@@ -3,7 +3,7 @@
 Each tablet has one key for these clients. Half of the operations use a few keys, so that the clients contend for them.
 Every operation is recorded with its times and its answer. After the drill each key is read once more, and
 `simulation/checks/linearizable.py` checks the history of each key. A lost acknowledged write, a write that took effect
-twice, and a read of an old value all make a history that is not linearizable.
+twice, or a read of an old value makes a history not linearizable.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Client:
         ended_ns = time.monotonic_ns()
         self._record_timing(key, access, began_ns, ended_ns, outcome, text)
         if outcome == "failed" or (outcome == "unknown" and access is Access.READ):
-            return  # nothing was done, and nothing was learned
+            return  # Nothing was done, and the operation gives no information.
         answered = ended_ns if outcome == "ok" else None
         operation = KeyOperation(self.name, access, began_ns, answered, found, expected, succeeded)
         self.operations.append((key, operation))
@@ -222,7 +222,7 @@ class HistoryClients:
         return [timing for one in self._clients for timing in one.timings]
 
     def _finish(self, key: HistoryKey, history: list[KeyOperation]) -> str:
-        """Read a key a last time and delete it; return what is wrong with its history, "" if nothing is."""
+        """Read a key a last time and delete it. Return the fault of its history, or ""."""
         if self._is_abandoned:
             return f"{key.tablet} {key.key!r}: could not be read after the drill: the cluster has gone"
         began_ns = time.monotonic_ns()

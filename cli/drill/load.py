@@ -16,8 +16,8 @@ own, derived from its start key. Each key is written with increasing sequence nu
 one; otherwise an acknowledged write was lost, or an old write was executed again after it. The number must also not be
 above the latest *attempted* one. An operation without a reply (`unknown`) may have been executed.
 
-**Measurements.** Each operation's outcome, start and end. An operation is *disturbed* if an attempt of it failed, if it
-failed for good, or if it took longer than `SLOW_S`. A region was unavailable from the start of its first disturbed
+**Measurements.** Each operation's outcome, start and end. An operation is *disturbed* if an attempt failed, if it
+failed finally, or if it took longer than `SLOW_S`. A region was unavailable from the start of its first disturbed
 operation to the end of its last one before a normal reply. A region gets a request every `regions / rate_per_s`
 seconds, so the start is known with this precision (`resolution_s`).
 
@@ -43,8 +43,9 @@ from regionserver.kv.messages import KEY_BYTES_MAX
 KEYS: Final = 4
 SLOW_S: Final = 0.5
 THREADS_MAX: Final = 256
-#: Keys that are written at once before the load begins. More of them only wait for each other: a client that gets no
-#: reply for a while asks other members, and hundreds of such questions at once keep a small machine from replying.
+#: Number of keys that are written in parallel before the load begins. More of them would only wait for each other: a
+#: client without a reply asks other members after a while, and hundreds of such questions at once overload a small
+#: machine.
 PREPARED_AT_ONCE: Final = 16
 #: Operations that are kept; at 400 per second this is 40 minutes. The oldest are dropped, the counts are complete.
 OPERATIONS_MAX: Final = 1_000_000
@@ -99,7 +100,8 @@ class LoadReport(msgspec.Struct, frozen=True):
     keys_checked: int
     #: Acknowledged writes that are missing or undone; must be empty.
     violations: list[str]
-    #: Regions that were unavailable at some time; over their longest outages: median, 99th percentile, maximum.
+    #: Number of regions that were unavailable at some time; median, 99th percentile and maximum of their longest
+    #: outages.
     regions_disturbed: int
     outage_p50_s: float
     outage_p99_s: float
@@ -390,7 +392,7 @@ def _quantile(ordered: list[float], part: float) -> float:
 
 
 def key_in(record: RegionRecord, number: int) -> str:
-    """Return a key inside of the region, directly behind its start, so it is inside whatever the region's end is."""
+    """Return a key inside of the region, directly after its start, so it is inside for any end of the region."""
     buckets = record.hash_buckets
     start = unplace(record.start_key, buckets)
     for mark in _MARKS:

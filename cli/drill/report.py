@@ -14,7 +14,7 @@ from cli.common import output
 
 
 class InvariantCheck(msgspec.Struct):
-    """One invariant: its name, whether it held, and what was checked (or examples of violations)."""
+    """One invariant: its name, whether it held, and the checked objects (or examples of violations)."""
 
     name: str
     held: bool
@@ -87,7 +87,7 @@ class ForecastOutcome(msgspec.Struct):
 
     event: str
     expected: str
-    #: Seconds from the fault between which the event happens, if it does; None: without an end.
+    #: Earliest and latest time of the event in seconds from the fault; None: no latest time.
     earliest_s: float
     latest_s: float | None
     count: int
@@ -116,7 +116,7 @@ class DrillReport(msgspec.Struct):
     #: When the fault was injected, in seconds since the drill began.
     struck_s: float = 0.0
     phases: list[DrillPhase] = []
-    #: None: no load was requested, or there was nothing to read and write.
+    #: None if no load was requested, or if there were no rows to read and write.
     traffic: Traffic | None = None
     #: Events that were forecast before the fault, compared with what happened (`rk drill freeze`).
     forecast: list[ForecastOutcome] = []
@@ -144,7 +144,7 @@ EXAMPLES_MAX = 5
 
 
 def check(name: str, violations: Sequence[str], detail: str) -> InvariantCheck:
-    """Return a check that holds if there is no violation; `detail` then says what was checked."""
+    """Return a check that holds if there is no violation; `detail` then names the checked objects."""
     if not violations:
         return InvariantCheck(name, True, detail)
     return InvariantCheck(name, False, output.count(len(violations), "violation"), list(violations[:EXAMPLES_MAX]))

@@ -1,7 +1,7 @@
 """Shared by all drills: a cluster of `rk up`, a follower that records it, a load, faults, waits.
 
-A drill restores everything, however it ends, also after an error, Ctrl-C or SIGTERM: killed daemons are started, frozen
-ones continue, cut links are restored, and the drill's rows and znodes are deleted.
+A drill restores everything, even after an error, Ctrl-C or SIGTERM: killed daemons are started, frozen ones continue,
+cut links are restored, and the drill's rows and znodes are deleted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from regionserver.client import DataError
 
 T = TypeVar("T")
 
-#: Time limit of every wait, far above what a healthy cluster needs; beyond it the drill fails.
+#: Time limit of every wait, after which the drill fails. A healthy cluster needs far less.
 DEADLINE_S: Final = 90.0
 #: Time limit for a cluster to come to rest before the drill.
 REST_DEADLINE_S: Final = 20.0
@@ -97,7 +97,7 @@ class Drill:
         self._rate = rate
         self._processes = target.processes
         self._pids: dict[str, int] = {}
-        #: Daemons that this drill has ended at some time, and daemons that it has not started again.
+        #: Daemons that this drill has ended at some time, and those that it has not started again.
         self._touched: set[str] = set()
         self._dead: set[str] = set()
         self._frozen: set[str] = set()
@@ -119,7 +119,7 @@ class Drill:
     def say(self, text: str) -> None:
         """Print one line, with the seconds since the drill began.
 
-        Writes to a terminal that has ended fail. What the drill has broken is restored nevertheless.
+        Writes to a closed terminal fail. The drill restores everything nevertheless.
         """
         self.journal.note(self.elapsed_s(), text)
         with output_may_fail():
@@ -153,9 +153,10 @@ class Drill:
         return self._processes.daemons()
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL, *, is_quiet: bool = False) -> int:
-        """End a daemon with a signal; return the time just before that.
+        """End a daemon with a signal; return the time just before the signal.
 
-        The cluster may notice the death before an operator's command returns. No event of it is earlier than this time.
+        The cluster may notice the death before an operator's command returns, but no event of the death is earlier than
+        this time.
         """
         self._touched.add(name)
         self._dead.add(name)
@@ -203,15 +204,15 @@ class Drill:
         self._endings.append(work)
 
     def close(self, verdict: DrillVerdict, error: str = "") -> None:
-        """Undo what is left, and write the drill's record."""
+        """Undo the remaining faults, and write the drill's record."""
         self.restore()
         if not self.is_gone:
             self.journal.end(verdict, self.report, victim=self.victim, action=self.action, error=error)
 
     def restore(self) -> None:
-        """Undo what an unfinished drill has left behind: frozen, dead, cut off, running.
+        """Undo the faults of an unfinished drill: continue frozen daemons, start dead ones, heal cuts, stop clients.
 
-        When `rk up` has ended, end the clients without reading and deleting their rows.
+        If `rk up` has ended, stop the clients without reading and deleting their rows.
         """
         with self._processes.watch(self._abandon) as watch:
             self._restore(watch)
@@ -358,7 +359,7 @@ class Drill:
         self.wait(lambda: self.now_ms() >= at_ms, "the clock stands still", timeout_s)
 
     def membership(self, what: str, since_ms: int, *, address: str = "", not_uuid: str = "") -> int | None:
-        """Return when `what` first happened at or after `since_ms`; None if it has not."""
+        """Return the time at which `what` first happened at or after `since_ms`; None if it has not happened."""
         for one in list(self.follower.memberships):
             fits = one.what == what and one.at_ms >= since_ms and address in ("", one.address)
             if fits and (not not_uuid or one.uuid != not_uuid):
@@ -379,7 +380,7 @@ class Drill:
     def at_rest(self, away: int = 0) -> messages.MasterStatus | None:
         """Return the active master's figures if every region is open and none is in transition, else None.
 
-        `away`: number of tablets' replicas that no server has, because the drill has ended their servers.
+        `away`: number of tablets' replicas whose servers the drill has ended.
         """
         found = self.status()
         if found is None or found.role != "active" or found.rit or found.open < found.replicas - away:
@@ -408,7 +409,7 @@ class Drill:
         return found
 
     def _wait_healthy(self) -> messages.MasterStatus:
-        """Wait until every daemon runs and every region is open. Raise CliError that names what is missing."""
+        """Wait until every daemon runs and every region is open. Raise CliError that names the missing ones."""
         began_s = time.monotonic()
         while True:
             why = self._missing()
@@ -451,8 +452,9 @@ class Drill:
     ) -> DrillReport:
         """Stop the load, check everything, and return the report.
 
-        `gap_max_s`: how long a tablet may leave its clients without an answer; None: the longest gaps are shown only.
-        `rests`: wait until the cluster is at rest; False if the caller has waited in vain.
+        `gap_max_s`: longest time for which a tablet may leave its clients without an answer; None: only show the
+        longest gaps. `rests`: wait until the cluster is at rest. False if the caller has already waited without
+        success.
         """
         if rests:
             self.await_rest()

@@ -1,4 +1,4 @@
-"""Tablets in drills: who leads them by the servers' own answers, how long they were silent, and whether they are whole.
+"""Tablets in drills: their leaders by the servers' own answers, their longest silence, and whether they are whole.
 
 Servers answer without store and masters, so leaders are found while both are away. `longest_gaps`, `check_gaps` and
 `check_tablets` are pure.
@@ -23,7 +23,7 @@ from regions.transitions.table_states import VISIBLE
 #: Time limit of one server's answer: a frozen server must not stop the search for leaders.
 _ASK_TIMEOUT_S: Final = 0.5
 
-#: The servers' own views of their replicas, by uuid; None: no answer.
+#: The servers' own views of their replicas, by uuid; None without an answer.
 Views = Mapping[str, Sequence[OwnReplica] | None]
 
 
@@ -80,7 +80,7 @@ def leaders_of(views: Views) -> dict[str, LeadingServer]:
 
 
 def longest_gaps(operations: Iterable[LoadOperation], tablets: Iterable[str], since_s: float) -> dict[str, float]:
-    """Return for each tablet the longest time in which a client waited and nobody was answered, in seconds. Pure.
+    """Return for each tablet the longest time, in seconds, in which a client waited and no client got an answer. Pure.
 
     Gaps that ended before `since_s` do not count. Failed operations are not answers.
     """
@@ -112,7 +112,8 @@ def check_gaps(gaps: Mapping[str, float], most_s: float) -> InvariantCheck:
 
 
 def check_tablets(records: Mapping[str, RegionRecord], views: Views) -> list[str]:
-    """Return what keeps tablets from being whole: one leader, and every member runs and has applied the same. Pure."""
+    """Return why tablets are not whole. A whole tablet has one leader, and every member runs and has applied the same
+    entries. Pure."""
     by_tablet: dict[str, dict[tuple[str, int], OwnReplica]] = {name: {} for name in records}
     for server, replicas in views.items():
         for one in replicas or ():

@@ -245,5 +245,6 @@ def enabled(tables: Iterable[TableRecord]) -> list[TableRecord]:
 
 
 def has_columns(table: TableRecord) -> bool:
-    """Return True for a table with columns. It takes no keys and bytes, which are all that the load writes."""
+    """Return True for a table with columns. Such a table takes no plain keys and bytes, and the load writes nothing
+    else."""
     return isinstance(table.schema, Schema)

@@ -2,7 +2,7 @@
 
 pages.py      the engine: renders a template, writes the file
 curves.py     the geometry of curves, pure
-templates/    one template for each report, and what they share (`base.html`, `parts.html`)
+templates/    one template for each report, and shared parts (`base.html`, `parts.html`)
 
 `cli/drill/records/page.py` and `cli/plan/page.py` make the values of their templates.
 

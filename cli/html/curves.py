@@ -19,7 +19,7 @@ _TICKS: Final = 4
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One curve: what it shows, and its points in the order of x."""
+    """One curve: its name, and its points in the order of x."""
 
     label: str
     points: tuple[tuple[float, float], ...]
@@ -51,7 +51,7 @@ class Drawing(msgspec.Struct, frozen=True):
 
 
 def curves(title: str, unit: str, series: Sequence[Series]) -> Drawing:
-    """Return the drawing of some curves: x by its logarithm, because sizes grow by factors; y from 0.
+    """Return the drawing of some curves: x is logarithmic, because sizes grow by factors; y begins at 0.
 
     Points whose x is not above 0 are left out.
     """
@@ -80,7 +80,7 @@ def curves(title: str, unit: str, series: Sequence[Series]) -> Drawing:
 
 
 def nice(most: float) -> float:
-    """Return the least of 1, 2, 4, 5 or 8 times a power of ten that is not below `most`; 1 for what is not above 0."""
+    """Return the least of 1, 2, 4, 5 or 8 times a power of ten that is not below `most`; 1 if `most` is not above 0."""
     if most <= 0 or not math.isfinite(most):
         return 1.0
     power = 10.0 ** math.floor(math.log10(most))

@@ -1,6 +1,6 @@
 """`rk plan` and the running cluster: the snapshot that a plan is made from; apply, abort and resume.
 
-A plan is checked here against the present cluster, and submitted to the active master in parts. The masters then
+The command checks a plan against the present cluster, and submits it to the active master in parts. The masters then
 carry it out across failovers; this command only watches the plan's record.
 """
 
@@ -320,13 +320,14 @@ def follow(cluster: Cluster, record: PlanRecord, display: Display) -> PlanRecord
 
 
 def _elsewhere(cluster: Cluster, difference: Difference) -> int:
-    """Return the number of replicas that are not where the plan wanted them: a server failed them, or died."""
+    """Return the number of replicas that are not on the plan's server, because an open failed there or the server
+    died."""
     now = former_places(census_of(cluster).snapshot)
     return sum(1 for one in difference.moves if one.destination not in now.get(one.region_id, {}).values())
 
 
 def print_end(record: PlanRecord, done: str) -> None:
-    """Print how a plan has ended, or how far it is; `done` says what has been done if it is DONE."""
+    """Print the end of a plan, or its progress; `done` describes the result of a plan that is DONE."""
     if record.state is PlanState.DONE:
         click.echo(f"plan {done}: {record.handed} of {record.regions} moves were made")
     elif record.state is PlanState.ABORTED:

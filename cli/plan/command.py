@@ -55,7 +55,7 @@ def plan() -> None:
     Examples:
       rk plan create                     from the running cluster into ./rk-plan
       rk plan show --html plan.html
-      rk plan explain orders:k17         why a region goes where the plan wants it
+      rk plan explain orders:k17         why the plan chose this server for a region
       rk plan diff                       the plan compared with the present cluster
       rk plan apply
     """
@@ -238,8 +238,8 @@ def diff(given: Globals, first: str, second: str, targets: tuple[str, ...], is_d
     """Show the differences between two plans, or between plan A and the present cluster.
 
     B is the directory of a plan, `now` (the cluster), or `input`: where the replicas were when plan A was made. Without
-    B it is `now` for a plan of a cluster and `input` for a plan of files, which needs no cluster. Each row leads from
-    where a replica is (in A; now; in the input) to where it should be (in B; by the plan).
+    B it is `now` for a plan of a cluster and `input` for a plan of files, which needs no cluster. Each row shows where
+    a replica is (in A; now; in the input) and where it should be (in B; by the plan).
     """
     with plan_errors():
         one = open_plan(Path(first))
@@ -298,7 +298,7 @@ def _show_difference(what: str, difference: Difference, name: Callable[[str], st
 @global_options
 @click.pass_obj
 def explain(given: Globals, region_name: str, directory: Path) -> None:
-    """Show why the plan puts REGION (an id, a prefix of one, or TABLE:KEY) where it does.
+    """Show why the plan chose the servers of REGION (an id, a prefix of one, or TABLE:KEY).
 
     Shows the bytes read locally, the benefit of the other servers, and the rule that excluded each of them.
     """

@@ -68,7 +68,7 @@ class Artefact:
 
     @property
     def verdict(self) -> PlanVerdict:
-        """Check the plan against its own input and return the rules that it breaks. Raise PlanError."""
+        """Check the plan against its own input. Return the broken rules. Raise PlanError."""
         if self._verdict is None:
             self._verdict = judge(self.problem, self.plan.rows)
         return self._verdict

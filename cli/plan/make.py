@@ -1,8 +1,8 @@
 """Creation of a plan directory: copy of the input, the engine's plan, its check, parts and manifest.
 
-If the requested engine fails (not installed, error, timeout, a corrupt plan or broken rules), another one takes over,
-and the manifest's note contains the reason: instead of Spark the engine whose plans have the same bytes, if OR-tools is
-installed (N9), else greedy.
+If the requested engine fails (not installed, error, timeout, a corrupt plan or broken rules), another engine takes
+over, and the manifest's note contains the reason. For Spark this is the engine whose plans have the same bytes, if
+OR-tools is installed (N9); otherwise it is greedy.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def make(
 def _planned(
     snapshot: Snapshot, params: Params, directory: Path, engine: str, request: PlanRequest, display: Display
 ) -> tuple[Plan, PlanVerdict, str]:
-    """Return a plan, its check, and why it is not from the requested engine, if so."""
+    """Return a plan, its check, and why it is not from the requested engine ("" if it is)."""
     notes: list[str] = []
     wanted: tuple[Plan, PlanVerdict] | None = None
     others = () if engine == "greedy" else fallbacks(engine, _replicas(snapshot), request.deadline_s)

@@ -138,7 +138,7 @@ def _balance(
 
 
 def _locality(figures: Figures) -> list[tuple[str, float, str]]:
-    """Return what part of the bytes is local before and after; nothing if the input does not know the blocks."""
+    """Return the share of local bytes before and after; an empty text if the input has no blocks."""
     if not figures.knows_blocks:
         return []
     found = []

@@ -1,7 +1,7 @@
-"""`rk plan revert`: moves back what a plan has moved, as far as nothing else has moved it since.
+"""`rk plan revert`: moves back the replicas that a plan has moved, unless something else has moved them since.
 
-The former placement is in the plan's directory. The moves go the way of `rk plan apply`: they are carried out by the
-active master of the moment, under the plan's id with `.revert`.
+The former placement is in the plan's directory. As with `rk plan apply`, the active master carries the moves out, under
+the plan's id with `.revert`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _ID_MAX: Final = 64
 def revert(given: Globals, directory: Path, dry_run: bool, yes: bool, wait: bool) -> int:
     """Move back each region that the plan in DIR has moved, if it is still where the plan put it.
 
-    Regions that have moved since stay where they are, and so do those whose former server is gone; the command says
-    which and why. May be repeated. The balancer works on afterwards: `rk balance off` keeps a placement that it finds
-    uneven.
+    Regions that have moved since, and regions whose former server is gone, stay where they are; the command lists them
+    with the reason. May be repeated. Afterwards the balancer continues: `rk balance off` keeps a placement that the
+    balancer would change.
     """
     display = display_on_stderr()
     try:

@@ -1,4 +1,4 @@
-"""What `rk put`, `get`, `scan`, `load` share: files of rows, and rows as people and programs read them.
+"""Shared parts of `rk put`, `get`, `scan`, `load`: files of rows, and rows as people and programs read them.
 
 load.py     `rk load`
 opening.py  a client of regions for a command, and its errors

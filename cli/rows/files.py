@@ -60,8 +60,8 @@ def read_typed_rows(
 ) -> list[Change]:
     """Return the rows of a CSV or Parquet file, encoded for a table with columns.
 
-    `null` is the field of a CSV file that stands for null in a column that may be null. Columns of the file that the
-    table does not have are an error unless `skip_unknown`. `progress` is called with the number of rows read.
+    `null` is the field of a CSV file that stands for null, in columns that may be null. A column of the file that the
+    table lacks is an error, unless `skip_unknown`. `progress` is called with the number of rows read.
 
     Raise NotFoundError, UsageFaultError, CliError.
     """

@@ -1,4 +1,4 @@
-"""`rk load --spark`: the job in a process of its own, with its progress and its errors as those of `rk load`.
+"""`rk load --spark`: runs the job in a separate process, with progress and errors like those of `rk load`.
 
 The job (`pyspark_regionkeeper.load_job`) finds the cluster in RK_… variables: command lines show no credentials.
 """
@@ -85,7 +85,7 @@ def _environment(given: Globals) -> dict[str, str]:
         found["RK_CLUSTER_ID"] = named
     for variable in (CONTEXT_VARIABLE, SUBMITTED):
         found.pop(variable, None)
-    # The job and what runs on this machine find our modules where they are.
+    # The job and processes on this machine find our modules in their present place.
     return found | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
@@ -123,7 +123,7 @@ def follow(command: list[str], environment: Mapping[str, str], display: Display)
 
 
 def decoded(line: str) -> dict[str, Any] | None:
-    """Return one line of the job; None for a line that is not the job's own."""
+    """Return one line of the job; None for a line of another program."""
     try:
         found = msgspec.json.decode(line)
     except msgspec.DecodeError:

@@ -30,7 +30,7 @@ _ASK_S: Final = 2.0
 
 
 def outdated(states: list[DaemonState]) -> list[DaemonState]:
-    """Return the daemons that do not run with the credentials: they run without them, or do not run at all."""
+    """Return the daemons that run without the credentials, or do not run at all."""
     return [one for one in states if not one.is_current]
 
 

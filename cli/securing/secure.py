@@ -42,7 +42,7 @@ from coord.security.credentials import CLUSTER_FILE, EVERY_PORT_FILE, OPEN_TOO_F
 from coord.security.making import PEERS_FILE
 from coord.security.principal import USER, Principal
 
-#: Passes over the tree: a later one closes what somebody changed during the earlier ones.
+#: Number of passes over the tree. A later pass closes znodes that were changed during the earlier ones.
 _PASSES_MAX: Final = 5
 #: Time until all daemons refuse callers without a proof: each looks for the file every SECURING_S.
 _NOTICED_S: Final = 3 * SECURING_S
@@ -93,14 +93,14 @@ def secure(given: Globals, dry_run: bool, finish: bool, begin: bool) -> int:
     """Secure an open cluster while it runs.
 
     For a cluster of `rk up` one command makes the credentials and restarts the daemons, one after the other, and then
-    closes the znodes. From then on daemons prove who they are; callers without a proof are still served, and may read
+    closes the znodes. From then on daemons prove their identity. Callers without a proof are still served, and may read
     the znodes, until `rk secure --finish`. Switch the clients in between.
 
     For other daemons begin with `rk secure --begin --certs-dir DIR`, and restart them as it says. `rk secure` with the
     credential that all masters and servers have (--store-auth or --store-sasl) then closes the znodes: every znode
     below the root, parents first. As long as a master or server runs without the credential, nothing is changed.
 
-    What is done already is left alone, so the command can be repeated after an interruption.
+    Completed steps are skipped, so the command can be repeated after an interruption.
     """
     if begin and finish:
         raise UsageFaultError("--begin is the first step, --finish the last one", "Give one of them.")
@@ -166,7 +166,7 @@ def _restart(given: Globals, local: LocalCluster, *, dry_run: bool) -> list[str]
 
 
 def _say(given: Globals) -> Callable[[str], None]:
-    """Return what prints a line of progress; with --json nothing on standard output."""
+    """Return a function that prints a line of progress; with --json it prints nothing on standard output."""
     if given.json and not sys.stderr.isatty():
         return lambda _text: None
     return lambda text: click.echo(f"rk: {text}", err=True)
@@ -335,7 +335,7 @@ def _begin(given: Globals, *, dry_run: bool) -> int:
 
 
 def _steps(directory: Path) -> list[str]:
-    """Return what an operator does after --begin, in order."""
+    """Return the operator's steps after --begin, in order."""
     secret = f"--peer-secret-file {directory / PEERS_FILE}"
     digest = f"--super-digest-file {directory / SUPER_DIGEST_FILE}"
     close = f"--store-auth @{directory}"

@@ -71,7 +71,7 @@ def init(given: Globals, user: str, tls: bool) -> None:
     """Make the secret of a new cluster, and the key of its first user, in --certs-dir.
 
     Copy the directory to every daemon's machine, without the user's key. `rk up` needs none of this. With --tls a
-    directory that has keys alone gets an authority besides, and keeps its secret.
+    directory that has only keys gets an authority, too, and keeps its secret.
     """
     directory = _directory(given)
     is_added = tls and certificates.has_keys_alone(directory)
@@ -196,7 +196,7 @@ def _jaas(token: str) -> str:
 @global_options
 @click.pass_obj
 def list_(given: Globals) -> None:
-    """Show what is in the directory: whose credentials, by which secrets, and what is wrong with a file."""
+    """Show the contents of the directory: the owners of credentials, their secrets, and faults of files."""
     directory = _directory(given)
     if not directory.is_dir():
         raise UsageFaultError(f"there is no directory {directory}", "`rk certs init` makes it.")
@@ -213,7 +213,7 @@ def list_(given: Globals) -> None:
 @global_options
 @click.pass_obj
 def show(given: Globals, files: tuple[Path, ...]) -> None:
-    """Show what certificates say: principal, names, serial number, times. Without FILE: all of the directory.
+    """Show the contents of certificates: principal, names, serial number, times. Without FILE: all of the directory.
 
     A certificate with fewer than 14 days left makes its daemon degraded (`rk health`).
     """
@@ -273,7 +273,7 @@ def _listed(directory: Path) -> list[ListedFile]:
 
 
 def _look(path: Path) -> ListedFile:
-    """Return what a file holds."""
+    """Return the content of a file."""
     try:
         if path.name == EVERY_PORT_FILE:
             return ListedFile(path.name, "TLS on every port", "", "", "")
@@ -321,7 +321,7 @@ def _user(name: str) -> Principal:
 
 
 def _checked(work: Callable[[], T]) -> T:
-    """Return what `work` returns. Raise CliError for its ConfigError."""
+    """Return the result of `work`. Raise CliError for its ConfigError."""
     try:
         return work()
     except ConfigError as error:

@@ -21,7 +21,7 @@ from coord.security.principal import SERVER as SERVER_KIND
 
 #: The kind of principal that each role proves.
 _KINDS: Final = {STORE: NODE, MASTER: MASTER_KIND, SERVER: SERVER_KIND}
-#: A certificate with fewer days left is renewed by the next start.
+#: Days before the expiry of a certificate from which on the next start renews it.
 RENEW_DAYS: Final = 30
 #: Names of this machine in every certificate, beside the address of the cluster.
 _LOOPBACK: Final = ("127.0.0.1", "localhost")
@@ -51,7 +51,7 @@ def make(cluster: LocalCluster, data_dir: Path, now: datetime.datetime) -> None:
 
 
 def issue_missing(cluster: LocalCluster, daemons: Iterable[Daemon], directory: Path, now: datetime.datetime) -> None:
-    """Issue the certificates of daemons that have none, or one that soon expires or is for another address. Raise
+    """Issue certificates for daemons that have none, or whose certificate soon expires or is for another address. Raise
     ConfigError."""
     hosts = tuple(dict.fromkeys((*_LOOPBACK, cluster.host)))
     for daemon in daemons:

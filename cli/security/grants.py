@@ -1,4 +1,4 @@
-"""`rk grant`, `rk revoke`, `rk acl list`, `rk whoami`: which user may do what."""
+"""`rk grant`, `rk revoke`, `rk acl list`, `rk whoami`: the roles of users."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def revoke(given: Globals, user: str, role: str, table: str, force: bool, dry_ru
 @click.group(cls=CommandGroup)
 @global_options
 def acl() -> None:
-    """Which user has which role."""
+    """The roles of users."""
 
 
 @acl.command("list")

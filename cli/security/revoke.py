@@ -42,7 +42,7 @@ class _Place(NamedTuple):
 @global_options
 @click.pass_obj
 def revoke(given: Globals, user: str | None, daemon: str | None, serial: str | None, undo: bool) -> None:
-    """Make credentials worth nothing, at every port, although they have not expired.
+    """Revoke credentials before they expire, at every port.
 
     Masters, region servers and store nodes read the list when it changes, and at least every 2 s. Connections that
     were proved before are closed. A user gets a new certificate at once, and a new key after `rk certs rotate`.

@@ -1,1 +1,1 @@
-"""What the command line is to a shell: clusters by name (context), completion of the line, names that it offers."""
+"""Support for shells: clusters by name (context), completion of the line, names for the completion."""

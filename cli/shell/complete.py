@@ -77,7 +77,7 @@ def _fitting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 
 def _of_cluster(context: click.Context, read: Callable[[Cluster], list[str]]) -> list[str]:
-    """Return what `read` finds; [] after the deadline or a failure."""
+    """Return the result of `read`; [] after the deadline or a failure."""
     found: list[str] = []
 
     def work() -> None:

@@ -133,13 +133,13 @@ def remove(given: Globals, name: str) -> None:
 
 
 def edit_file(given: Globals, change: Callable[[TOMLDocument], TOMLDocument]) -> Path:
-    """Write the file anew after a change of its document, and return its path. Raise CliError."""
+    """Change the document of the file, write the file, and return its path. Raise CliError."""
     import tomlkit  # only these commands write
 
     path = file_named(given.config_file)
     if path is None:
         raise CliError("there is no configuration file to write", "RK_CONFIG_FILE is empty; unset the variable.")
-    place = path.resolve()  # people keep their configurations elsewhere and link to them
+    place = path.resolve()  # Users keep their configurations elsewhere and link to them.
     temporary = place.with_name(place.name + ".new")
     try:
         text = place.read_text(encoding="utf-8") if place.exists() else ""

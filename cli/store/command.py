@@ -77,7 +77,7 @@ _LOG_LIMITS: Final = (
 
 
 def _limits(rows: Sequence[_Limit]) -> Callable[[_Command], _Command]:
-    """Add the options of `rows` to a command. A value that was not given is None, so a file's value is kept."""
+    """Add the options of `rows` to a command. An option that was not given is None, so a file's value is kept."""
 
     def option(row: _Limit) -> Callable[[Any], Any]:
         text = f"{row.help}  [default: {getattr(_DEFAULTS, row.name)}]"
@@ -299,7 +299,7 @@ def run(config: Path | None, certs_dir: Path | None = None, *, insecure: bool = 
 
 def _check_exposed(settings: StoreSettings, *, has_certs: bool, is_zoo_cfg: bool) -> None:
     """Raise ConfigError if strangers are served on an address that other machines reach. Settings of a zoo.cfg only
-    cause a warning: the file says what a ZooKeeper would do, and the ensemble that it comes from must start."""
+    cause a warning: ZooKeeper would accept them, and an existing ensemble must start."""
     try:
         check_exposed(settings, has_certs=has_certs)
     except ConfigError as error:
@@ -309,8 +309,8 @@ def _check_exposed(settings: StoreSettings, *, has_certs: bool, is_zoo_cfg: bool
 
 
 def _with_tls(settings: StoreSettings) -> StoreSettings:
-    """Return the settings with the certificates of --certs-dir at ports that have none of their own, if these are for
-    every port. Then there is no plain port."""
+    """Return the settings. If the certificates of --certs-dir are for every port, use them at ports without
+    certificates of their own. Then there is no plain port."""
     files = process.tls_files()
     if files is None:
         return settings

@@ -28,7 +28,7 @@ from coord.errors import NO_AUTH, shown_s
 from coord.server.config.addresses import parse_host_port, shown
 from coord.wire.opcodes import OP_MEMBERSHIP
 
-#: How long `add` waits until the node votes, and how often it checks.
+#: Time for which `add` waits until the node votes, and interval of the checks.
 WAIT_S: Final = 120.0
 LOOK_S: Final = 0.3
 _CHANGE_S: Final = 60.0

@@ -1,9 +1,9 @@
 """`rk coord status`: each store node's answer about itself.
 
 Each node is asked directly, so the command works without a leader and without a majority. The admin port has all
-figures, also while the node does not serve; it is used where its address is known, that is for a cluster of `rk up`, or
-from --admin. Otherwise the four-letter words `srvr` and `mntr` have most of them, unless `mntr` is not allowed or the
-node does not serve. What nobody said is shown as "?", never as 0.
+figures, even while the node does not serve. It is used where its address is known: for a cluster of `rk up`, or from
+--admin. Otherwise the four-letter words `srvr` and `mntr` have most of the figures, unless `mntr` is not allowed or the
+node does not serve. An unknown figure is shown as "?", never as 0.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def ask_nodes(given: Globals, hosts: Sequence[str], admins: Mapping[str, str], t
 
 
 def _by_admin(found: NodeStatus, address: str, timeout_s: float) -> bool:
-    """Fill in what the admin port says; return False if it does not answer."""
+    """Fill in the figures of the admin port; return False if it does not answer."""
     try:
         said: dict[str, Any] = json.loads(read_admin_page(address, "/status", timeout_s, _ADMIN_BYTES_MAX))
     except (OSError, ValueError):
@@ -128,7 +128,7 @@ def _by_admin(found: NodeStatus, address: str, timeout_s: float) -> bool:
 
 
 def _by_words(found: NodeStatus, access: StoreAccess, timeout_s: float) -> None:
-    """Fill in what `srvr` and `mntr` say."""
+    """Fill in the figures of `srvr` and `mntr`."""
     said = ask_node(found.address, "srvr", timeout_s, access).fields
     if not said:
         found.error = silence_of(found.address, timeout_s)

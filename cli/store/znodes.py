@@ -1,4 +1,4 @@
-"""`rk coord ls|get|stat`: look at the znodes of the store. Nothing is changed."""
+"""`rk coord ls|get|stat`: show znodes of the store. Nothing is changed."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 copy replicas (`copies`).
 
 A tablet is a region of a table with several replicas: a Raft group whose members keep copies on their own disks. The
-active master answers from the reports of the servers; `show` asks the members' servers as well. A value that nobody
-reported is shown as `?`.
+active master answers from the reports of the servers; `show` asks the members' servers as well. An unknown value is
+shown as `?`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def list_(given: Globals, table_name: str, server_name: str, health: tuple[str, 
         names = Names(cluster.servers(), cluster.local)
         server = uuid_of(cluster, server_name, names) if server_name else ""
         wanted = [TabletHealth(one.upper()) for one in health]
-        # An order needs every tablet; without one, the master is asked for no more than are shown.
+        # A sort order needs every tablet. Without one, the master is asked only for the tablets that are shown.
         most = None if listing.sort else listing.limit or None
         found = all_tablets(cluster, messages.ListTablets(table_name, server, wanted), most)
         picked = listing.pick(found.tablets, _SORTS)

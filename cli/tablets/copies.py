@@ -155,7 +155,7 @@ def _seen(own: OwnReplica | None) -> SeenReplica | None:
 
 
 def _wait(server: ServerRecord, number: int, wait_s: float, names: Names) -> CopyJob:
-    """Return the job when it has ended, or as it is after `wait_s`."""
+    """Return the job when it has ended, or its state after `wait_s`."""
     limit_each_wait()
     deadline_s = time.monotonic() + wait_s
     while True:
@@ -182,7 +182,7 @@ def _wait(server: ServerRecord, number: int, wait_s: float, names: Names) -> Cop
 @global_options
 @click.pass_obj
 def jobs(given: Globals, server_name: str) -> None:
-    """Show the copies that run and the last ones that have ended: bytes, rate, what is left, and why a copy waits."""
+    """Show the running copies and the last finished ones: bytes, rate, remaining time, and why a copy waits."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         servers = [names.find(server_name)] if server_name else [one for one in cluster.servers() if one.tablets]

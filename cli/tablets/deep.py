@@ -1,6 +1,6 @@
 """`rk fsck --deep` of tablets: every replica's server reads all its rows, whose checksums it compares.
 
-A replica whose rows are damaged becomes FAILED, as with every other read that finds damage. The other members go on.
+A replica whose rows are damaged becomes FAILED, as with every other read that finds damage. The other members continue.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ReplicaRead(NamedTuple):
 
 
 def replicas_of(view: ClusterView, region: RegionRecord) -> tuple[list[ReplicaToRead], list[str]]:
-    """Return the replicas of a tablet that can be read, and a line for each one that cannot."""
+    """Return the readable replicas of a tablet, and a line for each other one."""
     if region.state in (TabletState.PREPARING, TabletState.CREATING):
         return [], [f"{region.region_id}: {region.state.value}"]
     servers = {one.uuid: one for one in view.servers}

@@ -121,7 +121,7 @@ def show_tablet(one: TabletStatus, names: Names, console: Console) -> None:
 
 
 def _wanted_lines(one: TabletStatus, names: Names) -> list[str]:
-    """Return what is wanted of the members, and what the masters do next about them."""
+    """Return the intents about the members, and the masters' next steps."""
     lines = [f"{names.of_uuid(move.source)} -> {names.of_uuid(move.target)} is wanted" for move in one.moves]
     lines += [f"a learner on {names.of_uuid(uuid)} is wanted" for uuid in one.learners]
     return lines + ([names.in_sentence(one.policy)] if one.policy and one.policy not in one.reason else [])

@@ -1,6 +1,6 @@
 """Names of servers that are not registered any more, from the history in the store.
 
-The history has an entry with the address for each server that registered or went. So a dead server of a local cluster
+The history has an entry with the address for each server that registered or ended. So a dead server of a local cluster
 keeps its name (`server-2`), and any other server its `host:port`.
 """
 
@@ -20,7 +20,7 @@ from regions.cluster.history import (
     unpack,
 )
 
-#: Segments that are read at once, the latest first: a server that died lately is in the first of them.
+#: Number of segments that are read at once, the latest first. A server that died recently is in the first of them.
 _AT_ONCE: Final = 16
 
 

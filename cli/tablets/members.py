@@ -66,7 +66,7 @@ class FoundTablet(NamedTuple):
 
 
 def find_leader(cluster: Cluster, name: str) -> FoundTablet:
-    """Return the tablet that `name` names, as its leader sees it. Raise CliError, for example without a leader."""
+    """Return the tablet with this name, from its leader. Raise CliError, for example without a leader."""
     found = region_in_store(cluster, name)
     region_id = found.region.region_id
     if not found.region.is_tablet:
@@ -190,10 +190,10 @@ def change_config(
 ) -> None:
     """Change the member of TABLET on SERVER, and wait until a majority has the new configuration.
 
-    add: the masters keep a learner there, a copy that does not vote, until it is removed. remove: the member is none
-    any more. promote: a learner becomes a voter when it has caught up. demote: a voter becomes a learner. One member
-    changes at a time; the leader refuses what would leave no live majority. The masters restore the number of voters
-    that the table wants.
+    add: the masters keep a learner there, a copy that does not vote, until it is removed. remove: the server is not a
+    member any more. promote: a learner becomes a voter when it has caught up. demote: a voter becomes a learner. One
+    member changes at a time; the leader refuses what would leave no live majority. The masters restore the number of
+    voters that the table wants.
 
     TABLET is an id, a prefix of one, or TABLE:KEY. SERVER may be the uuid of a server that is gone.
     """

@@ -1,7 +1,7 @@
-"""`rk tablet move` and `rk tablet intents`: what operators want of a tablet's members.
+"""`rk tablet move` and `rk tablet intents`: operators' intents about the members of tablets.
 
 The active master checks a request and keeps it in the store; the policy of members carries it out, also under the next
-masters. So a command that is interrupted has lost nothing.
+masters. So an interrupted command loses nothing.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def move(
 ) -> None:
     """Move a member of TABLET to another server, and show each step.
 
-    The new member copies the rows and votes; only then the old one goes, and the leadership before it. Reads and writes
-    go on. The masters carry the move out also if this command is interrupted or the active master dies: --cancel
-    withdraws it.
+    The new member copies the rows and votes. Only then the old one hands over its leadership and is removed. Reads and
+    writes continue. The masters carry the move out even if this command is interrupted or the active master dies;
+    --cancel withdraws the move.
 
     TABLET is an id, a prefix of one, or TABLE:KEY for the tablet that holds a key.
     """
@@ -236,8 +236,8 @@ def _job_of(cluster: Cluster, newcomer: TabletMember) -> CopyJob | None:
 def intents(given: Globals, table_name: str) -> None:
     """Show the changes of members that are wanted and not done yet.
 
-    These are moves, learners, servers to be emptied, and tablets with too few or too many voters. Each line says what
-    the masters do next, or what they wait for.
+    These are moves, learners, servers to be emptied, and tablets with too few or too many voters. Each line shows the
+    masters' next step, or what they wait for.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)

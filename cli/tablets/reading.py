@@ -1,4 +1,4 @@
-"""Tablets as the active master sees them; and as the servers themselves do: asked in parallel, with a deadline."""
+"""Tablets from the active master, and from the servers themselves, which are asked in parallel, with a deadline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from regions.records.znodes import decode_region, decode_transition
 
 #: Deadline of one server's whole answer, in all its pages.
 SERVER_TIMEOUT_S: Final = 5.0
-#: Characters of a whole uuid: a server that is not running can only be named by it.
+#: Characters of a whole uuid. A server that is not running must be named by its whole uuid.
 _UUID_LENGTH: Final = 32
 
 
@@ -104,7 +104,7 @@ def _view(cluster: Cluster, table: TableRecord, regions: list[RegionRecord]) -> 
 
 
 def with_present_figures(found: TabletStatus, own: Mapping[str, Sequence[OwnReplica] | None]) -> TabletStatus:
-    """Return the tablet with term, applied entry, size and lag of each member as its server has them now.
+    """Return the tablet with the present term, applied entry, size and lag of each member from its server.
 
     Servers report to masters when a state or a role changes, so the master's figures may be hours old. A value that
     no server reported becomes unknown. `own` is the result of `read_replicas` for this tablet.
@@ -150,7 +150,7 @@ def tablets_of(cluster: Cluster, names: Names, table_id: str) -> list[TabletStat
 
 
 def all_tablets(cluster: Cluster, request: ListTablets, limit: int | None = None) -> TabletList:
-    """Return all tablets that fit, or the first `limit`. They are asked for in pages."""
+    """Return all tablets that fit, or the first `limit`. They are requested in pages."""
     found: list[TabletStatus] = []
     orphans: list[OrphanReplica] = []
     after = ""

@@ -30,7 +30,7 @@ class TabletsReport(msgspec.Struct):
     failed: list[TabletsVerdict]
     simulated_s: float
     took_s: float
-    #: Faults and rare situations over all runs, copies by the checks of their orders among them.
+    #: Faults and rare situations over all runs, including copies by the checks of their orders.
     counts: dict[str, int]
 
 

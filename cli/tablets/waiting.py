@@ -1,4 +1,4 @@
-"""Commands that wait for work of the masters: they look again and again, and print what has changed."""
+"""Waits of commands for work of the masters: they look repeatedly, and print changes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Look(NamedTuple):
 def follow(look: Callable[[], Look], wait_s: float, *, is_quiet: bool = False) -> Look:
     """Look until the work is over or `wait_s` have passed, and print each change to standard error.
 
-    A change of masters in between is one more thing that is printed. Return the last look. Raise what `look` raises,
-    other than UnreachableError before the deadline.
+    A change of masters in between is printed, too. Return the last look. Raise the errors of `look`, except
+    UnreachableError before the deadline.
     """
     limit_each_wait()
     began_s = time.monotonic()

@@ -1,7 +1,7 @@
 """`rk why TABLET`: the problem of a tablet, the report of each replica, and the remedies.
 
 With an active master the judgment is the master's. Without one, `rk` asks the servers itself and judges by the same
-rules; the screen says so.
+rules; the screen marks this.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def tablet_answer(cluster: Cluster, found: FoundRegion) -> TabletWhy:
 
 
 def _split_of(cluster: Cluster, region: RegionRecord) -> str:
-    """Return what is to be known of the split or merge that has begun with the tablet, or has made it; "" without one.
+    """Return a text about the split or merge in progress of the tablet, or the one that has made it; "" without one.
 
-    The znode of a merge has the name of the first parent alone.
+    The znode of a merge has only the name of the first parent.
     """
     layout = cluster.layout
     values = cluster.get_many({path: path for path in map(layout.resharding, cluster.children(layout.reshardings))})

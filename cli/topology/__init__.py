@@ -1,7 +1,7 @@
-"""The topology file `cluster.toml`: what a cluster consists of, where each daemon runs, and what is made of it.
+"""The topology file `cluster.toml`: the daemons of a cluster and their machines, and the files generated from it.
 
 model.py     the file, decoded and checked (pure)
-checks.py    what single keys accept, and the errors (pure)
+checks.py    values of single keys, and the errors (pure)
 edit.py      the file with one daemon more (pure)
 words.py     the command line of each daemon on its machine (pure)
 units.py     units of systemd for one machine (pure)

@@ -1,4 +1,4 @@
-"""What single keys of a topology file accept, and the errors, which name file, table, key and remedy. Pure."""
+"""Checks of single keys of a topology file, and the errors, which name file, table, key and remedy. Pure."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class DaemonOption(msgspec.Struct, frozen=True):
     #: Returns why a value is wrong, "" for a right one.
     objection: Callable[[object], str]
     is_flag: bool = False
-    #: The option that says no, such as `--no-tablets`; "" if there is none.
+    #: The option for "no", such as `--no-tablets`; "" if there is none.
     negative: str = ""
     is_list: bool = False
 
 
 class FileTable:
-    """One table of the file whose keys are taken one by one; a key that nobody takes is refused."""
+    """One table of the file. Its keys are taken one by one, and a remaining key is refused."""
 
     def __init__(self, file: str, where: str, values: object, known: Collection[str]) -> None:
         """`where`: the table as the file writes it, such as `[servers]`; "" for the top."""

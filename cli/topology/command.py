@@ -24,7 +24,7 @@ _FILE = click.argument("file", type=click.Path(dir_okay=False, path_type=Path), 
 @click.group(cls=CommandGroup)
 @global_options
 def topology() -> None:
-    """A topology file: what a cluster consists of, and where each daemon runs.
+    """A topology file: the daemons of a cluster, and where each one runs.
 
     `rk up --topology FILE` starts one on this machine, `rk systemd FILE` writes units for machines, `rk drill` takes
     it too. FILE is cluster.toml unless another one is named. docs/deploy.md describes its keys.
@@ -113,7 +113,7 @@ def _counts(found: Topology) -> str:
 
 
 def _row(node: PlacedDaemon, found: Topology, file: Path) -> dict[str, object]:
-    """Return what is shown of a daemon. A port that `rk up` chooses is empty."""
+    """Return the shown fields of a daemon. A port that `rk up` chooses is empty."""
     local = local_data_dir(found, file) / node.name if found.is_local else ""
     return {
         "name": node.name,

@@ -95,7 +95,7 @@ def _make(topology: Topology, to: Path) -> list[str]:
 
 
 def principal_of(daemon: PlacedDaemon) -> Principal:
-    """Return what a daemon proves. Store nodes are known to each other by their numbers."""
+    """Return the identity that a daemon proves. Store nodes know each other by their numbers."""
     kind = _PRINCIPALS[daemon.kind]
     return Principal(kind, str(daemon.number) if kind == NODE else daemon.name)
 

@@ -16,7 +16,7 @@ from cli.topology.checks import DaemonOption, TopologyError
 from cli.topology.model import FILE_BYTES_MAX, INSECURE, KINDS, MASTERS, SERVERS, STORE, Topology, parse
 from cli.topology.words import store_addresses
 
-#: What a topology file is called unless another one is named.
+#: Default name of a topology file.
 USUAL_FILE: Final = "cluster.toml"
 
 #: Modules whose `run` runs each kind of daemon.
@@ -97,7 +97,7 @@ def _has_credential(given: Globals) -> bool:
 
 
 def apply(given: Globals, path: Path) -> Topology:
-    """Have a command act on the cluster of a topology file. Another place beside it is refused when it is used."""
+    """Let a command act on the cluster of a topology file. A second place is refused when it is used."""
     topology = load(path)
     if topology.is_local:
         place = {"data_dir": str(local_data_dir(topology, path))}

@@ -29,7 +29,7 @@ STORE: Final = "store"
 MASTERS: Final = "masters"
 SERVERS: Final = "servers"
 KINDS: Final = {STORE: "store", MASTERS: "master", SERVERS: "server"}
-#: Most daemons of each kind: the ports of one machine, and what a cluster is made for.
+#: Largest number of daemons of each kind: limited by the ports of one machine, and by the design of a cluster.
 LOCAL_MAX: Final = {STORE: 9, MASTERS: 9, SERVERS: 19}
 MACHINES_MAX: Final = {STORE: 9, MASTERS: 9, SERVERS: 10_000}
 #: Store nodes are numbered 1 to 127.
@@ -51,7 +51,7 @@ _ADDRESSES: Final = re.compile(r"[^\s,:]+:\d{1,5}(,[^\s,:]+:\d{1,5})*")
 _ZNODE: Final = re.compile(r"(/[A-Za-z0-9._-]+){1,16}")
 _OURS: Final = "The topology gives this by its own keys: leave it out of the options."
 _SECRET: Final = "Command lines show their words to every user: use [cluster] credentials."
-#: Options that follow from other keys, with what to do instead.
+#: Options that follow from other keys, each with the key to use instead.
 TAKEN: Final[dict[str, dict[str, str]]] = {
     STORE: dict.fromkeys(
         ("id", "data-dir", "client-address", "peer-address", "peers", "join", "admin-address", "config"), _OURS
@@ -80,7 +80,8 @@ Known = Mapping[str, Mapping[str, DaemonOption]]
 
 
 class PlacedDaemon(msgspec.Struct, frozen=True):
-    """One daemon. Locally a port of 0 follows from the base port, and an empty directory from the cluster's."""
+    """One daemon. On a local cluster a port of 0 is derived from the base port, and an empty directory from the
+    cluster's."""
 
     kind: str
     number: int
@@ -117,7 +118,7 @@ class Topology(msgspec.Struct, frozen=True):
     credentials_dir: str
     #: Address of this machine that a local cluster listens on; "": 127.0.0.1.
     address: str
-    #: First port of a local cluster; 0: `rk up` chooses one by the name.
+    #: First port of a local cluster; 0: `rk up` chooses a port by the name.
     base_port: int
     #: Addresses of a store that this cluster does not run, or "".
     outside: str

@@ -1,11 +1,11 @@
 """Units of systemd for one machine of a topology. Pure.
 
     rk-store@.service …                  one template for each kind of daemon: user, limits, restarts, hardening
-    rk-store@1.service.d/topology.conf   what differs: command line, directories, time to stop
+    rk-store@1.service.d/topology.conf   the differences: command line, directories, time to stop
     regionkeeper.target                  starts and stops all daemons of the machine
 
-Drop-ins rather than a file of variables: systemd passes each word of ExecStart as it is, and splits variables at
-blanks.
+Drop-ins instead of a file of variables, because systemd passes each word of ExecStart unchanged, but splits variables
+at blanks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cli.topology.words import arguments, credentials_dir, data_dir
 TARGET: Final = "regionkeeper.target"
 #: Seconds in which store nodes and masters stop; `rk up` gives them 8.
 STOP_S: Final = 20.0
-#: Time of a region server for its end after its regions are handed over.
+#: Time in which a region server must end after it has handed its regions over.
 CLOSE_S: Final = 30.0
 #: Default of `rk server run --handover-s`.
 HANDOVER_S: Final = 30.0

@@ -48,7 +48,7 @@ from regions.records.znodes import decode_region
 PATIENCE_S: Final = 60.0
 #: The same for the plan and the transitions: Spark reports little progress while it starts.
 ASSIGN_STALL_S: Final = 150.0
-#: How long a problem may last at the end of the start before it is shown.
+#: Time for which a problem may last at the end of the start before it is shown.
 PROBLEMS_PASS_S: Final = 3.0
 #: Interval of the lines that name the awaited event.
 REPORT_EVERY_S: Final = 10.0
@@ -56,12 +56,12 @@ REPORT_EVERY_S: Final = 10.0
 #: Longest time between two checks without a watch event.
 _PAUSE_S: Final = 0.1
 _STATUS_TIMEOUT_S: Final = 3.0
-#: How long a store with a leader may take to open a session before the next attempt.
+#: Time in which a store with a leader must open a session before the next attempt.
 _SESSION_TIMEOUT_S: Final = 20.0
 #: The store is unreachable for a moment; kazoo reconnects on its own.
 _AWAY: Final = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, KazooTimeoutError, UnreachableError)
 _MARK_TIMEOUT_S: Final = 3.0
-#: How long each kind of daemon may take to stop before `rk up` kills it.
+#: Time in which each kind of daemon must stop before `rk up` kills it.
 _STOP_TIMEOUT_S: Final = {MASTER: 8.0, SERVER: 10.0, STORE: 8.0}
 
 Watch = Callable[..., None]
@@ -75,7 +75,7 @@ class Assigned:
         self.regions = 0
         self.open = 0
         self.parked = 0
-        #: Regions that are open on their servers from before this start; None if there was no earlier start.
+        #: Regions that were already open on their servers before this start; None if there was no earlier start.
         self.kept: int | None = None
         self.engine = ""
         self.plan_seconds = 0.0
@@ -249,8 +249,7 @@ class BringUp:
         return result
 
     def _lasting_problems(self, cluster: Cluster) -> list[str]:
-        """Return the active master's problems that are still there after PROBLEMS_PASS_S; an empty list at once when
-        there are none any more.
+        """Return the active master's problems that remain after PROBLEMS_PASS_S. Return [] as soon as there are none.
 
         The last members of tablets answer their leaders some tenths of a second after they opened.
         """
@@ -265,7 +264,7 @@ class BringUp:
         return found
 
     def show_problems(self, cluster: Cluster, problems: list[str]) -> None:
-        """Show what the active master calls a problem, with the names of servers in place of their uuids."""
+        """Show the active master's problems, with the names of servers in place of their uuids."""
         if not problems:
             return
         names = self.surely(lambda: Names(cluster.servers(), self._local), "the servers could not be read")
@@ -473,7 +472,7 @@ def store_role(address: str, timeout_s: float = 1.0) -> str:
 
 
 def _rules(active: ActiveRecord) -> bool:
-    """Return whether the master at that address reports that it is active."""
+    """Return True if the master at that address reports that it is active."""
     try:
         address = (active.host, active.port)
         status = call_blocking(address, messages.GetMasterStatus(), _STATUS_TIMEOUT_S, expect=messages.MasterStatus)

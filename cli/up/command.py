@@ -80,7 +80,7 @@ from regionserver.config import REPLICA_DEAD_S_MAX, REPLICA_DEAD_S_MIN
 DEFAULT_TABLE: Final = "packages"
 DEFAULT_REGIONS: Final = 200
 
-#: Daemons of an `rk up` that was killed with -9 die after it: they may hold their ports for this long.
+#: Time for which daemons of an `rk up` that was killed with -9 may still hold their ports.
 _LEFTOVER_S: Final = 5.0
 _POLL_S: Final = 0.05
 
@@ -198,10 +198,10 @@ def up(
 ) -> int:
     """Start store nodes, masters and region servers on this machine, and run until Ctrl-C.
 
-    A daemon that dies is restarted. Data and logs are below --data-dir; the next `rk up` keeps that shape and opens
-    every region on its former server. With --store zk://host:port,… the cluster uses that store, for example an Apache
-    ZooKeeper, instead of its own nodes. --certs-dir names a directory of credentials that exists, with an authority or
-    with a directory for each daemon (store-1, master-1, server-1, …) as `rk certs issue --to` makes it.
+    A daemon that dies is restarted. Data and logs are below --data-dir. The next `rk up` keeps the shape of the cluster
+    and opens every region on its former server. With --store zk://host:port,… the cluster uses that store, for example
+    an Apache ZooKeeper, instead of its own nodes. --certs-dir names an existing directory of credentials, with an
+    authority or with a directory for each daemon (store-1, master-1, server-1, …) as `rk certs issue --to` makes it.
     """
     given = context.ensure_object(Globals)
     if context.invoked_subcommand is not None:
@@ -426,7 +426,7 @@ def _bring_up(
 
 
 def start_words(tables: Sequence[TableRecord]) -> str:
-    """Return what a cluster start does with the regions of these tables."""
+    """Return a sentence: what a cluster start does with the regions of these tables."""
     present = [one for one in tables if one.state is not TableState.REMOVED]
     shared = sum(one.regions for one in present if not one.is_tablet)
     tablets = sum(one.regions for one in present if one.is_tablet)

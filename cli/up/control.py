@@ -53,7 +53,7 @@ class DaemonState(msgspec.Struct):
     log: str
     pid: int
     status: str
-    #: Whether the process runs by the command line and the rights that a start would use now.
+    #: Whether the process runs with the command line and the rights that a start would use now.
     is_current: bool = True
     #: True from a SIGSTOP that was requested here to the SIGCONT.
     is_frozen: bool = False
@@ -140,7 +140,7 @@ def _holder(data_dir: Path) -> tuple[int, str]:
 
 
 def _stuck(data_dir: Path, timeout_s: float) -> tuple[str, str]:
-    """Return what is known of an `rk up` that takes requests and does not answer, and what to do."""
+    """Return the facts about an `rk up` that accepts requests and does not answer, and what to do."""
     pid, state = _holder(data_dir)
     who = f"the `rk up` of {data_dir}" + (f" (pid {pid})" if pid else "")
     if state in _STOPPED:

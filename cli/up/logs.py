@@ -1,8 +1,8 @@
 """The logs of the daemons that `rk up` runs: bounded by size, and their level.
 
-`rk up` gives each daemon its log as standard error, so only a copy can be put aside: the file is copied to NAME.log.1
-and emptied. The daemon appends, so it continues at the beginning. Lines that it writes between the end of the copy and
-the emptying are lost. Daemons under systemd have the journal, which has bounds of its own.
+The log is the standard error of a daemon, so `rk up` cannot rename it: it copies the file to NAME.log.1 and empties it.
+The daemon appends, so it continues at the beginning. Lines that it writes between the end of the copy and the emptying
+are lost. Daemons under systemd have the journal, which has bounds of its own.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _put_aside(log: Path) -> None:
 @global_options
 @click.pass_obj
 def log_level(given: Globals, daemon: str, level: str) -> None:
-    """Let a running DAEMON of this machine's cluster log everything (debug), or what its --log-level says (usual).
+    """Let a running DAEMON of this machine's cluster log everything (debug), or as its --log-level says (usual).
 
     DAEMON is a name such as server-2, or `all`. Elsewhere send the signals yourself: SIGUSR1 for debug, SIGUSR2 for
     usual.

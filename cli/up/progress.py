@@ -20,10 +20,10 @@ def cluster_status(cluster: Cluster, timeout_s: float = STATUS_TIMEOUT_S) -> mes
 
 
 def as_wanted(found: messages.MasterStatus) -> messages.MasterStatus:
-    """Return the figures of what should be open.
+    """Return the figures of the regions that should be open.
 
     While clients cannot use a tablet yet, the cluster is in transition, although the tablet's members may have no
-    transition. A tablet that has transitions counts with these alone. A disabled table's closed replicas do not count.
+    transition. A tablet with transitions counts only with these. A disabled table's closed replicas do not count.
     """
     rit = max(found.rit, found.unusable)
     return msgspec.structs.replace(found, rit=rit, replicas=found.replicas - found.resting)

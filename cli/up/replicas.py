@@ -1,7 +1,7 @@
 """Number of copies of the table of the first start.
 
-There are three copies if there are enough servers, so a first cluster survives the death of a server. Otherwise there
-is one copy, in the directory that all servers share.
+With enough servers the table has three copies, so a first cluster survives the death of a server. Otherwise it has one
+copy, in the directory that all servers share.
 """
 
 from __future__ import annotations

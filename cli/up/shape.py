@@ -23,7 +23,7 @@ BASES: Final = 100
 #: less time than a JVM needs to start.
 SPARK_MIN: Final = 20_000
 _STEP: Final = 100
-#: The keys of a topology file by which it decides what these options say on a command line.
+#: The keys of a topology file that replace these options of the command line.
 _KEYS: Final = dict.fromkeys(("secure", "tls"), "credentials in ") | {
     "certs-dir": "credentials-dir in ",
     "address": "address in ",
@@ -67,7 +67,7 @@ def shape_of(
         outside_store=outside,
         root=given.root_path if given.root or before is None else before.root,
         plan_engine=plan_engine or ("spark" if is_first and (spark[0] or spark[1]) else "auto"),
-        # A restart has its regions placed already, so it needs no Spark.
+        # At a restart the regions are already placed, so Spark is not needed.
         spark_min=SPARK_MIN if is_first and not plan_engine else 0,
         opener=opener,
         spark_master=spark[0] or (before.spark_master if before else ""),
@@ -176,7 +176,7 @@ def check_options(given: Globals, topology: Topology, file: Path, options: dict[
 
 
 def shape_of_topology(topology: Topology, shape: Shape, before: LocalCluster | None, base_port: int) -> Shape:
-    """Return the shape with what the topology decides, security included. Raise UsageFaultError."""
+    """Return the shape with the values of the topology, security included. Raise UsageFaultError."""
     if before is not None and before.coord and topology.outside:
         raise UsageFaultError(
             f"the store in this directory has {len(before.coord)} nodes, and the topology names {topology.outside}",
@@ -205,8 +205,8 @@ def shape_of_topology(topology: Topology, shape: Shape, before: LocalCluster | N
 def base_port_of(topology: Topology, before: LocalCluster | None, is_free: Callable[[int], bool]) -> int:
     """Return the base port of a topology: its own, the last start's, or one by its name whose ports are free.
 
-    Clusters that are down hold no ports. So the search begins at a place that follows from the name: two clusters
-    seldom meet. Raise CliError.
+    Stopped clusters hold no ports. So the search begins at a place derived from the name, which rarely is the same for
+    two clusters. Raise CliError.
     """
     known = topology.base_port or (before.base_port if before is not None else 0)
     if known:

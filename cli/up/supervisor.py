@@ -36,7 +36,7 @@ from cli.up.control import REQUEST_BYTES_MAX, ControlAnswer, ControlRequest, Dae
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG: Final = 1
-#: How long a client of the control socket may take to send its line.
+#: Time in which a client of the control socket must send its line.
 _CONTROL_TIMEOUT_S: Final = 2.0
 #: Bytes of a log's end that are searched for its last lines.
 _TAIL_BYTES: Final = 8192
@@ -119,7 +119,7 @@ class Added:
 News = Ended | Restarted | NotStarted | Added
 #: Records a further daemon and returns it with its command line. Raises CliError.
 Grow = Callable[[ControlRequest], tuple[Daemon, list[str]]]
-#: The environment of the daemons of each role besides what all have: by which they prove themselves to the store.
+#: Additional environment of the daemons of each role, by which they authenticate to the store.
 Rights = dict[str, dict[str, str]]
 #: Returns command lines and rights of the daemons from their next start on. Raises CliError.
 Secure = Callable[[ControlRequest], tuple[dict[str, list[str]], Rights]]
@@ -335,7 +335,7 @@ class Supervisor:
     def _start_or_retry(self, daemon: Daemon, *, by_itself: bool) -> None:
         try:
             pid = self._start(daemon.name)
-        except OSError as error:  # no memory, or no disk space for its directory: both are temporary
+        except OSError as error:  # No memory, or no disk space for its directory. Both are temporary.
             pause_s = self._next_pause(daemon.name)
             self._report(NotStarted(daemon, f"{error.filename or 'fork'}: {error.strerror}", pause_s))
         else:
@@ -349,7 +349,8 @@ class Supervisor:
         child.is_frozen = number == signal.SIGSTOP or (child.is_frozen and number != signal.SIGCONT)
 
     def _restart(self, daemon: Daemon) -> None:
-        """Let a daemon end and start it again, at once if it does not run. Whoever asked for it need not stay."""
+        """Let a daemon end and start it again, at once if it does not run. The restart does not depend on the caller's
+        connection."""
         child = self._children.get(daemon.name)
         if child is None:
             self._start_or_retry(daemon, by_itself=False)
@@ -411,7 +412,7 @@ class Supervisor:
         if request.op == "start":
             child = self._children.get(request.name)
             if child is not None:
-                # Killed and not ended yet: it is started again at its end.
+                # The daemon was killed and has not ended yet. It is started again at its end.
                 child.is_replaced = child.is_replaced or child.end_expected
             else:
                 try:
@@ -452,7 +453,7 @@ class Supervisor:
 
 
 def _open_log(daemon: Daemon) -> IO[bytes]:
-    """Open the log of a daemon. Where that is impossible, on a full disk for instance, the daemon runs without one."""
+    """Open the log of a daemon. If this is impossible, for instance on a full disk, the daemon runs without a log."""
     try:
         return Path(daemon.log).open("ab")
     except OSError:

@@ -1,4 +1,4 @@
-"""Messages for requests that a master or a server has rejected: what was wrong, and what to do."""
+"""Messages for requests that a master or a server has rejected: the fault, and what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refusal(error: RpcError, message: msgspec.Struct) -> CliError:
 
 
 def forbidden(text: str) -> ForbiddenError:
-    """Return the error for the user whose identity has no grant: what is missing, and below it what to ask for."""
+    """Return the error for a user without the grant: the missing role, and the grant to request."""
     what, colon, remedy = text.partition(": ask ")
     return ForbiddenError(what, f"Ask {remedy}." if colon else "")
 
@@ -57,7 +57,8 @@ def _way_out(code: str, message: msgspec.Struct) -> str:
 
 
 def received(message: msgspec.Struct) -> str:
-    """Return a sentence about a request without an answer: what the masters do with it, and how to follow them."""
+    """Return a sentence about a request without an answer: what the masters do with the request, and how to follow
+    them."""
     return f"if a master has received the request, the masters go on: {_where_to_look(message)}."
 
 

@@ -19,8 +19,8 @@ Answer = TypeVar("Answer")
 
 #: Servers that one command asks at the same time.
 _ASKED_AT_ONCE: Final = 32
-#: After so many servers without an answer a command asks no further one: a command must end soon, whatever is
-#: registered.
+#: Number of servers without an answer after which a command asks no further server. A command must end soon, even if
+#: many registrations are dead.
 _SILENT_MAX: Final = 2 * _ASKED_AT_ONCE
 
 
@@ -43,7 +43,7 @@ def ask_server(server: ServerRecord, message: msgspec.Struct, expect: type[T], t
 def ask_servers(servers: Iterable[ServerRecord], ask: Callable[[ServerRecord], Answer]) -> dict[str, Answer | None]:
     """Ask many servers at once. Return the answer of `ask` for each server by uuid, or None if `ask` raised RpcError.
 
-    Registrations may be dead or forged. After _SILENT_MAX servers that do not answer, no further one is asked.
+    Registrations may be dead or forged. After _SILENT_MAX servers without an answer, no further server is asked.
     """
     asked = list(servers)
     silent: list[str] = []

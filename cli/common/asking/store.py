@@ -79,7 +79,7 @@ def store_errors(hosts: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_named_store(given: Globals, access: StoreAccess, timeout_s: float | None = None) -> Iterator[KazooClient]:
-    """Yield a session with the store that the shared options name; each of its errors becomes one clear line.
+    """Yield a session with the store that the shared options name; every error becomes one clear line.
 
     `timeout_s`: as for `open_store`.
     """

@@ -1,4 +1,4 @@
-"""The help of a group of commands: each command with the whole first sentence of its help, whatever the width."""
+"""The help of a group of commands: each command with the whole first sentence of its help, at any width."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ WHOLE: Final = 10_000
 
 
 class CommandGroup(click.Group):
-    """A group that folds the descriptions of its commands. click's own ends them by "..." in a narrow terminal."""
+    """A group that folds the descriptions of its commands. click's own group cuts them off with "..." in a narrow
+    terminal."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands below the heading `Commands`."""

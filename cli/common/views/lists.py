@@ -6,8 +6,8 @@
         … print picked.rows …
         picked.print_rest(console)
 
-A terminal shows 100 rows, and says how many more there are. A pipe and `--json` get every row unless --limit is given,
-so a program or `grep` misses none.
+A terminal shows 100 rows and the number of the others. A pipe and `--json` get every row unless --limit is given, so a
+program or `grep` misses none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cli.common.errors import UsageFaultError
 from cli.common.options import Globals
 
 Row = TypeVar("Row")
-#: What a row is sorted by. None stands for unknown, and comes last in both directions.
+#: Sort key of a row. None stands for unknown, and comes last in both directions.
 Key = Callable[[Row], Any]
 
 #: Rows of a list that a terminal shows without --limit.
@@ -58,7 +58,7 @@ class Listing(NamedTuple):
         keys: Mapping[str, Key[Row]],
         states_of: Callable[[Row], Collection[str]] | None = None,
     ) -> Picked[Row]:
-        """Return the rows in a wanted state, in the wanted order, up to the limit.
+        """Return the rows in the wanted states, in the wanted order, up to the limit.
 
         `keys` has the keys of --sort, `states_of` the states of a row as the list shows them. Raise UsageFaultError for
         a state that no row has and that is close to another one.

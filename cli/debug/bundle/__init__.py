@@ -1,6 +1,6 @@
-"""`rk debug bundle`: one file for the report of a fault, from whatever still answers.
+"""`rk debug bundle`: one file for the report of a fault, from all processes that still answer.
 
-command.py   the command: asks everything at once until a deadline, and writes the file
-sources.py   what is asked: health, admin ports, four-letter words, RPC, history, logs, configuration
-hiding.py    what is taken out of every text: secrets, and keys if wanted
+command.py   the command: asks all processes at once until a deadline, and writes the file
+sources.py   the questions: health, admin ports, four-letter words, RPC, history, logs, configuration
+hiding.py    removal of secrets, and of keys if wanted, from every text
 """

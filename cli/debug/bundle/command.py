@@ -66,8 +66,9 @@ def bundle(
 ) -> None:
     """Write one file for the report of a fault: health, status and metrics of every process, logs, configuration.
 
-    Every process is asked directly and all at once, so the command works whatever is down, and ends within --timeout.
-    What it could not get, and why, is in summary.txt. Secrets and values of rows are never in the file.
+    Every process is asked directly and all at once, so the command works with any process down, and ends within
+    --timeout. Missing parts are listed in summary.txt with the reason. Secrets and values of rows are never in the
+    file.
 
     Admin ports of a cluster that `rk up` did not start: masters and servers register theirs in the store, --admin names
     those of the store's nodes. Logs of other machines are not in the file.
@@ -122,7 +123,7 @@ def collect(wanted: Iterable[Source], end_s: float) -> tuple[dict[str, str], dic
 
 
 def summary(at: datetime, texts: Mapping[str, str], failed: Mapping[str, str]) -> str:
-    """Return the table of contents: what is there, and what is not and why."""
+    """Return the table of contents: the present parts, and the missing ones with the reason."""
     lines = [f"rk debug bundle of {at:%Y-%m-%d %H:%M:%S} UTC", "", f"{len(texts)} files:"]
     lines += [f"  {len(text):>9}  {name}" for name, text in sorted(texts.items())]
     lines += ["", f"{len(failed)} not obtained:" if failed else "everything was obtained"]

@@ -1,7 +1,7 @@
 """Removal of data that a bundle must not contain: secrets, and on request the keys of regions and rows.
 
-Pure except for reading files. Two rules hide a secret. Known values of secrets are replaced wherever they occur. And a
-field with the name of a secret loses its value, whatever the value is.
+Pure except for reading files. Two rules hide a secret. Known values of secrets are replaced everywhere. And a field
+with the name of a secret loses any value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HIDDEN: Final = "(hidden)"
 _LEAST: Final = 8
 _WORDS: Final = "password|passwd|secret|token|credential|authorization|store[-_]auth|store[-_]sasl|private[-_.]?key"
 _NAME: Final = rf"[\w.\-]*(?:{_WORDS})[\w.\-]*"
-#: A list or an object; text in quotes, also of JSON within JSON, or without its end; a word, or two of a header.
+#: A list or an object; text in quotes, even in JSON within JSON or without its end; one word, or two words of a header.
 _VALUE: Final = (
     r"""\[[^\]]*\]|\{[^{}]*\}|\\+"[^"\n]*"|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|"""
     r"""(?:basic|bearer|digest)\s+[^\s"']+|["'][^\s"']+|[^\s"']*[^\s"',}\]]"""
@@ -27,7 +27,7 @@ _VALUE: Final = (
 _NAMED: Final = re.compile(rf"""(?i)(?<![\w.\-])({_NAME})(\\*["']?\s*[:=]\s*)({_VALUE})""")
 _OPTION: Final = re.compile(rf"""(?i)(?<![\w.\-])(--{_NAME})(["']?,?\s+)({_VALUE})""")
 _QUOTES: Final = "\\\"'"
-#: Such a name stands for a file, such a value for no secret.
+#: A field with such a name holds the name of a file; such a value is no secret.
 _OF_FILE: Final = ("file", "path", "dir")
 _NO_SECRET: Final = ("", "[]", "{}", "true", "false", "null", "None", "none")
 _IN_URL: Final = re.compile(r"""(://[^/\s:@"']*:)[^/\s@"']+@""")

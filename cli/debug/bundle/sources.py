@@ -1,6 +1,6 @@
-"""What a bundle asks for. Each source is a name of a file in it, and the question; all are asked at once.
+"""Questions of a bundle. Each source has the name of a file in the bundle, and the question; all are asked at once.
 
-Where nobody answers with the addresses, as with every master dead, the local cluster's description does.
+If no process answers with the addresses, as when every master is dead, they come from the local cluster's description.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from regions.diagnose.health import judge
 from regions.records.model import ServerRecord
 
 _PAGES: Final = ("status", "health", "ready", "metrics")
-#: Those that every node answers.
+#: Words that every node answers.
 _WORDS: Final = ("ruok", "srvr", "mntr")
 _PAGE_BYTES_MAX: Final = 16 << 20
 _LOG_BYTES_MAX: Final = 1 << 20
@@ -54,7 +54,7 @@ class KnownProcesses(NamedTuple):
     """Knowledge of the processes before a bundle asks them."""
 
     local: LocalCluster | None
-    #: What `rk health` has found, None if it could not ask.
+    #: Result of `rk health`, None if it failed.
     gathered: Gathered | None
     #: Admin addresses that the local cluster's description does not have, by the name of the process.
     admins: Mapping[str, str]
@@ -103,7 +103,7 @@ def _environment() -> str:
 
 
 def _of_daemon(daemon: Daemon, log_lines: int, *, with_log: bool) -> Iterator[Source]:
-    """Yield what this machine knows of a local daemon, also of a dead one."""
+    """Yield the sources on this machine about a local daemon, even a dead one."""
     yield Source(f"processes/{daemon.name}/process.txt", lambda _: _process(daemon))
     if with_log and log_lines:
         yield Source(f"logs/{daemon.name}.log", lambda _: _tail(Path(daemon.log), log_lines))
@@ -139,7 +139,7 @@ def _admin_ports(known: KnownProcesses) -> dict[str, str]:
 
 
 def registered_admins(given: Globals, timeout_s: float) -> dict[str, str]:
-    """Return the admin addresses of masters and servers by their records: in the store, or as masters know them.
+    """Return the admin addresses of masters and servers from their records in the store, or from the masters.
 
     Raise CliError.
     """

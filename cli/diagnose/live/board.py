@@ -60,7 +60,7 @@ class Board:
         self._health = [head, *shown, *more]
 
     def frozen(self) -> Board:
-        """Return the present content, which no later event changes: what a paused screen shows."""
+        """Return the present content for a paused screen. No later event changes it."""
         made = Board(self._names, self._began_ms, self._controls)
         made._moving, made._servers = dict(self._moving), dict(self._servers)
         made._steps, made._latest = self._steps.copy(), self._latest.copy()
@@ -76,7 +76,7 @@ class Board:
         key = (line.region, line.replica)
         if line.after:
             known = self._moving.get(key)
-            # A failed open goes back to OFFLINE and is tried again: that is not progress, so the age goes on.
+            # A failed open goes back to OFFLINE and is retried. This is no progress, so the age continues to count.
             stays = known is not None and (known.line.after == line.after or line.attempt > 0)
             self._moving[key] = InTransition(known.since_ms if known is not None and stays else line.time_ms, line)
         else:
@@ -100,7 +100,7 @@ class Board:
             self._steps.popleft()
         lines = [self._head(now_ms), *self._health, self._counts(), self._server_line(), Text("")]
         found = self._controls.chosen(self._moving.values())
-        # Besides the rows: the titles of the table, the line below it, and the keys.
+        # Lines in addition to the rows: the titles of the table, the line below it, and the keys.
         rows = max(1, height - len(lines) - len(self._latest) - 4)
         table = output.table(
             "",

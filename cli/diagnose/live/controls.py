@@ -15,8 +15,8 @@ _ESCAPE: Final = "\x1b"
 
 
 class InTransition(NamedTuple):
-    """A region in transition, and since when it has been in its state, or has failed to open: by the store at the begin
-    of the watch."""
+    """A region in transition, and the time since which it has been in its state, or has failed to open. At the
+    beginning of the watch the time comes from the store."""
 
     since_ms: int
     line: Line
@@ -35,7 +35,7 @@ class Controls:
         self.has_quit = False
 
     def press(self, keys: str) -> None:
-        """Process what the terminal sent. Sequences of arrows and function keys do nothing."""
+        """Process input of the terminal. Sequences of arrows and function keys have no effect."""
         if keys.startswith(_ESCAPE) and len(keys) > 1:
             return
         for key in keys:
@@ -85,7 +85,7 @@ class Controls:
         return self.text.casefold() in " ".join(words).casefold()
 
     def words(self) -> str:
-        """Return the last line of the screen: what is chosen, and the keys."""
+        """Return the last line of the screen: the present choices, and the keys."""
         order = f"{self.sort}{', reversed' if self.is_reversed else ''}"
         if self.is_typing:
             return f"filter: {self.text}_   Enter keeps it, Esc drops it"

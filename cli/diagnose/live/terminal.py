@@ -24,7 +24,7 @@ _KEYS_MAX: Final = 256
 
 @contextlib.contextmanager
 def keys(reactor: Any, press: Callable[[str], None]) -> Iterator[None]:
-    """Call `press` with what the operator types, without Enter and echo. Do nothing if the input is not a terminal."""
+    """Call `press` with the operator's input, without Enter and echo. Do nothing if the input is not a terminal."""
     descriptor = sys.stdin.fileno()
     if not os.isatty(descriptor):
         yield
@@ -57,7 +57,7 @@ class _Keyboard:
         return "keys"
 
     def doRead(self) -> None:
-        """Read what was typed."""
+        """Read the typed input."""
         try:
             found = os.read(self._descriptor, _KEYS_MAX)
         except OSError:  # the terminal has gone, and SIGHUP follows
@@ -68,11 +68,11 @@ class _Keyboard:
             self._reactor.removeReader(self)
 
     def connectionLost(self, _reason: object) -> None:
-        """Do nothing: the terminal is not ours to close."""
+        """Do nothing, because the terminal belongs to the caller."""
 
 
 class Poll:
-    """Asks every process for its health on a thread of its own, and hands the answers to the reactor."""
+    """Asks every process for its health on a separate thread, and passes the answers to the reactor."""
 
     def __init__(self, given: Globals, reactor: Any, take: Callable[[Gathered], None]) -> None:
         self._given = given
@@ -104,7 +104,7 @@ class Poll:
 
 
 def addresses_in(found: Gathered) -> Registered | None:
-    """Return the addresses of a round, so that the next one opens no session for them; None if no master answers."""
+    """Return the addresses of a round, so that the next round opens no session for them; None if no master answers."""
     masters, servers = found.findings.masters, found.findings.servers
     if not any(one.answers for one in masters):
         return None

@@ -31,7 +31,7 @@ def record_of(findings: Sequence[Finding], *, at_ms: int, took_s: float, deep: b
 
 
 def keep(cluster: Cluster, findings: Sequence[Finding], *, began_s: float, deep: bool, fixed: int) -> str:
-    """Write the record. Return why it could not be written, "" if it was: the check itself does not need it."""
+    """Write the record. Return why it could not be written, or "". The check itself does not need the record."""
     took_s = time.monotonic() - began_s
     record = record_of(findings, at_ms=int(time.time() * 1000), took_s=took_s, deep=deep, fixed=fixed)
     path = cluster.layout.fsck

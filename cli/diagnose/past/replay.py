@@ -34,7 +34,8 @@ class ReplayedRange(msgspec.Struct):
 
 
 class OwnerLine(msgspec.Struct):
-    """One line of `rk history --owner`: who held a replica when. Times 0: before the history begins, or still."""
+    """One line of `rk history --owner`: the server that held a replica in an interval. Times are 0 before the history
+    begins, and for an interval without an end."""
 
     region: str
     replica: int
@@ -113,7 +114,8 @@ def show_owners(found: list[OwnerLine], region_id: str) -> None:
 
 
 def owner_lines(found: list[OwnerLine]) -> list[str]:
-    """Return the intervals for people: from, to, server, and how it ended; between them the times without a server."""
+    """Return the intervals for people: begin, end, server, and why it ended; between them the times without a
+    server."""
     texts = []
     for at, one in enumerate(found):
         number = f"#{one.replica} " if one.replica else ""

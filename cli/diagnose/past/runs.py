@@ -1,4 +1,4 @@
-"""`rk runs`: what startups, failovers and bulk assignments took, phase by phase.
+"""`rk runs`: durations of startups, failovers and bulk assignments, phase by phase.
 
 The command reads the store, so it covers all masters and works without an active one.
 """
@@ -27,7 +27,8 @@ from regions.records.znodes import decode_run
 @global_options
 @click.pass_obj
 def runs(given: Globals, listing: Listing, html: Path | None) -> None:
-    """Show what each startup, failover and bulk assignment took, phase by phase; one line per event, newest first."""
+    """Show how long each startup, failover and bulk assignment took, phase by phase; one line per event, newest
+    first."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         found = [run for _, run in sorted(cluster.records(cluster.layout.runs, decode_run).items(), reverse=True)]
@@ -49,7 +50,7 @@ def runs(given: Globals, listing: Listing, html: Path | None) -> None:
 
 
 def lines(found: Iterable[RunRecord], names: Names) -> Iterable[Text]:
-    """Yield the events for people, two lines each: what and when; the phases, and how much work it was."""
+    """Yield the events for people, two lines each: kind and time; phases, and amount of work."""
     for run in found:
         master = names.at(run.address)
         text = Text(f"{output.moment(run.at_ms)}  ").append(f"{run.kind or run.path:<10}", style="bold")
@@ -59,7 +60,7 @@ def lines(found: Iterable[RunRecord], names: Names) -> Iterable[Text]:
 
 
 def _as_row(run: RunRecord, names: Names) -> dict[str, object]:
-    """Return what the page says of an event."""
+    """Return an event as the page shows it."""
     return {
         "when": output.moment(run.at_ms),
         "kind": run.kind or run.path,

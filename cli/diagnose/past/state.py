@@ -100,8 +100,8 @@ def state(given: Globals, at: str | None, table_name: str, server_name: str) -> 
     """Show the whole cluster as it was at a time or zxid: where each region was open, what was in transition, which
     servers were registered, and which master was active.
 
-    The state is folded from the history alone, not remembered anywhere. What the history does not cover any more is
-    shown as unknown. For a region without a step since then, the store has its place.
+    The state is computed from the history alone. Parts that the history does not cover any more are shown as unknown. A
+    region without a step since then was on the server that the store names now.
     """
     now_ms = int(time.time() * 1000)
     point = Point(at_ms=now_ms) if at is None else point_of(at, now_ms, "--at")

@@ -1,6 +1,7 @@
-"""`rk why PROCESS`: what a store node, a master or a region server answers, what the others say of it, what would help.
+"""`rk why PROCESS`: the answer of a store node, master or region server, the view of the other processes, and what
+would help.
 
-The processes are asked themselves (`cli/diagnose/health.py`), so the store may be away.
+The processes are asked directly (`cli/diagnose/health.py`), so the store is not needed.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class ProcessAnswer(msgspec.Struct):
     kind: str
     #: Its role or state in a word: leader, active, up, draining, drained, down, …
     state: str
-    #: What it does and what is amiss, in sentences.
+    #: Its present work and its faults, in sentences.
     facts: list[str] = []
-    #: What would help, in sentences or commands; empty if nothing is amiss.
+    #: What would help, in sentences or commands; empty without a fault.
     help: list[str] = []
 
 
@@ -48,7 +49,8 @@ def is_process(given: Globals, text: str) -> bool:
 
 
 def process_answer(given: Globals, text: str) -> ProcessAnswer:
-    """Ask all processes, and return what concerns the one with this name or address. Raise NotFoundError."""
+    """Ask all processes, and return the answers that concern the process with this name or address. Raise
+    NotFoundError."""
     gathered = find(given, TIMEOUT_S)
     found = gathered.findings
     for node in found.store or ():

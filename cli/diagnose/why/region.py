@@ -1,5 +1,5 @@
-"""`rk why`: one region on one screen: its state, who must act next, until when, and what would help; or one table
-(`table.py`), one process (`process.py`), or one tablet (`cli/tablets/why.py`).
+"""`rk why`: one region on one screen: its state, the process that must act next, its deadline, and what would help; or
+one table (`table.py`), one process (`process.py`), or one tablet (`cli/tablets/why.py`).
 
 With an active master the answer is the master's; without one it is computed from the store, and marked so.
 """
@@ -49,7 +49,7 @@ class Answer(msgspec.Struct):
     #: False: no master is active, and the answer is computed from the store.
     from_master: bool
     note: str = ""
-    #: True if the server concerned answers; None: no server is concerned.
+    #: True if the concerned server answers; None if no server is concerned.
     server_answers: bool | None = None
     #: Name of the server concerned.
     server_name: str = ""

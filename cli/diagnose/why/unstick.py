@@ -1,7 +1,7 @@
 """`rk unstick`: the one legal step that helps a stuck region, after showing it, and its undo (N11).
 
-What was shown is what is done: the request carries the versions of the znodes that were read before the preview, and
-the master refuses it if one of them is another by then.
+The step that was shown is the step that is taken: the request carries the versions of the znodes that were read before
+the preview, and the master refuses the request if one of them has changed.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from regions.records.znodes import decode_region, decode_undo
 def unstick_command(given: Globals, region_name: str, replica: int, is_undo: bool, dry_run: bool, yes: bool) -> int:
     """Take the one legal step that helps REGION, after showing it: retry, assign, or fence the server.
 
-    Exactly what was shown is done: if the region, its transition or its server has changed before the confirmation,
-    nothing is done, and the command says what has changed. Each step leaves a record in the cluster, from which --undo
+    Only the shown step is taken: if the region, its transition or its server has changed before the confirmation,
+    nothing is done, and the command prints the change. Each step leaves a record in the cluster, from which --undo
     takes the step back.
     """
     if is_undo and replica:
@@ -63,7 +63,8 @@ def unstick_command(given: Globals, region_name: str, replica: int, is_undo: boo
 def _unstick(
     given: Globals, cluster: Cluster, found: FoundRegion, names: Names, replica: int, *, dry_run: bool, yes: bool
 ) -> int:
-    shown = _versions(cluster, found, replica)  # before the explanation: what changes in between is refused
+    # Read them before the explanation, so that a change in between is refused.
+    shown = _versions(cluster, found, replica)
     [answer] = answers_of(cluster, names, found, replica)
     if not answer.from_master:
         raise UnreachableError(

@@ -1,4 +1,5 @@
-"""The forecast of a freeze: which sessions and leases end, what moves, who elects; and the comparison with the facts.
+"""The forecast of a freeze: the sessions and leases that end, the regions that move, the elections; and the comparison
+with the facts.
 
 Everything here is pure. A forecast has one line per event. Each event has a window: the freeze must last for
 `earliest_s` before the event can happen, and the event has happened when the freeze has lasted for `latest_s`. So the
@@ -65,12 +66,12 @@ class Likelihood(enum.StrEnum):
     CERTAIN = "yes"
 
 
-#: Events that nothing outside of the frozen process shows. They are forecast and not compared.
+#: Events that are not visible outside of the frozen process. They are forecast, but not compared.
 UNSEEN: Final = frozenset({FreezeEvent.LEASE_ENDS, FreezeEvent.STORE_STOPS})
 
 
 class FreezeSituation(msgspec.Struct, frozen=True):
-    """The process that will be frozen, and what depends on it."""
+    """The process that will be frozen, and the facts that depend on it."""
 
     name: str
     role: str
@@ -80,14 +81,14 @@ class FreezeSituation(msgspec.Struct, frozen=True):
     #: A master: whether it is active, and the number of the other masters.
     is_active: bool = False
     other_masters: int = 0
-    #: A region server: its open shared regions, the tablets that it leads and that have other members, the tablets that
-    #: it leads alone, and the number of the other servers.
+    #: A region server: the numbers of its open shared regions, of the led tablets with other members, of the led
+    #: tablets without other members, and of the other servers.
     regions: int = 0
     tablets_led: int = 0
     tablets_alone: int = 0
     other_servers: int = 0
-    #: A store node: whether it leads, the number of all nodes, the sessions of processes that are connected to it, and
-    #: the shortest timeout of all sessions.
+    #: A store node: whether it leads, the number of all nodes, the sessions connected to it, and the shortest timeout
+    #: of all sessions.
     leads_store: bool = False
     store_nodes: int = 0
     connected: tuple[str, ...] = ()
@@ -95,7 +96,7 @@ class FreezeSituation(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """One event: whether it happens, when (seconds from the freeze), how often at most, and why."""
+    """One event: its likelihood, its time (seconds from the freeze), its largest count, and the reason."""
 
     event: FreezeEvent
     subject: str
@@ -115,7 +116,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 def forecast(situation: FreezeSituation) -> list[Forecast]:
-    """Return what the freeze will do, in the order of the times."""
+    """Return the expected events of the freeze, in the order of their times."""
     makers = {STORE: _of_store_node, MASTER: _of_master, SERVER: _of_server}
     return makers[situation.role](situation)
 
@@ -260,7 +261,8 @@ def _of_master(one: FreezeSituation) -> list[Forecast]:
 def _of_store_node(one: FreezeSituation) -> list[Forecast]:
     found = [_never(FreezeEvent.TABLETS_ELECT, one, "tablets do not depend on the store")]
     if one.store_nodes == 1:
-        # The node's clock goes on while the node is frozen. It may end sessions before it reads what they have sent.
+        # The clock advances while the node is frozen. Afterwards the node may expire sessions before it reads their
+        # requests.
         window = (one.shortest_session_s * (1 - MASTER_SILENT_SHARE) - EARLY_S, float("inf"))
         found += [
             _event(FreezeEvent.STORE_STOPS, one, (0.0, 0.0), 1, "it is the only node of the store"),
@@ -285,7 +287,7 @@ def _of_store_node(one: FreezeSituation) -> list[Forecast]:
 
 
 def _judge(one: Forecast, seen: Observed) -> tuple[bool, str]:
-    """Return whether what happened agrees with a forecast, and what happened in words."""
+    """Return whether the facts agree with a forecast, and the facts in words."""
     if not seen.count:
         return one.likelihood is not Likelihood.CERTAIN, "did not happen"
     when = f"{seen.first_s:.2f}" if seen.count == 1 else f"{seen.first_s:.2f} to {seen.last_s:.2f}"

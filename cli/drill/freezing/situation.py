@@ -51,7 +51,7 @@ class Met(NamedTuple):
     """The frozen process's part in the cluster before the freeze."""
 
     situation: FreezeSituation
-    #: Its open shared replicas, and the tablets that it leads and that have other members.
+    #: Its open shared replicas, and the tablets with other members that it leads.
     regions: frozenset[str]
     led: frozenset[str]
     #: Its registration, if it is a region server.
@@ -75,7 +75,7 @@ def parse_connections(text: bytes) -> dict[int, float]:
 
 
 def read_sessions(drill: Drill) -> dict[int, NodeSession]:
-    """Return the sessions that are connected to the store's nodes, by id; without those of a node that is silent."""
+    """Return the sessions that are connected to the store's nodes, by id. Sessions of silent nodes are missing."""
     found: dict[int, NodeSession] = {}
     for node in drill.local.coord:
         try:
@@ -97,7 +97,7 @@ def read_owners(drill: Drill) -> dict[str, int]:
 
 
 def meet(drill: Drill, process: Daemon, freeze_s: float) -> Met:
-    """Return what the freeze of this process will meet. Raise CliError."""
+    """Return the situation that the freeze of this process will meet. Raise CliError."""
     sessions, owners = read_sessions(drill), read_owners(drill)
     mine = sessions.get(owners.get(process.name, 0))
     session_s = SESSION_S_DEFAULT if mine is None else mine.timeout_s
@@ -184,7 +184,7 @@ class Witness:
                 self._unregistered_ms = drill.now_ms()
 
     def facts(self, frozen_ms: int) -> dict[FreezeEvent, Observed]:
-        """Return what has happened since the freeze, in seconds from it."""
+        """Return the events since the freeze, with their times in seconds from the freeze."""
         times: dict[FreezeEvent, list[int]] = {event: [] for event in FreezeEvent}
         times[FreezeEvent.TABLETS_ELECT] = list(self._led_elsewhere.values())
         if self._store_leader_ms is not None:

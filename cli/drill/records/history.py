@@ -34,7 +34,7 @@ _SORTS: Final[dict[str, Key[DrillRecord]]] = {
 @global_options
 @click.pass_obj
 def list_drills(given: Globals, listing: Listing) -> int:
-    """List the latest drills on this cluster, oldest first: when, what, by whom, and the verdict.
+    """List the latest drills on this cluster, oldest first: time, drill, user, and verdict.
 
     A drill without an end still runs, or its process was killed.
     """
@@ -90,7 +90,7 @@ def _write_page(html: Path, found: DrillRecord, report: DrillReport | None) -> N
 
 
 def read_drills(cluster: Cluster) -> list[DrillRecord]:
-    """Return the records, oldest first. One that cannot be decoded is skipped and reported by `rk fsck`."""
+    """Return the records, oldest first. A record that cannot be decoded is skipped; `rk fsck` reports it."""
     found = cluster.records(cluster.layout.drills, decode_drill)
     return sorted(found.values(), key=lambda one: one.began_ms)
 
@@ -106,7 +106,8 @@ def choose(records: list[DrillRecord], wanted: str) -> DrillRecord:
 
 
 def decode_report(record: DrillRecord) -> DrillReport | None:
-    """Return the report of a drill; None if there is none, or if another build wrote one that cannot be decoded."""
+    """Return the report of a drill; None without a report, or if another build wrote a report that cannot be
+    decoded."""
     if record.report is None:
         return None
     try:

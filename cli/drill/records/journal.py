@@ -1,7 +1,8 @@
 """The journal of one drill: collects its events and keeps its record in the cluster up to date.
 
 The record is created when the faults begin and replaced at the end. Only the drill itself writes the record, so a plain
-create and a plain set are enough. A drill never fails because its record cannot be written: the store may deny it.
+create and a plain set are enough. A drill does not fail if its record cannot be written, because the store may deny the
+write.
 """
 
 from __future__ import annotations

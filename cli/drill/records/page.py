@@ -51,7 +51,7 @@ class DrillTimeline(msgspec.Struct, frozen=True):
     phases: tuple[tuple[float, float, float, str, bool], ...]
     #: (x, label).
     events: tuple[tuple[float, str], ...]
-    #: Of the fault; None if the report does not say.
+    #: Time of the fault; None if the report does not have it.
     struck_x: float | None
 
 

@@ -1,1 +1,1 @@
-"""Drills after which tablets have other members: what a loss costs, and how members must be replaced (losses.py)."""
+"""Drills after which tablets have other members: the effects of a loss, and the required replacements (losses.py)."""

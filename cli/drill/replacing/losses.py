@@ -17,7 +17,7 @@ LOST: Final = "tablets are without a majority"
 
 
 class Loss(NamedTuple):
-    """Tablets by what the loss of servers does to them. `hit`: those with a member there, served or lost."""
+    """Tablets by the effect of a loss of servers on them. `hit`: the tablets with a member there, served or lost."""
 
     served: frozenset[str]
     lost: frozenset[str]
@@ -46,7 +46,7 @@ def single_copies(tablets: Mapping[str, RegionRecord]) -> list[str]:
 
 
 def servers_needed(tablets: Mapping[str, RegionRecord], away: int) -> int:
-    """Return how many servers there must be, so that every tablet keeps its number of voters without `away` of them."""
+    """Return the number of servers needed so that every tablet keeps its number of voters without `away` servers."""
     return away + max((len(voters(record)) for record in tablets.values()), default=0)
 
 
@@ -70,7 +70,8 @@ def require_copies(tablets: Mapping[str, RegionRecord], servers: int, away: int)
 
 
 def unwhole(before: Mapping[str, RegionRecord], now: Mapping[str, RegionRecord], gone: Collection[str]) -> list[str]:
-    """Return what keeps tablets from having as many voters as before, and none of them on servers that are `gone`."""
+    """Return why tablets do not have as many voters as before, or have voters on servers in `gone`; "" if all is
+    well."""
     found = []
     for name, record in before.items():
         current = now.get(name)
@@ -125,11 +126,10 @@ def answered_within(operations: Iterable[LoadOperation], since_s: float, until_s
 
 
 def compare(loss: Loss, answered: Collection[str] | None, seconds: float) -> list[ForecastOutcome]:
-    """Return the forecast of a loss and what happened.
+    """Return the forecast of a loss, and the facts.
 
-    Args:
-        answered: Tablets of which clients were answered meanwhile. None: there were no clients.
-        seconds: How long the servers were gone.
+    Args: answered: Tablets whose clients got answers meanwhile. None without clients. seconds: Time for which the
+    servers were gone.
     """
     silent = sorted(loss.served - set(answered or ()))
     served = sorted(loss.lost & set(answered or ()))

@@ -1,7 +1,8 @@
-"""Drill: a backup under writes is restored into an empty cluster, as after the loss of everything.
+"""Drill: a backup taken under writes is restored into an empty cluster, as after the loss of everything.
 
-The running cluster loses nothing. The new cluster is an `rk up` of its own in a temporary directory: it has no disk, no
-store and no key of the first one, so it shows whether the backup alone is enough. It ends with the drill.
+The running cluster loses nothing. The new cluster is an `rk up` of its own in a temporary directory: the new cluster
+has no disk, no store and no key of the first one, so the drill shows whether the backup alone suffices. The new cluster
+ends with the drill.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _STOP_S: Final = 60.0
 
 
 def run(drill: Drill, folder: Path | None) -> DrillReport:
-    """Back up under writes, restore into a new cluster, compare with what was acknowledged."""
+    """Back up under writes, restore into a new cluster, compare with the acknowledged writes."""
     before = drill.require_rest(servers=1)
     drill.victim, drill.action = "the cluster", "was backed up under writes and restored into an empty cluster"
     drill.say(f"at rest: {open_words(before)} open on {before.servers} servers")
@@ -134,7 +135,7 @@ def _new_cluster(drill: Drill, data_dir: Path, servers: int) -> Iterator[Path]:
 
 
 def _base_port() -> int:
-    """Return the base port of the new cluster: nobody listens on any of its ports. Raise CliError."""
+    """Return a base port for the new cluster whose ports are all free. Raise CliError."""
     base = free_base(1, lambda port: is_free(HOST, port))
     if not base:
         raise CliError("no range of 100 ports is free for the new cluster", "End other clusters on this machine.")
@@ -142,7 +143,7 @@ def _base_port() -> int:
 
 
 def _is_up(process: subprocess.Popen[bytes], said: Path) -> bool:
-    """Return True once `rk up` reports that all runs. Raise CliError with its words if it has ended."""
+    """Return True once `rk up` reports that everything runs. If it has ended, raise CliError with its output."""
     text = said.read_text(errors="replace")
     if process.poll() is not None:
         raise CliError(f"the new cluster did not start: {text.strip()[-1000:]}")

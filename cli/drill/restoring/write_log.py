@@ -25,7 +25,7 @@ _JOIN_S: Final = 30.0
 
 
 class LoggedWrite(NamedTuple):
-    """One write of a number: when it began and when it was acknowledged (0: never), in milliseconds."""
+    """One write of a number: the times of its begin and of its acknowledgment (0: never), in milliseconds."""
 
     number: int
     began_ms: int
@@ -41,7 +41,7 @@ class LoggedKey(NamedTuple):
 
 
 class WriteLog:
-    """Writes to all regions in turn, in a thread of its own, and keeps what it knows of each write."""
+    """Writes to all regions in turn, in a separate thread, and keeps the times of each write."""
 
     def __init__(self, client: RegionClient, tables: Mapping[str, list[RegionRecord]]) -> None:
         self._client = client
@@ -104,7 +104,7 @@ def wrong_number(writes: list[LoggedWrite], number: int, point_ms: int, ended_ms
 
 
 def violations(write_log: WriteLog, folder: Path, manifest: Manifest) -> list[str]:
-    """Return the regions whose rows in the backup are older than acknowledged, or were written by nobody."""
+    """Return the regions whose rows in the backup are older than an acknowledged write, or were never written."""
     found = []
     for table, region in manifest.regions():
         key = write_log.keys.get(region.region_id)

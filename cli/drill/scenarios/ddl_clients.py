@@ -1,7 +1,7 @@
 """Clients that create, alter, rename and delete tables during a drill, each on its own thread, and their results.
 
 A client sends one operation after the other, as any tool or service would (`master/client.py`). It retries under one
-request id, with whichever master answers, until there is a definite result or the deadline has passed. The operations
+request id, with any master that answers, until there is a definite result or the deadline has passed. The operations
 come from `simulation/ddl_stress`, and every result goes into its log.
 """
 

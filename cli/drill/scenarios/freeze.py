@@ -1,4 +1,5 @@
-"""Drill: any one process is frozen for a given time. What that will cause is said before, and compared after it."""
+"""Drill: any one process is frozen for a given time. The drill prints a forecast before, and compares it with the facts
+afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ NAME: Final = "freeze"
 FREEZE_S_MAX: Final = 240.0
 #: Interval of the questions who leads, while the process is frozen.
 _LOOK_S: Final = 0.1
-#: No question is asked so shortly before the end of the freeze: its answer may take this long.
+#: Time before the end of the freeze in which no question is sent, because an answer may take this long.
 _LAST_LOOK_S: Final = 0.6
 
 

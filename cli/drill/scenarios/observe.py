@@ -1,7 +1,7 @@
 """Drill without a fault of its own: load, checks and report beside any fault injector, on any cluster.
 
-The operator breaks what they want, by any means, and repairs it. This drill reads and writes, follows the transitions,
-the sessions and the elections, and says at the end what was unavailable and whether anything was lost.
+The operator breaks and repairs any part by any means. This drill reads and writes, follows the transitions, the
+sessions and the elections, and reports at the end what was unavailable and whether anything was lost.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def run(drill: Drill) -> DrillReport:
 
 
 def _restart(drill: Drill, one: Daemon) -> list[str]:
-    """Restart one daemon; return what was wrong with its end."""
+    """Restart one daemon; return the fault of its end, or ""."""
     term_ms = drill.kill(one.name, signal.SIGTERM)
     drill.wait(lambda: not drill.daemons()[one.name].pid, f"{one.name} did not stop")
     status = drill.daemons()[one.name].status

@@ -72,7 +72,7 @@ def _wait_led(drill: Drill, others: list[ServerRecord], since_ms: int) -> None:
 
 
 def choose(drill: Drill, wanted: str | None) -> tuple[ServerRecord, set[str]]:
-    """Return the victim and its open replicas by its own list: a random server with replicas, unless named."""
+    """Return the victim and its open replicas by its own list: a random server with replicas, unless one is named."""
     candidates = [drill.names.find(wanted)] if wanted else drill.servers()
     held: list[tuple[ServerRecord, set[str]]] = []
     for server in candidates:
@@ -102,7 +102,8 @@ def _all_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_m
         if change.key not in hit:
             continue
         elsewhere = change.record.destination != victim.incarnation
-        # An end without OPENED: that step was too quick to be read, and the region is open by now.
+        # The transition ended without an observed OPENED: the step was too quick to be read, and the region is open by
+        # now.
         if change.after == NONE or (change.after == "OPENED" and elsewhere):
             opened.setdefault(change.key, change.at_ms)
     return opened if len(opened) == len(hit) else None

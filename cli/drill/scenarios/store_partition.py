@@ -1,4 +1,4 @@
-"""Drill: a node of the store is cut off from its peers; the majority continues, the isolated node acknowledges
+"""Drill: a node of the store is cut off from its peers; the majority continues, and the isolated node must acknowledge
 nothing."""
 
 from __future__ import annotations

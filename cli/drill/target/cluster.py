@@ -27,7 +27,7 @@ from cli.up.control import ControlRequest, ask
 
 
 class ClusterUnderTest:
-    """A cluster that drills may break, with everything that they need."""
+    """A cluster that drills may break, with all objects that they need."""
 
     def __init__(
         self, given: Globals, cluster: Cluster, local: LocalCluster, processes: Processes, reactor: ReactorThread

@@ -1,4 +1,4 @@
-"""The processes that a drill breaks: those of an `rk up`, or those of a cluster that somebody else runs.
+"""The processes that a drill breaks: those of an `rk up`, or those of any other cluster.
 
 `rk up` kills, freezes and restarts its daemons itself. For any other cluster the operator gives two commands, which
 kill a process and start it again: by ssh, systemctl, kubectl or a script. A command is a program with arguments, run
@@ -54,7 +54,7 @@ class Watched(Protocol):
 class Processes(Protocol):
     """Access to the processes of the cluster under test. Every method raises CliError."""
 
-    #: Where the processes' logs are, for error messages.
+    #: Place of the processes' logs, for error messages.
     logs: str
 
     def daemons(self) -> dict[str, DaemonState]: ...
@@ -91,7 +91,7 @@ class SupervisedProcesses:
 
 
 class _NeverGone:
-    """A cluster whose end nobody reports."""
+    """A cluster whose end is not reported."""
 
     is_gone = False
 

@@ -54,8 +54,8 @@ def purge(
     """Remove former replicas from the quarantine: of TABLET (its whole id), or of all tablets.
 
     A server keeps the files of a removed or replaced replica for the time of `rk server run --quarantine-keep`, and
-    removes them then by itself. This command removes those whose time is over at once. Named ones whose time is not
-    over are refused without --force: after an error they may be the last copy of some rows.
+    removes them then by itself. This command removes those whose time is over at once. Replicas of a named tablet whose
+    time is not over need --force: after a mistake they may be the last copy of some rows.
     """
     age_ms = -1 if older_than is None else duration_ms(older_than, "--older-than")
     with open_cluster(given) as cluster:

@@ -1,6 +1,6 @@
-"""`rk tablet unsafe-change-config`: a tablet whose majority is lost for ever goes on with the members that are left.
+"""`rk tablet unsafe-change-config`: lets a tablet whose majority is lost for good continue with the remaining members.
 
-The command asks the servers themselves: it works while all masters are away.
+The command asks the servers themselves, so it works without masters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from regionserver.tablets.rescue.messages import ConfigurationForced, ForceConfi
 #: Deadline of the server's answer: it closes and opens the replica.
 _TIMEOUT_S: Final = 60.0
 _LOOK_S: Final = 0.2
-#: Deadline of the active master's answer: it may be away, and the tablet must not wait for it.
+#: Deadline of the active master's answer. The master may be unreachable, and the tablet must not wait for it.
 _NOTE_S: Final = 3.0
 
 
@@ -43,7 +43,7 @@ class Rescue(NamedTuple):
     server: ServerRecord
     own: OwnReplica
     voters: Sequence[Member]
-    #: Voters that stay, and those that are given up.
+    #: Voters that stay, and voters that are given up.
     keep: Sequence[Member]
     lost: Sequence[Member]
     #: Highest term of any survivor.
@@ -69,10 +69,10 @@ class Rescue(NamedTuple):
 def unsafe_change_config(
     given: Globals, name: str, kept: tuple[str, ...], wait_s: float, dry_run: bool, yes: bool
 ) -> None:
-    """Force a configuration of the members that are left, for a TABLET whose majority is LOST FOR EVER.
+    """Force a configuration of the remaining members, for a TABLET whose majority is LOST FOR GOOD.
 
-    ACKNOWLEDGED WRITES MAY BE LOST: those that only the lost members have. If the servers of the lost members can be
-    started again, start them instead. If they come back after this command, the tablet may have two leaders until the
+    ACKNOWLEDGED WRITES MAY BE LOST: the writes that only the lost members have. If the servers of the lost members can
+    be started again, start them instead. If they return after this command, the tablet may have two leaders until the
     active master has closed their replicas: wipe their directories first (`rk server new-identity`).
 
     Refused while a leader is known or a majority of the voters answers. TABLET is an id, a prefix of one, or TABLE:KEY.
@@ -104,7 +104,7 @@ def unsafe_change_config(
 def plan(
     region_id: str, servers: Sequence[ServerRecord], views: Mapping[str, OwnReplica], kept: Sequence[str], names: Names
 ) -> Rescue:
-    """Return what is to be forced. Raise CliError if a majority lives, or if another member must stay."""
+    """Return the configuration to force. Raise CliError if a majority is live, or if another member must stay."""
     runs = {uuid: own for uuid, own in views.items() if own.report.state is ReplicaState.RUNNING and own.members}
     leader = leader_in({uuid: own for uuid, own in runs.items() if own.report.leader is not None})
     if leader:
@@ -171,7 +171,7 @@ def _force(rescue: Rescue, names: Names) -> None:
 
 
 def _note(given: Globals, rescue: Rescue) -> None:
-    """Have the active master record the change in the history. Without a master the tablet goes on all the same."""
+    """Ask the active master to record the change in the history. Without a master the tablet continues nevertheless."""
     own = rescue.own
     keep, lost = (tuple(one.number for one in members) for members in (rescue.keep, rescue.lost))
     note = NoteForcedConfig(rescue.region_id, rescue.server.uuid, keep, lost, own.last_term, own.last_index)

@@ -25,10 +25,10 @@ from regions.records.model import ServerRecord
 from regionserver.tablets.digests.judge import DigestJudgment, Verdict, judge
 from regionserver.tablets.digests.messages import AskedDigest, DigestList, ReplicaDigest, ShowDigests
 
-#: Deadline of a server's answer: it waits for its rows for 2 s.
+#: Deadline of a server's answer. The server waits for its rows for up to 2 s.
 _TIMEOUT_S: Final = 10.0
-#: How often the members are asked for digests at one entry, and the pause. Under writes a member may pass the entry
-#: before it is asked for it.
+#: Number of rounds of questions for digests at one entry, and the pause between them. Under writes a member may pass
+#: the entry before the question arrives.
 _ATTEMPTS: Final = 10
 _PAUSE_S: Final = 0.3
 
@@ -47,8 +47,8 @@ class Compared(NamedTuple):
 def verify(given: Globals, name: str) -> None:
     """Compare the rows of all members of TABLET: their digests after one entry of the log.
 
-    Exit status 1 if a member differs, or does not answer. Leaders do the same every 1,000 entries. A member that
-    differs from a majority is quarantined and copied anew then; without a majority the choice is the operator's.
+    Exit status 1 if a member differs, or does not answer. Leaders do the same every 1,000 entries. They quarantine a
+    member that differs from a majority, and copy it again; without a majority the operator must choose.
 
     TABLET is an id, a prefix of one, or TABLE:KEY.
     """
@@ -88,7 +88,7 @@ def _compare(tablet: FoundTablet) -> Compared:
 
 
 def _ask_all(tablet: FoundTablet, index: int) -> dict[int, ReplicaDigest]:
-    """Return what the members that answer know, by number."""
+    """Return the answers of the members by number."""
     homes = {one.uuid: one.number for one in tablet.members()}
     asked = [one for one in tablet.servers if one.uuid in homes]
     answers = ask_servers(asked, lambda server: _ask(server, tablet.region_id, index))

@@ -1,4 +1,4 @@
-"""`rk up add`: one more daemon in a running cluster of `rk up`; and store nodes that leave it.
+"""`rk up add`: one more daemon in a running cluster of `rk up`; and store nodes that leave the cluster.
 
 growth.py    in `rk up`: chooses name and ports, and records the daemon before it starts
 rights.py    in `rk up`: what masters and region servers prove to the store

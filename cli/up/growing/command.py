@@ -18,7 +18,7 @@ from cli.up.control import ControlRequest, ask
 
 #: Time for a new master or server to register.
 REGISTER_S: Final = 60.0
-#: Interval of the looks at the registrations, and of the lines that say what is awaited.
+#: Interval of the looks at the registrations, and of the lines about the wait.
 LOOK_S: Final = 0.2
 NOTICE_S: Final = 5.0
 #: Most daemons that one command adds.
@@ -34,7 +34,7 @@ COUNT_MAX: Final = 18
 def add(given: Globals, kind: str, count: int, rack: str) -> None:
     """Add a region server, a master or a store node to the running cluster of `rk up`, and wait until it takes part.
 
-    The daemon is one more in cluster.json, and in the topology file if the cluster was started by one: the next `rk up`
+    The daemon is added to cluster.json, and to the topology file if the cluster was started by one, so the next `rk up`
     starts it, too. A store node joins as a learner, catches up, and then votes; a repeated command continues an
     interrupted one. Regions and tablets move to a new server as the balancer decides.
     """

@@ -1,6 +1,6 @@
 """The part of `rk up` that makes its cluster larger.
 
-A new daemon is written into the topology file, then into cluster.json, then started. So whatever dies in between, the
+A new daemon is written into the topology file, then into cluster.json, then started. So after a crash in between, the
 next start has a cluster that both files describe.
 """
 
@@ -42,11 +42,11 @@ class Growth:
         self._data_dir = data_dir
         self._file = file
         self._is_free = is_free
-        #: Whether the cluster is up: its start and its stop know all daemons.
+        #: Whether the cluster is up, so that its start and its stop know all daemons.
         self.is_open = False
 
     def add(self, request: ControlRequest) -> tuple[Daemon, list[str]]:
-        """Record a further daemon; return it with its command line. Raise CliError, and then nothing has changed."""
+        """Record a further daemon; return it with its command line. After a CliError nothing has changed."""
         if not self.is_open:
             raise CliError("the cluster is starting or stopping", "Try again when `rk up` has printed its summary.")
         daemon = next_daemon(self._local, request.name, request.rack, self._data_dir, self._is_free)
@@ -76,7 +76,7 @@ class Growth:
             ) from error
 
     def _record_in_topology(self, daemon: Daemon, rack: str) -> Callable[[], None]:
-        """Write the daemon into the topology file, if the cluster has one; return what takes that back."""
+        """Write the daemon into the topology file, if the cluster has one; return the function that undoes this."""
         if not self._local.topology:
             return lambda: None
         path = Path(self._local.topology)
@@ -150,7 +150,8 @@ def _free(address: str, host: str, taken: set[int], is_free: Callable[[int], boo
 
 
 def _check_same(nodes: tuple[object, ...], local: LocalCluster, path: Path) -> None:
-    """Raise CliError if the file was changed since the start: the next start would have more than what is added."""
+    """Raise CliError if the file was changed since the start, because the next start would have more than the new
+    daemon."""
     listed = {str(getattr(one, "name", "")) for one in nodes}
     running = {one.name for one in local.daemons()}
     if listed != running:

@@ -1,8 +1,8 @@
 """The part of `rk up` that stops starting store nodes which were removed (`rk coord remove`).
 
-The store's own configuration says which nodes are members. A removed node exits by itself with status 0 about ten
-seconds later. Its record stays in cluster.json among the former nodes, because the identity of a store follows from
-its founders, and because no later node may get its number.
+The store's own configuration has the members. A removed node exits by itself with status 0 about ten seconds later. Its
+record stays in cluster.json among the former nodes, because the identity of a store follows from its founders, and
+because no later node may get its number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coord.server.config.addresses import parse_config_text
 
 #: Znode with the members of the store.
 MEMBERS: Final = "/zookeeper/config"
-#: Longest wait for that znode. Without an answer the node is started again, and the next exit asks again.
+#: Longest wait for this znode. Without an answer the node is started again, and its next exit repeats the question.
 _ASK_S: Final = 5.0
 
 

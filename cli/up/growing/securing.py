@@ -1,12 +1,12 @@
 """The part of `rk up` that gives credentials to the daemons of an open cluster while it runs.
 
-`rk secure` asks twice. `begin` makes the credentials, and the command lines of the next start of each daemon;
+`rk secure` sends two requests. `begin` makes the credentials, and the command lines of the next start of each daemon;
 `rk secure` then restarts one daemon after the other. `done` records that all daemons have credentials: from then on
 commands prove theirs, and the next `rk up` starts a secured cluster. After an interruption in between, `begin` may be
 repeated, and the next `rk up` starts all daemons with credentials.
 
-`separate` records that the access lists let region servers write what they have to: from their next start on they prove
-their own identity to the store, and have not the masters' credential any more.
+`separate` records that the access lists let region servers write their znodes. From their next start on they prove
+their own identity to the store, without the masters' credential.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Drill: a region server that leads tablets is cut off from the other servers; the majority elects other leaders.
 
-Clients, the store and masters still reach the isolated server, and it goes on until it notices that it has no majority.
-It must answer no read meanwhile: it cannot confirm that it still leads. One direction may be lost alone. Then the
-isolated server still sees the others, or they still see it.
+Clients, the store and masters still reach the isolated server, which continues until it notices that it has no
+majority. Meanwhile it must answer no read, because it cannot confirm that it still leads. If only one direction is cut,
+the isolated server still receives from the others, or they still receive from it.
 """
 
 from __future__ import annotations

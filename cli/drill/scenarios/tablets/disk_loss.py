@@ -1,7 +1,7 @@
-"""Drill: a region server loses its disk. It comes back as another server, and its former members are replaced.
+"""Drill: a region server loses its disk. It returns as another server, and its former members are replaced.
 
-With the log alone gone, the server refuses to start, because it may have forgotten what it acknowledged. The drill then
-runs the command that the server names.
+If only the log is lost, the server refuses to start, because entries that it acknowledged may be missing. The drill
+then runs the command that the server names.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from regionserver.tablets.disk.layout import LOG
 
 NAME: Final = "tablet-disk-loss"
 
-#: What the command of a server that refuses to start is called.
+#: Name of the command that such a server proposes.
 COMMAND: Final = "rk server new-identity"
 
 
 def run(drill: Drill, server_name: str | None, gap_max_s: float, *, log_only: bool) -> DrillReport:
-    """Kill a server that leads, move its disk or its log away, start it, wait until all is replaced, check."""
+    """Kill a server that leads, move its disk or its log away, start it, wait until all members are replaced, check."""
     victim, others = prepare(drill, server_name, away=0)
     drill.arguments = " --log-only" if log_only else ""
     drill.action = f"was killed with SIGKILL and lost its {'log' if log_only else 'data directory'}"

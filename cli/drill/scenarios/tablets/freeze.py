@@ -1,7 +1,7 @@
 """Drill: a region server that leads tablets is frozen; other members lead after one election timeout.
 
 A frozen server closes no connection, so its followers must notice the silence. When the server continues, it is still
-the leader of an old term: the histories of the rows show whether any client read or wrote there.
+the leader of an old term: the histories of the rows show whether a client could read or write there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waiting until tablets are whole again on other servers, and what was copied for that."""
+"""Waiting until tablets are whole again on other servers, and the copies made for this."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class CopyWatch:
         self._said = 0
 
     def look(self) -> None:
-        """Ask the servers for their copies, if the last question was not a moment ago; print how far they are."""
+        """Ask the servers for their copies, unless they were just asked; print the progress."""
         if time.monotonic() < self._next_s:
             return
         self._ask()
@@ -159,7 +159,7 @@ def _has_successors(drill: Drill) -> bool:
 
 
 def await_clean(drill: Drill) -> InvariantCheck:
-    """Wait until all tablets are HEALTHY and no server has rows of tablets of which it has no member; check that."""
+    """Wait until all tablets are HEALTHY and no server has rows of a tablet without being a member; check this."""
     drill.wait(lambda: is_whole(drill), "tablets are not HEALTHY", _HEAL_S)
     deadline_s = time.monotonic() + _CLEAN_S
     while True:
@@ -186,7 +186,7 @@ def directory_of(drill: Drill, name: str) -> Path:
 
 
 def members_may_change(drill: Drill, gone: Collection[str] = ()) -> None:
-    """Let the drill check that members were replaced correctly. Otherwise it checks that no tablet has moved."""
+    """Let the drill check that members were replaced correctly, instead of checking that no tablet has moved."""
     drill.check_members = lambda before, after: check_replaced(before, after, gone)
 
 

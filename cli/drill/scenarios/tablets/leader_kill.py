@@ -22,13 +22,13 @@ class LeaderVictim(NamedTuple):
     record: ServerRecord
     #: Name of its daemon.
     name: str
-    #: Tablets that it leads, and the number of tablets of which it is a member.
+    #: Tablets that the server leads, and the number of tablets of which it is a member.
     led: frozenset[str]
     members: int
 
     @property
     def address(self) -> str:
-        """Return its address as memberships name it."""
+        """Return its address as in the memberships."""
         return f"{self.record.host}:{self.record.port}"
 
 
@@ -85,7 +85,7 @@ def choose_leader(
 
 
 def await_new_leaders(drill: Drill, victim: LeaderVictim, others: list[ServerRecord], since_ms: int) -> None:
-    """Wait until other servers lead all tablets of the victim; neither store nor masters are asked."""
+    """Wait until other servers lead all tablets of the victim, without asking store or masters."""
 
     def have_leaders() -> bool:
         found = leaders(others)

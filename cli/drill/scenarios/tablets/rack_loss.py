@@ -1,7 +1,8 @@
-"""Drill: all servers of one rack are killed at once, and come back.
+"""Drill: all servers of one rack are killed at once, and started again.
 
-The drill says before which tablets the other racks will serve and which are without a majority meanwhile, and compares
-that with the answers that clients got. It starts the servers again before their members are given up.
+Before the kill the drill prints the tablets that the other racks will serve, and the tablets that will have no
+majority. Afterwards it compares this forecast with the answers to clients. It starts the servers again before their
+members are given up.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def run(drill: Drill, rack_name: str | None, gap_max_s: float) -> DrillReport:
     drill.forecast = compare(loss, answered, gone_s)
     drill.checks += checks(drill.forecast)
     members_may_change(drill)
-    # Requests to tablets without a majority fail as forecast, so that their silence breaks nothing.
+    # Requests to tablets without a majority fail as forecast, so their failures do not break the verdict.
     return drill.finish(NAME, gap_max_s=None if loss.lost else gap_max_s)
 
 
@@ -124,7 +125,7 @@ def _clocks(drill: Drill) -> dict[str, float]:
 
 
 def _answered(drill: Drill, since: dict[str, float]) -> set[str] | None:
-    """Return the tablets with an operation that began and was answered since then; None without clients."""
+    """Return the tablets with an operation that began and was answered after that time; None without clients."""
     if drill.traffic is None or not drill.traffic.is_running:
         return None
     now = drill.traffic.now_s()

@@ -1,4 +1,5 @@
-"""Drill: a server is retired by `rk server retire` under load, until no tablet has a member there; then taken back."""
+"""Drill: a server is retired by `rk server retire` under load, until no tablet has a member there; then the request is
+withdrawn."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ RETIRE_S: Final = 300.0
 
 
 def run(drill: Drill, server_name: str | None, gap_max_s: float) -> DrillReport:
-    """Retire a server that leads (a random one unless named), wait until it is empty, take it back, check."""
+    """Retire a server that leads (a random one unless named), wait until it is empty, withdraw the request, check."""
     victim, _ = prepare(drill, server_name, away=1)
     drill.action = "was retired"
     copies = CopyWatch(drill)
@@ -53,7 +54,7 @@ def run(drill: Drill, server_name: str | None, gap_max_s: float) -> DrillReport:
 
 
 def _retire(drill: Drill, victim: LeaderVictim, copies: CopyWatch) -> None:
-    """Run the command to its end. Raise CliError with its words if it fails."""
+    """Run the command to its end. If it fails, raise CliError with its output."""
     words = ["server", "retire", victim.record.uuid, *_where(drill), "--wait", f"{RETIRE_S:g}", "--json"]
     process = start_command(drill, words)
     drill.say(f"running rk server retire {victim.name}")

@@ -1,4 +1,5 @@
-"""Drill: store and masters are killed, then a server that leads tablets; clients of tablets notice the last one only.
+"""Drill: store and masters are killed, then a server that leads tablets; clients of tablets notice only the server's
+death.
 
 The server is started again while store and masters are away: its replicas must come back from its own disk and from
 the other members alone.
@@ -70,7 +71,7 @@ def run(drill: Drill, server_name: str | None, outage_s: float, gap_max_s: float
 
 
 def _runs_again(victim: LeaderVictim) -> bool:
-    """Return True if the restarted server has all its replicas running, by its own answer."""
+    """Return True if all replicas of the restarted server run, according to its own answer."""
     try:
         found = ask_server(victim.record, ShowReplicas(), ReplicaList, _ASK_TIMEOUT_S)
     except RpcError:
