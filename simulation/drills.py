@@ -95,7 +95,7 @@ def server_crash(cluster: SimulatedCluster) -> None:
 
 
 def server_freeze(cluster: SimulatedCluster) -> None:
-    """Freeze servers for less or more than their lease; they continue with what they were doing."""
+    """Freeze servers for less or more than their lease; they continue with their work."""
     _with(cluster, ["freeze-server"], 2.0)
 
 
@@ -161,7 +161,7 @@ def kill_everything(cluster: SimulatedCluster) -> None:
         cluster.run_for(chance.between(0.2, cluster.options.duration_s / 2))
 
 
-#: What makes masters fail over in a DDL stress run, and what the store does in addition in a part of the runs.
+#: Faults that make masters fail over in a DDL stress run, and additional faults of the store in a part of the runs.
 ELECTIONS: Final = ("kill-active", "freeze-active", "end-active-session", "vacate-active")
 OUTAGES: Final = (
     "store-pause",
@@ -240,7 +240,7 @@ def fencing(cluster: SimulatedCluster) -> None:
 
 
 def purging(cluster: SimulatedCluster) -> None:
-    """Delete tables and restore them about when their rows are removed, while masters and servers fail."""
+    """Delete tables and restore them at about the time when their rows are removed, while masters and servers fail."""
     chance, work, operator = cluster.timeline.chance, cluster.setting.work, cluster.operator
     cluster.setting.purge_after_s = chance.pick((0.5, 1.5))
     come_up(cluster)

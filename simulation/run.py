@@ -21,7 +21,7 @@ from simulation.engine.history import Violation
 from simulation.engine.process import fault_of
 from simulation.engine.timeline import SECOND
 
-#: Packages whose code decides what happens in a run.
+#: Packages whose code determines a run.
 CODE: Final = ("coord", "regions", "master", "regionserver", "simulation")
 
 
@@ -35,7 +35,7 @@ class RunVerdict(msgspec.Struct, omit_defaults=True):
     events: int
     simulated_s: float
     took_s: float
-    #: Seconds from the last fault until the cluster had recovered; -1: it has not.
+    #: Seconds from the last fault until the cluster had recovered; -1 if it has not.
     recovered_s: float
     counts: dict[str, int]
 

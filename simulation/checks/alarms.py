@@ -1,4 +1,5 @@
-"""Checks the alarms of the masters' auditors: counts them by rule, and what they say about owners must be true (N5)."""
+"""Checks the alarms of the masters' auditors: counts them by rule, and checks that their statements about owners are
+true (N5)."""
 
 from __future__ import annotations
 

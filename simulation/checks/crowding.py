@@ -5,8 +5,8 @@ A region that was never open may go to a server that satisfies one of two rules:
 - the server has hardly more replicas than the emptiest server (rule for single regions);
 - the server has at most its share of the table's regions (rule for tables that are planned as a whole).
 
-A placement that breaks both rules crowds a table onto a few servers while other servers are idle. A master that has
-just become active does so if it knows only a few of the servers.
+A placement that breaks both rules crowds a table onto a few servers while other servers are idle. A new active master
+that knows only a few of the servers makes such placements.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from simulation.engine.timeline import SECOND
 #: The master sees replicas in transition late.
 BEYOND_MAX: Final = 4
 SHARE_MORE: Final = 1
-#: A server counts as known to the master this long after its registration. An active master may be frozen for nearly
-#: as long as its session timeout; when it continues, it decides with the cluster state from before.
+#: Time after its registration from which on a server counts as known to the master. An active master may be frozen for
+#: nearly as long as its session timeout, and then decides with its former cluster state.
 KNOWN_AFTER_US: Final = 3 * SECOND
 
 

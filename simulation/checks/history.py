@@ -8,7 +8,7 @@ these changes. After every commit:
 
 At the end of a run the segments are read in the order of their names and compared once more.
 
-Every step names the cause of its work. The first step of each cause records what began the work
+Every step names the cause of its work. The first step of each cause records the origin of the work
 (`regions/cluster/causes.py`).
 """
 
@@ -40,9 +40,9 @@ class HistoryStep(NamedTuple):
 
 
 def _steps_of(entry: HistoryEntry) -> list[HistoryStep]:
-    """Return the steps of an entry: the ones that are only counted, then the entry's own.
+    """Return the steps of an entry: first those that are only counted, then the entry's own step.
 
-    Only progress reports may be counted without a time of their own: a long open writes many (`trail.TOOK_MAX`).
+    Only progress reports may be counted without times, because a long open writes many (`trail.TOOK_MAX`).
     """
     server = entry.server if entry.actor == Actor.SERVER.value else ""
     own = HistoryStep(entry.before, entry.after, entry.actor, server, entry.epoch)

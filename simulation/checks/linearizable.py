@@ -1,13 +1,13 @@
 """Linearizability of one key's history: reads, writes and compare-and-sets of several clients. Pure.
 
-A history is linearizable if every operation can be given one moment between its invocation and its answer so that the
-operations, done one after the other at those moments, give the answers that the clients got. An operation without an
+A history is linearizable if each operation can be assigned one moment between its invocation and its answer, so that
+the operations, carried out one after the other at these moments, give the clients' answers. An operation without an
 answer may have happened at any moment after its invocation, or never.
 
-The search is that of Wing and Gong: of the operations that may come next, try each; a configuration (what is done, and
-the value then) that was tried once is not tried again (Lowe). Two shortcuts keep it small. A read, or a refused
-compare-and-set, that agrees with the present value comes next without an alternative, because it changes nothing. And
-the operations of one key alone are considered: linearizability is local (Herlihy and Wing).
+The search is that of Wing and Gong: try each operation that may come next. A configuration (the set of completed
+operations, and the value) is tried only once (Lowe). Two shortcuts keep it small. A read, or a refused compare-and-set,
+that agrees with the present value comes next without an alternative, because it changes nothing. And each key is
+searched separately, because linearizability is local (Herlihy and Wing).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ CONFIGURATIONS_MAX: Final = 200_000
 class Access(enum.Enum):
     """Effect of an operation on a key. The value None stands for no row."""
 
-    READ = enum.auto()  #: `value` is what the client was answered
+    READ = enum.auto()  #: `value` is the answer to the client
     WRITE = enum.auto()  #: `value` is stored; None deletes the row
-    CAS = enum.auto()  #: `value` is stored if the row was `expected`; `succeeded` is what the client was answered
+    CAS = enum.auto()  #: `value` is stored if the row was `expected`; `succeeded` is the answer to the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class KeyOperation:
     client: str
     access: Access
     invoked: int
-    #: None: no answer came, and whether the operation happened is open.
+    #: None without an answer; then it is unknown whether the operation happened.
     answered: int | None
     value: bytes | None = None
     expected: bytes | None = None
@@ -65,7 +65,8 @@ def objection(operations: Iterable[KeyOperation], first: bytes | None = None) ->
     """
     operations = list(operations)
     known = sorted((each for each in operations if each.answered is not None), key=lambda each: each.invoked)
-    # A read without an answer says nothing, and a compare-and-set without one counts only if it succeeded.
+    # A read without an answer gives no information, and a compare-and-set without an answer matters only if it
+    # succeeded.
     open_ones = [
         replace(each, succeeded=True) for each in operations if each.answered is None and each.access is not Access.READ
     ]
@@ -74,7 +75,8 @@ def objection(operations: Iterable[KeyOperation], first: bytes | None = None) ->
 
 @dataclass(frozen=True, slots=True)
 class _Configuration:
-    """What is done: all of `known` below `start`, those in `later`, the open ones in `opened`; and the value then."""
+    """The completed operations (all of `known` below `start`, those in `later`, the unanswered ones in `opened`), and
+    the resulting value."""
 
     start: int
     later: frozenset[int]
@@ -110,7 +112,8 @@ class _Search:
         return configuration.start + len(configuration.later)
 
     def _candidates(self, present: _Configuration) -> list[int]:
-        """Return the operations of `known` that may come next: invoked before every other that is left was answered."""
+        """Return the operations of `known` that may come next: those invoked before the first answer of the others that
+        remain."""
         candidates: list[int] = []
         earliest = -1
         for position in range(present.start, len(self.known)):

@@ -1,7 +1,7 @@
 """The observer of a simulated cluster: the rules that must hold after every event.
 
 The observer sees each command when the store commits it, with the session that sent it. It checks that the step was
-legal, that the sender was entitled to it, and that the znodes around it agree. The rules are written here a second
+legal, that the sender was entitled to it, and that the znodes around it agree. The rules are implemented here a second
 time, from the documents and not from the code of masters and servers. Only the table of legal steps is shared
 (`regions/transitions/states.py`).
 
@@ -117,7 +117,7 @@ class Observer:
         self._layout = layout
         self.shadow = Shadow()
         self.violations: list[str] = []
-        #: How often each kind of event happened; shows that a run was not idle.
+        #: Count of each kind of event; shows that a run was not idle.
         self.counts: dict[str, int] = {}
         #: True once a region was split or merged.
         self.has_resharded = False
@@ -470,7 +470,7 @@ class Observer:
         self._check_cover(new, known + written)
 
     def _check_table_step(self, old: TableRecord, new: TableRecord) -> None:
-        """Check what one write changes of a table (DD-06, DD-07)."""
+        """Check the changes of one write to a table (DD-06, DD-07)."""
         if old.state is TableState.REMOVED and new.state is not TableState.REMOVED:
             if not old.finished_ms or old.purging_ms or old.purged_ms:
                 self.violated(f"DD-06: table {old.name} was restored although it is not closed or its purge has begun")

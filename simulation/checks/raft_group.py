@@ -1,8 +1,8 @@
 """The invariants, checked incrementally: only the state in a node's Ready can have changed.
 
-Log matching is checked by induction: (index, term) names one content and one predecessor, forever and on all nodes. So
-two logs that share a position share everything before it. State-machine safety is a hash chain: the state after index i
-is one number forever.
+Log matching is checked by induction: on all nodes and at all times (index, term) identifies one content and one
+predecessor. So two logs that share a position share everything before it. State-machine safety is a hash chain: the
+state after index i is one number forever.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Checker:
         if other != node.id:
             raise Violation(f"election safety: {other} and {node.id} lead term {r.term}")
         if r.term < self.commit_term:
-            return  # This leader won a late election. It need not know entries newer than its term.
+            return  # This leader won a late election. It need not have entries newer than its term.
         log = node.core_now().log
         if log.offset <= self.commit and log.term_at(self.commit) != self.commit_term:
             held = f"{self.commit_term}/{self.commit}"

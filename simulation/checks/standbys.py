@@ -1,4 +1,4 @@
-"""Check what standby masters claim, against the store, whenever a standby answers a read or takes over.
+"""Compare the claims of standby masters with the store, whenever a standby answers a read or takes over.
 
 A mirror that claims to be complete up to a zxid must satisfy two conditions:
 
@@ -130,7 +130,7 @@ class Standbys:
 
 
 class ObservedWatcher(StoreWatcher):
-    """A store watcher whose claims are checked when it makes them."""
+    """A store watcher whose claims are checked at once."""
 
     standbys: Standbys
     process: Process

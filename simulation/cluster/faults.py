@@ -89,7 +89,7 @@ class Faults:
         self._later()
 
     def stop(self) -> None:
-        """Inject no more faults. The cluster repairs what is cut, slow or down."""
+        """Inject no more faults, and repair all cuts, slow links and stopped processes."""
         self._is_over = True
 
     def _later(self) -> None:

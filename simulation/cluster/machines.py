@@ -1,6 +1,6 @@
 """Masters and region servers: the real services, on simulated machines.
 
-A machine keeps what is on its disk: the uuid and the last start code. Its process may be killed and started any
+A machine keeps the contents of its disk: the uuid and the last start code. Its process may be killed and started any
 number of times.
 """
 
@@ -151,7 +151,7 @@ class SimulatedIdentity(MasterIdentity):
         self.start_code = start_code
 
     def release(self) -> None:
-        """Release nothing: no file is locked."""
+        """Do nothing, because no file is locked."""
 
 
 class SimulatedPlanner(Planner):
@@ -280,7 +280,7 @@ class SimulatedInstance(Instance):
         self._machine.cluster_id = self._record.cluster_id
 
     def close(self) -> None:
-        """Close nothing: no file is open."""
+        """Do nothing, because no file is open."""
 
 
 class ObservedServer(RegionServer):

@@ -47,7 +47,7 @@ class Work(msgspec.Struct):
 
 
 class OpenReplicas:
-    """Which opener has which replica open, over all servers: the shared disk with its locks, read by the observer."""
+    """The open replicas of all openers on all servers: the shared disk with its locks, read by the observer."""
 
     def __init__(self) -> None:
         self.locks: dict[Key, tuple[Incarnation, Opener]] = {}
@@ -118,7 +118,7 @@ class Opener(RegionOpener):
         return f"{region.start_key}m"
 
     def prepare_daughters(self, parents: Sequence[RegionRecord], daughters: Sequence[RegionRecord]) -> None:
-        """Prepare nothing: simulated regions have no rows."""
+        """Do nothing, because simulated regions have no rows."""
         del parents, daughters
         self._takes(self._work.slow_open, self._work.hanging_open)
 

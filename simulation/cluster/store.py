@@ -1,11 +1,11 @@
-"""The store, as its clients see it: nodes that serve the real client protocol from the real state machine.
+"""The store from its clients' view: nodes that serve the real client protocol from the real state machine.
 
 Instead of Raft there is one list of committed batches. A node forwards its clients' commands to the leader. It applies
 a batch when the batch reaches it. Each step has a delay of its own, so nodes lag behind each other as real nodes do.
 
 Faults: the leader pauses or changes (commands on their way are sent again, and sessions get their whole timeout again),
-a node is cut off from the leader or restarts, a session expires. `tests/sim/store` checks what clients may see of all
-this with real Raft. Here the store is only the environment of masters and region servers.
+a node is cut off from the leader or restarts, a session expires. `tests/sim/store` checks with real Raft what clients
+may observe of all this. Here the store is only the environment of masters and region servers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simulation.engine.process import EPOCH_MS, TURN_US
 from simulation.engine.timeline import Timeline
 
 PORT: Final = 2181
-#: How often the leader looks for silent sessions and collects the sessions that the nodes' clients have used.
+#: Interval at which the leader looks for silent sessions and collects the sessions that the nodes' clients have used.
 TICK_US: Final = 100_000
 #: A node without a leader closes its clients' connections after this time.
 NO_LEADER_US: Final = 1_500_000
@@ -75,10 +75,10 @@ class Client:
             self._node.dirty.append(self)
 
     def set_reading(self, is_reading: bool) -> None:
-        """Do nothing: clients of a simulated cluster never exceed the limit of waiting requests."""
+        """Do nothing, because clients of a simulated cluster never exceed the limit of waiting requests."""
 
     def resume_later(self) -> None:
-        """Do nothing: simulated time does not pass within a turn, so no request is postponed."""
+        """Do nothing, because simulated time does not pass within a turn, so no request is postponed."""
 
     def close(self, *, flush: bool) -> None:
         """Close the connection; send the output first if `flush`."""
@@ -238,7 +238,7 @@ class SimulatedStore:
         self._is_commit_due = False
         self._last_time_ms = 0
         self.nodes = [SimulatedNode(self, number) for number in range(nodes)]
-        #: Earliest arrival of what is sent now, to the leader and from the leader, per node.
+        #: Earliest arrival of a message that is sent now, to the leader and from the leader, per node.
         self._to_leader = [0] * nodes
         #: Commands on their way to the leader, in order, per node.
         self._on_their_way: list[deque[list[bytes]]] = [deque() for _ in range(nodes)]
@@ -310,7 +310,7 @@ class SimulatedStore:
             again = max(self._paused_until, self.timeline.now + TICK_US)
             self.timeline.at(again, self._read_index_at_leader, node, incarnation, connection, waiting)
             return
-        # Syncs of one node are answered in the order of their round trips: the link keeps its order.
+        # Syncs of one node are answered in the order of their round trips, because the link keeps its order.
         arrival = max(self.timeline.now + self._lag(), self._to_node[node.number])
         self._to_node[node.number] = arrival
         self.timeline.at(arrival, self._read_index_known, node, incarnation, len(self.log), connection, waiting)

@@ -1,9 +1,8 @@
-"""The results of a DDL stress run, and what follows from them: the model of the expected catalog (TS-04).
+"""The results of a DDL stress run, and the expected catalog that follows from them (TS-04).
 
 Every operation is logged with the time of its first request and the time of its result. The results alone determine the
 history of each table: a create names the table's id, each alteration names its new schema version, a delete ends the
-table. So the order of the operations on one table is known exactly, whichever client sent them, and these rules can be
-checked:
+table. So the order of the operations on one table, from all clients, is known exactly, and these rules can be checked:
 
 - each operation has a definite result within its deadline;
 - no schema version is missing or occurs twice, and each result shows what its alteration makes of the version before;
@@ -71,7 +70,7 @@ class NameInterval(msgspec.Struct, frozen=True):
 
 
 class TableHistory(msgspec.Struct):
-    """One table, as its operations describe it."""
+    """One table, derived from its operations."""
 
     table_id: str
     created: LoggedOperation | None = None
@@ -230,7 +229,7 @@ def names_of(history: TableHistory) -> set[str]:
 
 
 def _problems_of(history: TableHistory, is_uncertain: bool) -> list[str]:
-    """Describe what is wrong with one table's history."""
+    """Describe the faults of one table's history."""
     if history.created is None:
         if is_uncertain:
             return []

@@ -100,7 +100,7 @@ class OperationGenerator:
         self._wait_ms = wait_ms
         self._kind = kind
         self._number = 0
-        #: What each client knows about the tables under its own names, and what all know about the shared names.
+        #: Each client's knowledge of the tables under its own names, and the common knowledge of the shared names.
         self._own: dict[int, dict[str, TableRecord]] = {}
         self._shared: dict[str, TableRecord] = {}
 

@@ -1,4 +1,4 @@
-"""What every simulation runs on: one timeline, one source of random numbers, processes with clocks, byte streams.
+"""The engine of every simulation: one timeline, one source of random numbers, processes with clocks, byte streams.
 
 chance.py     the seeded source of all random numbers
 timeline.py   events in the order of time; the digest of a run

@@ -76,7 +76,7 @@ class SimFile:
         try:
             disk.trouble("sync")
         except OSError:
-            # The pages count as clean from now on, whether they reached the disk or not: no later sync writes them.
+            # From now on the pages count as clean, even if they have not reached the disk: no later sync writes them.
             self.settle(begins)
             for operation in self.operations:
                 _perform(self.base, operation)
@@ -104,7 +104,7 @@ class SimFile:
         self.operations.append(operation)
 
     def settle(self, now: int) -> None:
-        """Make durable what the last finished sync covers."""
+        """Make durable the writes that the last finished sync covers."""
         operations = self.operations
         count = 0
         for position, operation in enumerate(operations):
@@ -128,7 +128,7 @@ class SimFile:
         self.operations = late
 
     def killed(self, now: int) -> None:
-        """Handle the death of the process: operations that had not begun did not happen."""
+        """Handle the death of the process: operations that had not begun are dropped."""
         self.settle(now)
         self.operations = [op for op in self.operations if op[1] <= now and op[0] != SYNC]
         self.content = bytearray(self.base)
@@ -140,7 +140,7 @@ class SimFile:
         self.settle(now)
         unsafe = [op for op in self.operations if op[1] <= now and op[0] != SYNC]
         self.operations.clear()
-        mode = chance.below(4)  # Nothing of it, all of it, a prefix, or any part.
+        mode = chance.below(4)  # No write, all writes, a prefix, or any part of them.
         reached = chance.below(len(unsafe) + 1)
         torn = False
         for position, operation in enumerate(unsafe):

@@ -1,9 +1,8 @@
 """The network: byte streams between machines with the guarantees of TCP and no others.
 
-The bytes of one direction arrive in order, after delays with a heavy tail, or not at all because the connection
-breaks. A
-cut from A to B holds back what A sends. If the cut ends before A gives up, everything arrives late. A connection that
-one end has closed still delivers what was on its way, perhaps after a new connection has begun.
+The bytes of one direction arrive in order, after delays with a heavy tail, or not at all because the connection breaks.
+A cut from A to B holds back the bytes that A sends. If the cut ends before A gives up, everything arrives late. A
+connection that one end has closed still delivers the bytes in flight, perhaps after a new connection has begun.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ class Network:
             end.broken("connection timed out")
 
     def heal(self) -> None:
-        """End all cuts and send what they held back."""
+        """End all cuts and send the bytes that were held back."""
         self.cuts.clear()
         self._release()
 
@@ -331,7 +330,7 @@ class SimulatedTransport:
         return Address(self._end.peer.host, 0)
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Do nothing: the network takes everything, so no producer is ever paused."""
+        """Do nothing, because the network accepts all bytes and never pauses a producer."""
 
 
 class Connector:

@@ -119,7 +119,7 @@ class Process:
     def turn(self, what: Callback, *arguments: Any) -> None:
         """Run a callback in the process, now or when it wakes. An exception is logged, as a reactor does."""
         if self.is_dead or self.is_frozen:
-            # Also kept for a dead process: what it left unfinished must not unwind while other processes run.
+            # Kept for a dead process, too: its unfinished coroutines must not unwind while other processes run.
             self._missed.append((what, arguments))
             return
         timeline = self.timeline

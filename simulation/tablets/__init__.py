@@ -1,12 +1,12 @@
 """Simulation of tablets: the real hosts of three to five servers on simulated machines; `rk simulate --tablets`.
 
-storage/     the shared log as a model and in earnest, rows as a dictionary with steady points
+storage/     the shared log as a model and the real one; rows as a dictionary with steady points
 server.py    one server: its disk with the real steps on files, and the shell around a Turn
-world.py     servers, links between them, and what the shells do
+world.py     servers, links between them, and the work of the shells
 lives.py     replicas from start to removal, with crashes between any two operations on the disk
 copies.py    copies of replicas: real guards, merge and steps, one event each
 changes.py   an operator and a small master who change members
-splits/      tablets that are split under all this (`--splits`)
+splits/      splits of tablets under all these faults (`--splits`)
 clients.py   writers that retry, compare-and-set, readers
 checks.py    invariants after every event
 faults.py    the faults of the servers, and the final check that they recover

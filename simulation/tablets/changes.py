@@ -42,7 +42,7 @@ MASTER_US: Final = SECOND // 3
 MEMBERS_MAX: Final = 5
 #: Time after which a newcomer that is not a voter yet is removed, in peace.
 ADD_TIMEOUT_US: Final = 5 * SECOND
-#: Returns what clients are, once there are tablets.
+#: Creates the clients, once there are tablets.
 ClientsOf = Callable[["Changes"], type[SimClient]]
 
 

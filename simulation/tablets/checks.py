@@ -1,9 +1,9 @@
 """Invariants of one tablet over all servers, checked after each event that concerns them.
 
 Elections, log matching, commits and the history of applied entries are those of bare Raft groups
-(`simulation.checks.raft_group`). In addition: rows and results are equal at equal indexes, a write happens once,
-acknowledged writes exist, promises are durable when they are sent and never go back, a vote is one that the number has
-cast, and a number that lost its memory serves nothing.
+(`simulation.checks.raft_group`). In addition: rows and results are equal at equal indexes; a write happens once;
+acknowledged writes exist; promises are durable when they are sent, and are never withdrawn; a counted vote was really
+cast; a number that lost its memory serves no request.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SimMember:
 
 
 class TabletChecker:
-    """Everything known about the history of one tablet. Also the tracer of its groups."""
+    """The observed history of one tablet. Also the tracer of its groups."""
 
     def __init__(self, tablet: str, members: dict[int, SimMember], now: Callable[[], int]) -> None:
         self.tablet = tablet
@@ -68,7 +68,7 @@ class TabletChecker:
         self.fates: dict[tuple[str, int], tuple[int, int]] = {}
         #: Acknowledged writes: (writer, number, index).
         self.acknowledged: list[tuple[str, int, int]] = []
-        #: Key -> (number of the write or 0, the operation as its client saw it).
+        #: Key -> (number of the write or 0, the operation from its client's view).
         self.history: dict[str, list[tuple[int, KeyOperation]]] = {}
         self.reads = 0
         #: Times at which the highest index that is committed anywhere rose, and these indexes.
@@ -78,7 +78,7 @@ class TabletChecker:
         self.promised: dict[int, HardState] = {}
         #: Every vote that was cast: (number, term, vote).
         self.cast: set[tuple[int, int, int]] = set()
-        #: The seal after the last entry that a replica has applied, and the rows that it froze.
+        #: The seal after the last entry that a replica has applied, and the sealed rows.
         self.seal = Seal()
         self.sealed_rows: dict[bytes, bytes] = {}
         #: The rows with which the replicas of a daughter begin, and the index of their last entry.
@@ -116,7 +116,7 @@ class TabletChecker:
         return self._commits[place - 1] if place else 0
 
     def on_found(self, server: str, replica: TabletReplica) -> None:
-        """Handle what a start finds of a tablet on a server."""
+        """Handle the findings of a start about a tablet on a server."""
         number = replica.number
         if replica.run is RunState.LOST and number in self.members and not self.members[number].is_burned:
             raise Violation(f"{number} of {self.tablet} on {server} has lost its memory by itself: {replica.reason}")
@@ -246,7 +246,7 @@ class TabletChecker:
         self.history.setdefault(key, []).append((number, operation))
 
     def _operations(self, key: str) -> list[KeyOperation]:
-        """Return the operations on a key. The log has the outcome of writes whose clients gave up.
+        """Return the operations on a key. The outcome of writes whose clients gave up comes from the log.
 
         A write is visible from the moment at which some replica applied its entry. A write without an entry never
         happened: a read that sees its value is a violation.

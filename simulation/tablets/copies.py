@@ -1,8 +1,8 @@
 """Copies of replicas in the simulation: StartTabletCopy with its guards, and the six steps of a copy, one event each.
 
 The decisions are the real ones: guards (`copying/guards.py`), merge (`copying/merge.py`), steps and superblocks
-(`disk/`), what the source knows (`copying/source.py`). Only the thread and the connection are missing. Between two
-steps either server may die, freeze, be cut off or be deposed, and a crash can come at each operation on the disk.
+(`disk/`), the source's facts (`copying/source.py`). Only the thread and the connection are missing. Between two steps
+either server may die, freeze, be cut off or be deposed, and a crash can come at each operation on the disk.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from simulation.tablets.world import Crashed, World
 
 #: Port that every simulated server names; connections go by the server's name.
 PORT: Final = 7000
-#: Copies that a server receives at once: fewer than in earnest, so that some orders are throttled.
+#: Limit of copies that a server receives at once: lower than the real one, so that some orders are throttled.
 COPIES_MAX: Final = 2
-#: Orders that are kept to arrive once more, from leaders that may be deposed by then.
+#: Limit of orders that are kept to arrive a second time, from leaders that may be deposed by then.
 _LATE_MAX: Final = 20
 
 
@@ -50,7 +50,7 @@ class CopyRun:
         self.is_canceled = False
         self.slot: int | None = None
         self.memory: Memory | None = None
-        #: The life of the source's process in which the session began; 0: no session.
+        #: Number of the source's process life in which the session began; 0: no session.
         self.source_life = 0
         self.pin = 0
         self.rows: RowsImage | None = None
@@ -76,7 +76,7 @@ class Copies:
         self.sent: deque[StartTabletCopy] = deque(maxlen=_LATE_MAX)
 
     def runs(self) -> list[CopyRun]:
-        """Return the copies that run. Those of a process that has died are over."""
+        """Return the running copies. Copies of a dead process have ended."""
         for run in list(self._runs.values()):
             if run.server.turn is None or run.server.life != run.life:
                 self._end(run)
@@ -106,7 +106,7 @@ class Copies:
         world.at(world.now + 2 * delay, self._answered, leader, leader.life, order)
 
     def _is_lacking(self, wanted: CopyWanted, name: str, leader: int) -> bool:
-        """Return True if a member that runs follows this leader, and lacks the entry: its server shows that."""
+        """Return True if a running member follows this leader and lacks the entry, according to its server."""
         server = self.world.servers[wanted.server]
         group = None if server.turn is None else server.turn.groups.get(wanted.tablet)
         if group is None or group.failure or self._is_cut(name, wanted.server):
@@ -116,7 +116,7 @@ class Copies:
         return needs_copy(own, wanted, leader)
 
     def _shown(self, wanted: CopyWanted) -> SeenReplica | None:
-        """Return a member that runs, as its server shows it to the leader."""
+        """Return a running member, as its server reports it to the leader."""
         server = self.world.servers[wanted.server]
         local = None if server.turn is None else self._local(server, wanted.tablet)
         if local is None:
@@ -182,7 +182,8 @@ class Copies:
             self._then(run, self._begin_files)
 
     def _may_begin(self, server: SimServer, order: StartTabletCopy, local: ReplicaHere | None) -> bool:
-        """Return True if the number may begin here: it was here before, or the store gives it to this server, once."""
+        """Return True if the number may begin here: it was here before, or the store assigns it to this server, which
+        happens once."""
         if local is not None and local.number == order.number and local.has_memory:
             return True
         key = (order.tablet, order.number)
@@ -254,7 +255,7 @@ class Copies:
         self._then(run, self._begin_session)
 
     def _begin_session(self, run: CopyRun) -> None:
-        """Step 2: the source's term and members, merged with what this server has promised."""
+        """Step 2: the source's term and members, merged with the promises of this server."""
         order = run.order
         source, group = self._source(run)
         run.source_life = source.life

@@ -22,14 +22,14 @@ from simulation.tablets.rest import check_rest
 from simulation.tablets.server import SimServer
 from simulation.tablets.world import TICK_US, World
 
-#: All servers are up and reachable: every tablet has a leader, new commits, and replicas that are equal, within this
-#: many seconds. Two lost elections of at most 1.2 s each; copies, which leaders ask for at most 5 s apart; and members
-#: that cannot come back, replaced one after the other.
+#: Seconds of peace, with all servers up and reachable, after which every tablet must have a leader, new commits, and
+#: equal replicas. This allows for two lost elections of at most 1.2 s each, for copies, which leaders request at most 5
+#: s apart, and for the replacement of lost members one after the other.
 RECOVERY_S: Final = 60
-#: Clients finish what they have begun within this many seconds of peace.
+#: Seconds of peace in which clients must finish their operations.
 FINISH_S: Final = 10
-#: Limit for an election after a quick restart: in each tablet that the server led, a member stands for election within
-#: this many ticks. The new process sends its first BEAT after two ticks, and the election begins at most four ticks
+#: Limit for an election after a quick restart: ticks within which a member must stand for election in each tablet that
+#: the server led. The new process sends its first BEAT after two ticks, and the election begins at most four ticks
 #: later. An election that begins because the leader is silent takes at least ten.
 QUICK_TICKS: Final = 8
 #: Simulated seconds of faults in one history.
@@ -236,7 +236,7 @@ class Story:
         world.note(f"cut: {source} -> {target}")
 
     def _bridge(self) -> None:
-        """Two sides that do not see each other, and one server that sees both."""
+        """Cut the links between two sides; one server remains connected to both."""
         world = self.world
         bridge = self._some_server().name
         one = [name for name in world.chance.some(list(world.servers)) if name != bridge]
@@ -265,7 +265,7 @@ class Story:
             world.counts["flap"] += 1
 
     def _echo(self) -> None:
-        """An old connection turns up again, with what was on it."""
+        """Deliver the messages of an old connection again."""
         world = self.world
         for frame in world.chance.some(list(world.wire)):
             world.at(world.now + world.chance.below(SECOND), world.deliver, *frame)
@@ -311,7 +311,7 @@ class Story:
         self._back(server)
 
     def _pick_replica(self) -> tuple[SimServer, str] | None:
-        """Return a replica that runs and that its tablet can do without."""
+        """Return a running replica that its tablet does not need for a majority."""
         world = self.world
         server = self._some_server()
         able = [
@@ -368,7 +368,7 @@ class Story:
         self.changes.transfer()
 
     def _delete_replica(self) -> None:
-        """A voter's replica is removed although the configuration has it: its tombstone votes."""
+        """Remove a voter's replica although the configuration has it, so that its tombstone votes."""
         found = self._pick_replica()
         if found is not None and self.world.is_awake(found[0]) and not found[0].broken:
             self.world.counts["voter_deleted"] += 1
@@ -404,7 +404,7 @@ class Story:
             self.changes.copies.arrive(order)
 
     def _late_order(self) -> None:
-        """An old order arrives once more: its leader may be deposed, its member gone, its copy done."""
+        """Deliver an old order again. Its leader may be deposed, its member removed, its copy finished."""
         world, sent = self.world, self.changes.copies.sent
         if sent:
             world.counts["copy_order_repeated"] += 1
@@ -446,7 +446,7 @@ class Story:
             self._back(server)
             return
         self._burn(server, tablet)
-        if block.slot is not None:  # what it held until now was acknowledged correctly
+        if block.slot is not None:  # The entries that it held until now were acknowledged correctly.
             server.log.former[tablet, block.number] = server.log.slots[block.slot]
         if world.chance.happens(0.5):
             server.disk.lose(what)
@@ -484,12 +484,12 @@ class Story:
     def _restart(self, server: SimServer) -> None:
         try:
             self.world.restart(server)
-        except Exception as error:  # as of an event: what a start rejects is a violation
+        except Exception as error:  # Counted as an event: a fault that a start rejects is a violation.
             raise self.world.failure(error) from error
 
     def has_recovered(self, before: dict[str, int]) -> bool:
-        """Every tablet has one leader and new commits; all its members run and have caught up; disks hold members and
-        tombstones alone."""
+        """Return True if every tablet has one leader and new commits, all its members run and have caught up, and disks
+        hold only members and tombstones."""
         world = self.world
         for tablet, check in world.checks.items():
             if not world.places[tablet]:
@@ -507,7 +507,7 @@ class Story:
         return not self.changes.copies.runs() and not any(self.leftovers(server) for server in world.servers.values())
 
     def leftovers(self, server: SimServer) -> list[str]:
-        """Return what a disk holds beside members and tombstones."""
+        """Return the files on a disk that belong neither to members nor to tombstones."""
         world, disk = self.world, server.disk
         ready = {t: one for t, one in server.holdings.items() if one.block.data_state is DataState.READY}
         expected = {f"{tablet}.{one.block.generation}.mdb" for tablet, one in ready.items()}
@@ -527,9 +527,9 @@ class Story:
         return [server.turn_now().groups[tablet].core.term for server in sound]
 
     def _stands(self, tablet: str, term: int) -> bool:
-        """Return True if a member stands for election now, or has done so since `term`.
+        """Return True if a member stands for election now, or has stood for election since `term`.
 
-        Two members may have split the vote, so that nobody was elected.
+        Two members may have split the vote, so that no leader was elected.
         """
         sound = self.world.sound_members(tablet)
         roles = [server.turn_now().groups[tablet].core.role for server in sound]

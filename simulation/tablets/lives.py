@@ -45,7 +45,7 @@ class ReplicaLives:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def start(self, server: SimServer) -> None:
-        """Start the process from what its disk holds."""
+        """Start the process from the contents of its disk."""
         world = self.world
         server.life += 1
         server.is_pump_planned = server.is_syncing = False
@@ -182,7 +182,7 @@ class ReplicaLives:
     # --- closing ------------------------------------------------------------------------------------------------------
 
     def bury(self, server: SimServer, tablet: str, reason: str, done: Callable[[], None] | None = None) -> None:
-        """Stop a replica and delete it: its tombstone stays. `done` is called afterwards, unless the process dies."""
+        """Stop a replica and delete it; its tombstone stays. `done` is called afterwards, unless the process dies."""
         world, replica = self.world, server.holdings[tablet]
         group = server.turn_now().groups.get(tablet)
         commit = None

@@ -48,7 +48,7 @@ TABLETS_MET: Final = (
     # changes of members
     *("change_leads", "change_stale_config", "changed", "deleted", "healed", "promoted", "removed", "tombstone_vote"),
     "voter_deleted",
-    # copies: what they replace, how they end, who dies in the middle
+    # copies: the replaced replica, their end, deaths during the copy
     *("copied", "copy_by_operator", "copy_given_up", "copy_log_short", "copy_over_replica", "copy_over_tombstone"),
     *("copy_not_given", "copy_order_repeated", "copy_source_deposed", "copy_source_gone", "copy_with_log"),
     *("crash_at_disk_step", "crash_in_copy", "crash_in_deletion", "file_damaged", "needs_copy"),

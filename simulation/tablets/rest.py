@@ -1,4 +1,4 @@
-"""The end of a history: without work all tablets become quiet, and a lost leader is replaced all the same."""
+"""The end of a history: without work all tablets become quiet, and a lost leader is replaced nevertheless."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from simulation.tablets.world import World
 QUIET_S = 10
 #: A leader that is lost while its tablet is quiet has a successor within this many seconds: silence, and two elections.
 LOST_S = 4
-#: Time in which quiet tablets are watched, and how often: late requests of clients may still arrive, and wake some.
+#: Time for which quiet tablets are watched, and number of looks. Late requests of clients may still arrive and wake
+#: some.
 WATCH_S = 2
 LATE_REQUESTS = 4
 
@@ -36,7 +37,7 @@ def check_rest(world: World) -> None:
 
 
 def _lose(world: World, victim: SimServer) -> None:
-    """Kill a server, or replace its process before anybody notices: its tablets get other leaders by themselves."""
+    """Kill a server, or replace its process unnoticed. Its tablets must get other leaders without help."""
     tablets = [tablet for tablet in world.places if victim in world.leaders(tablet) and _has_majority(world, tablet)]
     world.counts["quiet_leader_lost"] += 1
     is_replaced = world.chance.happens(0.5)

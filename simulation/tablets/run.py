@@ -22,7 +22,8 @@ SIZES: Final = (3, 5, 3, 4)
 
 
 class TabletsVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of one seed. `violation` is "" if every invariant held; it ends with the command that repeats it."""
+    """The result of one seed. `violation` is "" if every invariant held. Otherwise it ends with the command that
+    repeats the run."""
 
     seed: int
     servers: int

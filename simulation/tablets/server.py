@@ -69,7 +69,7 @@ class SimServer:
         #: The tablets that the disk has, as superblocks say; while the process runs also their run states.
         self.holdings: dict[str, TabletReplica] = {}
         self.turn: Turn | None = None
-        #: Number of starts: events of an earlier start are void. Also the start code.
+        #: Number of starts, and start code. Events of an earlier start are dropped.
         self.life = 0
         #: The next slot that a copy takes.
         self.next_slot = 1
@@ -99,9 +99,9 @@ class SimServer:
         return None if self.log.slots[found.slot].damage else found
 
     def slot_of(self, tablet: str, number: int) -> SimSlot | None:
-        """Return the slot of a member here, or the one that it had until the slot was dropped or lost.
+        """Return the slot of a member here, even one that was dropped or lost.
 
-        A deletion writes the superblock without the slot first, and drops the slot then. A process may die in between.
+        A deletion first writes the superblock without the slot, then drops the slot. A process may die in between.
         """
         found = self.holdings.get(tablet)
         if found is not None and found.number == number and found.block.slot is not None:
@@ -129,7 +129,7 @@ class SimServer:
                     self.holdings[tablet] = TabletReplica(block, self.read_meta(tablet), run_at_rest(block))
 
     def read_meta(self, tablet: str) -> ConsensusMeta | None:
-        """Return the consensus metadata of a tablet, None if there are none that can be read."""
+        """Return the consensus metadata of a tablet, None if there are no readable ones."""
         _, meta = self.work.read(tablet)
         return meta if isinstance(meta, ConsensusMeta) else None
 
@@ -156,7 +156,7 @@ class SimServer:
         return rows
 
     def rename_heir(self, path: str, tablet: str, generation: int) -> None:
-        """Make the file of a prepared daughter that of its rows, and make it durable."""
+        """Turn the file of a prepared daughter into the file of its rows, and make it durable."""
         named = rows_path(tablet, generation)
         if named in self.disk.files:
             self.disk.remove(named)
@@ -178,7 +178,7 @@ class SimServer:
         self._images[self.disk.files[path]].is_synced = True
 
     def judge(self, tablet: str, generation: int) -> RowsFound:
-        """Return what a start finds of the rows (`files.RowsJudge`)."""
+        """Return the findings of a start about the rows (`files.RowsJudge`)."""
         rows = self._images[self.disk.files[rows_path(tablet, generation)]]
         return RowsFound(generation, "a row is damaged" if rows.is_damaged else "")
 

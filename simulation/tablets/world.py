@@ -1,4 +1,4 @@
-"""Servers with tablets, the links between them, and what their shells do with the output of a turn."""
+"""Servers with tablets, the links between them, and the shells, which carry out the output of a turn."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Lives(Protocol):
     """The part that starts processes and opens replicas; see lives.py."""
 
     def start(self, server: SimServer) -> None:
-        """Start the process from what its disk holds."""
+        """Start the process from the contents of its disk."""
         ...
 
     def vivify(self, server: SimServer, frame: TurnFrame) -> None:
@@ -107,7 +107,7 @@ class SimChanges(Protocol):
 class World(SeededHistory):
     """Servers s1 .. sN and a few tablets, one seed."""
 
-    #: No fault inside a tablet or its link may leave the host as an exception.
+    #: No fault inside a tablet or its link may escape from the host as an exception.
     FAILURES: ClassVar[tuple[type[Exception], ...]] = (Exception,)
     LOOK_US = SECOND // 2
 
@@ -406,7 +406,7 @@ class World(SeededHistory):
             self._move_floor(server, group, image.index)
 
     def _move_floor(self, server: SimServer, group: Group, index: int) -> None:
-        """Let the log drop the entries that the rows hold durably, that every member has, and that no copy needs."""
+        """Let the log drop the entries that are durable in the rows, that every member has, and that no copy needs."""
         tablet = group.replica.tablet
         everywhere = 0 if group.failure else group.everywhere()
         floor = server.turn_now().steady(
@@ -484,8 +484,8 @@ class World(SeededHistory):
 
     @staticmethod
     def _check_quiet(server: SimServer, turn: Turn, frame: TurnFrame) -> None:
-        """Raise Violation if a follower has become quiet and lacks what its leader has, or if the quiet tablets that
-        the figures count are others."""
+        """Raise Violation if a follower has become quiet and lacks entries of its leader, or if the figures count other
+        quiet tablets."""
         asleep = {name: one for name, one in turn.groups.items() if not one.failure and name not in turn.quiet.awake}
         led = {name for name, one in asleep.items() if one.core.leadership is not None}
         if (set(turn.quiet.quiet), set(turn.quiet.led)) != (set(asleep), led):
@@ -537,7 +537,7 @@ class World(SeededHistory):
         return server.turn is not None and server.paused_until <= self.now
 
     def configs_in_force(self, tablet: str) -> list[Configuration]:
-        """Return the newest committed configuration, and those by which replicas may count now."""
+        """Return the newest committed configuration, and the configurations that replicas may use now."""
         found = [self.configs[tablet]]
         for server in self.servers.values():
             group = server.turn.groups.get(tablet) if server.turn is not None else None

@@ -1,10 +1,10 @@
-"""Known vulnerabilities of the pinned packages, from a file: for machines that reach no database.
+"""Known vulnerabilities of the pinned packages, from a file: for machines without access to a database.
 
     python -m tests.support.advisories all.zip [constraints.lock]
 
 The file is OSV's archive of the ecosystem PyPI, one JSON document for each advisory
-(https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip), or one such document. Exit status 0: nothing is
-known, 1: something is, 2: the file has no advisories.
+(https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip), or one such document. Exit status 0: no vulnerability
+is known, 1: some are known, 2: the file has no advisories.
 """
 
 from __future__ import annotations

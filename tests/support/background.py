@@ -17,7 +17,7 @@ class Background:
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Ask the thread to end after what it is doing."""
+        """Ask the thread to end after its present step."""
         self._is_over.set()
 
     def stop(self, limit_s: float | None = None) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 class MemoryFile:
     """One open file of a MemoryDisk.
 
-    It does not keep its disk alive: thousands of copies with a megabyte each would wait for the garbage collector.
+    The file does not keep its disk alive, because thousands of copies with a megabyte each would wait for the garbage
+    collector.
     """
 
     def __init__(self, disk: MemoryDisk, content: bytearray) -> None:

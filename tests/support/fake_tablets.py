@@ -190,7 +190,7 @@ class FakeTablets:
     # --- on the reactor's thread ---
 
     def view(self, tablet: FakeTablet) -> KnownLeader:
-        """Return what each server knows."""
+        """Return the knowledge of each server."""
         if not tablet.leader:
             return KnownLeader(tablet.record.region_id, tablet.term)
         port = self.servers[tablet.leader].port
@@ -219,7 +219,7 @@ class FakeTablets:
 
     @staticmethod
     def _age_of(server: FakeServer, request: Any) -> int | None:
-        """Return the age that a server can prove to a stale read, None if it cannot, and for other requests."""
+        """Return the age that a server can prove to a stale read. Return None if it cannot, and for other requests."""
         bound_ms = request.max_stale_ms if isinstance(request, TabletRead | TabletScan) else 0
         return server.age_ms if server.age_ms is not None and server.age_ms <= bound_ms else None
 

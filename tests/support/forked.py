@@ -1,9 +1,9 @@
 """Start `rk` processes by a fork of a process that has imported the product already.
 
-End-to-end tests start hundreds of processes, and imports take most of the processor time of one that lives for seconds.
-A forked process is otherwise like one that `subprocess` starts: it has its own session, environment, output files,
-working directory and exit status. Only its command line in /proc differs. The end-to-end tests call `allow`. `rk up`,
-when it starts a cluster, still starts `python -m cli`; with RK_EXEC=1 all tests do.
+End-to-end tests start hundreds of processes, and imports take most of the processor time of a short-lived one. A forked
+process is otherwise like a process that `subprocess` starts: it has its own session, environment, output files, working
+directory and exit status. Only its command line in /proc differs. The end-to-end tests call `allow`. `rk up`, when it
+starts a cluster, still starts `python -m cli`; with RK_EXEC=1 all tests do.
 """
 
 from __future__ import annotations

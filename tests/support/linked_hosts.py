@@ -16,8 +16,8 @@ SECRET = b"0123456789abcdef"
 
 
 class SharedReactor:
-    """A TurnReactor for several hosts. It has room for only one function at the end of a turn, so this class replaces
-    it."""
+    """A TurnReactor for several hosts. A TurnReactor has room for only one function at the end of a turn, so this class
+    replaces that function."""
 
     def __init__(self, reactor: TurnReactor) -> None:
         self._reactor = reactor

@@ -1,4 +1,4 @@
-"""Bugs that are planted on purpose: planting one for the time of a run, and searching for it.
+"""Bugs that are planted on purpose: plants one for the time of a run, and searches for it.
 
 A simulation that finds nothing proves nothing. Each simulation has a list of bugs that systems like ours have had; each
 bug must be found within a number of seeds. This module imports nothing of the product, so every simulation can use it.
@@ -14,7 +14,7 @@ from unittest import mock
 
 Patch = AbstractContextManager[Any]
 
-#: Exceptions that a patch raises when it no longer fits the code it stands in for. Such a run has found nothing.
+#: Exceptions that a patch raises when it no longer fits the patched code. Such a run has found nothing.
 MISFITS = ("AttributeError", "NameError", "TypeError", "ImportError")
 
 
@@ -26,8 +26,8 @@ def instead(owner: Any, name: str, function: Any) -> Patch:
 class PlantedBug:
     """A planted bug; this base class plants none. The docstring of a subclass describes the bug."""
 
-    #: Its number in the list of famous bugs (docs/simulation.md), or 0 for a bug of ours; and the place where it was
-    #: seen.
+    #: Its number in the list of famous bugs (docs/simulation.md), or 0 for a bug of ours; and the place where the bug
+    #: occurred.
     number = 0
     known = ""
     #: Names of the faults that reveal the bug soonest; empty for any.
@@ -84,7 +84,7 @@ def hunt_at_sizes(run: Callable[[int, int], object], sizes: Iterable[int], seeds
 
 
 def violation_of(run: Callable[[], object]) -> str:
-    """Return the assertion that stops a run, with its type unless it is a bare one; "" if the run ends well."""
+    """Return the assertion that stops a run, with its type unless it is a bare one; "" if the run succeeds."""
     try:
         run()
     except AssertionError as found:

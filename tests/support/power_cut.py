@@ -21,7 +21,7 @@ SECTOR: Final = 512
 
 
 class UnsyncedDisk(RowsDisk):
-    """Disk functions without syncs: for tests that cut no power, or that model the cut themselves."""
+    """Disk functions without syncs, for tests without power cuts, or with their own model of them."""
 
     def replace(self, path: str, data: bytes) -> None:
         Path(f"{path}.tmp").write_bytes(data)
@@ -84,7 +84,7 @@ class RecordingDisk(UnsyncedDisk):
         self.has_name = True
 
     def begin_anew(self) -> None:
-        """Note that the file was removed and begun anew: none of its pages is durable."""
+        """Record that the file was removed and begun again, so that none of its pages is durable."""
         self.durable, self._seen = b"", b""
         self.has_name = False
         self._versions.clear()

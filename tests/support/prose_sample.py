@@ -1,9 +1,9 @@
-"""Docstrings and comments of the source tree, drawn at random to be read as a stranger would.
+"""Docstrings and comments of the source tree, drawn at random, to be read with a stranger's eyes.
 
     python -m tests.support.prose_sample 7          40 texts, drawn with seed 7
     python -m tests.support.prose_sample 7 100      100 texts
 
-A draw of a commit is always the same. A text that must be read twice is mended, with others of its kind.
+A draw of a commit is always the same. Rewrite each text that must be read twice, with others of its kind.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class RawClient:
         return None
 
     def frame(self) -> bytes | None:
-        """Return the next whole frame; None when the server has closed."""
+        """Return the next whole frame; None when the server has closed the connection."""
         head = self._exactly(4)
         return None if head is None else self._exactly(struct.unpack("!i", head)[0])
 

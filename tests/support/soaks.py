@@ -1,4 +1,4 @@
-"""What soaks of real clusters have in common: their beginning, threads, kills, and the choice of splits and merges."""
+"""Common parts of soaks of real clusters: their beginning, threads, kills, and the choice of splits and merges."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ TEXT_SUFFIXES: Final = {".py", ".md", ".cfg", ".toml", ".sh", ".yaml", ".yml", "
 _SKIPPED: Final = ("tests/testdata/",)
 #: RT-18, HB-03, X1, N5.
 REQUIREMENT: Final = re.compile(r"(?<![\w-])((?:RT|ED|RF|MF|MD|HB|FN|OC|DD|TC|TS|FW)-\d\d|[XN]\d{1,2})(?![\w-])")
-#: RT-22 to RT-29, RF-04 to 08: the ids in between are cited as well.
+#: RT-22 to RT-29, RF-04 to 08: the ids in between are cited, too.
 _RANGE: Final = re.compile(r"(?<![\w-])([A-Z]{1,2}-?)(\d{1,2}) (?:to|…) (?:\1)?(\d{1,2})(?!\w)")
 
 

@@ -81,7 +81,8 @@ class Client:
         self.node = node
         self.is_open = True
         self.is_reading = True
-        #: How often the pipeline has postponed requests to the next turn. The test calls `Pipeline.resume` itself.
+        #: Number of times that the pipeline has postponed requests to the next turn. The test calls `Pipeline.resume`
+        #: itself.
         self.resumptions = 0
         self.connection: Connection = node.clients.connect(self, "10.0.0.1", 5000, clock.now_ms)
         self.output = self.connection.output

@@ -24,16 +24,16 @@ class ChangingServers(ScriptedServers):
 
     def __init__(self, store: Any, layout: Any, count: int = 4) -> None:
         super().__init__(store, layout, count)
-        #: Members of each tablet as its group has committed them, with the id; and who leads.
+        #: Committed members of each tablet, with the id of the configuration; and the leaders.
         self.groups: dict[str, tuple[ConfigId, tuple[Member, ...]]] = {}
         self.led_by: dict[str, int] = {}
         self.terms: Counter[str] = Counter()
-        #: How often each change was answered, and messages that are lost.
+        #: Number of answers to each change, and the messages to lose.
         self.answers: list[str] = []
         self.loses = 0
 
     def members_of(self, region: RegionRecord) -> tuple[Member, ...]:
-        """Return the members of a tablet, as its group has them."""
+        """Return the members of a tablet in its group."""
         return self.groups.setdefault(region.region_id, (region.config_id, region.members))[1]
 
     def leader_of(self, region: RegionRecord) -> int:

@@ -51,7 +51,7 @@ class Hosts:
     def __init__(
         self, size: int = 3, tablets: Iterable[str] = ("t",), server_bytes: int = 256 << 20, first: int = 0
     ) -> None:
-        """`first`: how many servers have a member of the first configuration, 0: all."""
+        """`first`: number of servers with a member of the first configuration; 0: all."""
         self.chance = SeededRandom("hosts")
         self.servers = {f"s{n}": TestServer(f"s{n}", InFlight(server_bytes)) for n in range(1, size + 1)}
         self.places = {n: f"s{n}" for n in range(1, size + 1)}
@@ -117,7 +117,7 @@ class Hosts:
         return out
 
     def settle(self) -> None:
-        """Run until nothing more follows without time passing."""
+        """Run until no more events follow without the passage of time."""
         for _ in range(200):
             busy = False
             for name in self.servers:

@@ -1,6 +1,6 @@
 """Scripted region servers that take tablets: they carry out a master's orders on a store in memory, and report.
 
-A server keeps its replicas on a disk that outlives its process, asks `regions/replication/guards.py` about orders, and
+A server keeps its replicas on a disk that outlives its process, checks orders by `regions/replication/guards.py`, and
 takes the steps of an open one by one, so a test can stop it between any two (`stop_at`). A tablet has a leader while a
 majority of its members take part. Nothing here has threads or time.
 """
@@ -46,7 +46,7 @@ from regions.replication.guards import (
     answer_to_open,
 )
 
-#: Where a server can be stopped while it opens a replica.
+#: Steps at which a server can be stopped while it opens a replica.
 STOPS = ("before OPENING", "after OPENING", "after the files", "after OPENED")
 
 
@@ -63,7 +63,7 @@ class ScriptedServer:
         self.told: dict[str, TabletReport] | None = None
         #: Regions whose replicas can neither be opened nor closed here.
         self.broken: set[str] = set()
-        #: Where the process dies at the next open; "" nowhere.
+        #: Step at which the process dies during the next open; "" for no death.
         self.stop_at = ""
 
     @property
@@ -81,7 +81,7 @@ class ScriptedServers:
         #: Orders by kind and answer; and how often each number was created from nothing.
         self.counts: Counter[str] = Counter()
         self.made: Counter[str] = Counter()
-        #: Regions of which no replica reports that it leads.
+        #: Regions without a replica that reports to lead.
         self.leaderless: set[str] = set()
         #: Reports of leaders by region, instead of the record's configuration in term 1: id, members, term.
         self.configs: dict[str, tuple[ConfigId, tuple[Member, ...], int]] = {}

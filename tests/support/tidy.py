@@ -24,7 +24,7 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("coord", "regions", "master", "regionserver", "cli", "simulation", "pyspark_regionkeeper")
-#: Parts of a package that are listed by themselves: the cores, which must be denser in comments and assertions.
+#: Parts of a package that are listed separately: the cores, which must have more comments and assertions.
 CORES: Final = ("coord.raft", "coord.tree", "coord.storage", "coord.wire", "regions.assign", "regionserver.replica")
 
 FILE_LINES_MAX: Final = 600
@@ -250,7 +250,7 @@ def unused_definitions(modules: Iterable[Module], users: Iterable[Module]) -> li
     """Return the public functions, methods and classes of `modules` whose names occur nowhere in `users`.
 
     A name in a string counts as a use, since some names are looked up by text. A definition with a decorator other than
-    a property or a method kind is skipped: the decorator registers it. A re-export is no use.
+    a property or a method kind is skipped: the decorator registers it. A re-export does not count as a use.
     """
     used = {name for module in users for name in _used_names(module)}
     return [

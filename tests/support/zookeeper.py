@@ -1,6 +1,7 @@
 """A real Apache ZooKeeper 3.9 on a free port, for comparison with our clients and store.
 
-The server comes from pyspark's jars and needs `java`; without either a test is skipped, and says which one is missing.
+The server comes from pyspark's jars and needs `java`; without either, a test is skipped, and the reason names the
+missing one.
 
     with zookeeper(tmp_path) as server:
         client = KazooClient(server.hosts)

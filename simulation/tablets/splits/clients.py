@@ -1,8 +1,9 @@
-"""Clients whose tablets are split: they ask the store where a key is when a tablet refuses them, and write again.
+"""Clients whose tablets are split: when a tablet refuses them, they look up the key's tablet in the store and write
+again.
 
 A write that a sealed tablet has refused was not carried out, and never will be. So the client sends it to the daughter
-under another number. A write whose outcome is unknown is not sent to another tablet; late copies of it arrive there
-all the same, and must not be carried out.
+under another number. A write whose outcome is unknown is not sent to another tablet; late copies arrive there
+nevertheless, and must not be carried out.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class SplitClient(SimClient):
     # --- where a key is
 
     def _look_up(self) -> None:
-        """Send what follows to the tablet that has the key, as the client knows."""
+        """Send the next requests to the tablet that has the key, as far as the client knows."""
         tablet = self._known.setdefault(self.key, self.splits.regions.tablet_of(self.root, self.key))
         if not self.world.places[tablet]:
             tablet = self._known[self.key] = self.splits.regions.tablet_of(self.root, self.key)

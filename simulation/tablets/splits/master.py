@@ -1,8 +1,8 @@
 """A small master that splits tablets, one step after the other, as `regions/assign/resharding` does.
 
-Steps are written to the store, which loses nothing; what the master remembers besides is forgotten now and then, as at
-a failover. Orders are late, repeated and lost. Some splits are canceled before the seal has come, or just when it
-comes. The parents' replicas are deleted when all members of the daughters are made.
+Steps are written to the store, which loses nothing. The master's other memory is dropped from time to time, as at a
+failover. Orders are late, repeated and lost. Some splits are canceled before the seal has come, or just when it comes.
+The parents' replicas are deleted when all members of the daughters are made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from simulation.tablets.storage.rows import SimRows
 KEYS: Final = ("a", "b", "c", "d")
 #: Pause between two rounds.
 ROUND_US: Final = SECOND // 5
-#: No tablet is split when there are so many.
+#: Number of tablets at which no more are split.
 TABLETS_MAX: Final = 7
 #: Probability of a failed commit, which loses the notes of written keys.
 _FAILED_COMMIT: Final = 0.02
@@ -45,7 +45,7 @@ class SimulatedSplits:
     def __init__(self, changes: Changes) -> None:
         self.changes = changes
         self.world = world = changes.world
-        #: Of its own: the other faults of a seed do not depend on it.
+        #: A random source of its own, so that the other faults of a seed do not depend on it.
         self.chance = SeededRandom(f"{world.seed}-{world.size} splits")
         self.regions = SimRegions()
         for tablet in world.places:
@@ -63,8 +63,8 @@ class SimulatedSplits:
     # --- the store ----------------------------------------------------------------------------------------------------
 
     def _claim(self, daughter: str, number: int, server: str) -> bool:
-        """Let a member begin on a server while its transition is in the store. A server that dies before the replica is
-        made begins again; one that has lost its disk has no replica of the parent."""
+        """Let a member begin on a server while its transition is in the store. A server that died before the replica
+        was made begins again. A server that has lost its disk has no replica of the parent."""
         copies, key = self.changes.copies, (daughter, number)
         if copies.given.get(key) != server:
             return False

@@ -126,7 +126,7 @@ class _SimHeirFile:
 
 
 def made_of(parent: SimRows, seal: Seal, daughter: RegionRecord) -> SimRows:
-    """Return the rows of a daughter, made of the rows of its parent as they are now."""
+    """Return the rows of a daughter, made from the present rows of its parent."""
     image = RowsImage()
     image.rows = {key: value for key, value in parent.now.rows.items() if daughter.contains(key.decode())}
     _begin(image, SealedState(seal.term, seal.index, parent.now.totals.clock_ms))

@@ -11,8 +11,8 @@ from simulation.engine.history import Violation
 
 
 class SimSplit:
-    """One attempt to split a tablet. Its record, `state`, daughters and index are in the store; the rest is what the
-    master remembers."""
+    """One attempt to split a tablet. Its record, `state`, daughters and index are in the store; the rest is the
+    master's memory."""
 
     def __init__(self, name: str, parent: RegionRecord, daughters: Sequence[RegionRecord], began: int) -> None:
         self.name = name
@@ -26,7 +26,7 @@ class SimSplit:
         self.since = began
         #: Servers that have prepared the daughters.
         self.prepared: set[str] = set()
-        #: After so long the next step comes, whoever has prepared, or the split is canceled.
+        #: Time after which the next step is taken even if not all servers have prepared, or the split is canceled.
         self.patience_us = 0
 
     @property

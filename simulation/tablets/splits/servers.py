@@ -66,7 +66,7 @@ class _SimPreparation:
 
 
 class _SealRequest:
-    """A request to seal a tablet, or to take its seal away, that waits for its entry."""
+    """A request to seal a tablet, or to remove its seal, that waits for its entry."""
 
     key = ""
     floor = 0
@@ -121,7 +121,7 @@ class SplitServers:
         what(server, *arguments)
 
     def started(self, server: SimServer) -> None:
-        """Remove what an earlier process has prepared."""
+        """Remove the prepared files of an earlier process."""
         for name in server.disk.names("data"):
             if f"data/{name}".startswith(PREFIX):
                 self.world.counts["split_prepared_left"] += 1
@@ -344,7 +344,7 @@ class SplitServers:
     def _make(
         self, server: SimServer, life: int, split: SimSplit, daughter: str, number: int, generation: int, seal: Seal
     ) -> None:
-        """Make the replica of a daughter, whose rows are there."""
+        """Make the replica of a daughter whose rows exist."""
         world = self.world
         if server.life != life or server.turn is None:
             return

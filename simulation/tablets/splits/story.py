@@ -1,4 +1,4 @@
-"""A history in which tablets are split: its faults, and what must be over at its end."""
+"""A history in which tablets are split: its faults, and the work that must be finished at its end."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class SimLog:
 
     def __init__(self) -> None:
         self.slots: dict[int, SimSlot] = {}
-        #: Slots that were dropped, or lost with their disk, by tablet and number: what a replica once held.
+        #: Slots that were dropped, or lost with their disk, by tablet and number: the former contents of replicas.
         self.former: dict[tuple[str, int], SimSlot] = {}
         #: (number of the turn's write, changes), oldest first.
         self.queue: list[tuple[int, Sequence[Change]]] = []
@@ -150,7 +150,7 @@ class SimLog:
         self._forget_queue()
 
     def _keep(self, slot: SimSlot) -> None:
-        """Keep what a member held. A copy that was cut short held less than the replica before it."""
+        """Keep the former contents of a member. An interrupted copy had less than the replica before."""
         before = self.former.get((slot.tablet, slot.number))
         ends = slot.last()
         if before is None or (ends.term, ends.index) >= (before.last().term, before.last().index):

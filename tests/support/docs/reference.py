@@ -182,7 +182,7 @@ def _module_of(cls: type) -> str:
 
 
 def _zoo_cfg_keys() -> dict[str, str]:
-    """Map fields of the settings to the keys of zoo.cfg that set them, as the reader of that file has them."""
+    """Map fields of the settings to the keys of zoo.cfg that set them, from the reader of that file."""
     found = {}
     for node in ast.walk(ast.parse(inspect.getsource(zoo_cfg))):
         if not isinstance(node, ast.Dict):
