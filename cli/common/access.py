@@ -179,8 +179,7 @@ def secured_local(given: Globals) -> LocalCluster | None:
 def read_admin_page(address: str, path: str, timeout_s: float, bytes_max: int) -> bytes:
     """Return a page of an admin port, requested with this command's token. Raise OSError.
 
-    The request uses no proxy: a proxy would get the token, and reaches no port on the loopback interface of this
-    machine.
+    The request uses no proxy: a proxy would get the token, and does not reach this machine's loopback interface.
     """
     direct = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=OPEN_ACCESS.tls_context())
@@ -450,8 +449,7 @@ def open_store(
     """
     timeout_s = limit_s(CONNECT_TIMEOUT_S) if timeout_s is None else timeout_s
     end_s = time.monotonic() + timeout_s
-    # It would hide retries; this function raises the errors that matter.
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # kazoo logs each retry; this function raises its errors
     addresses = addresses_of_store(hosts)
     with waiting(f"the store at {hosts} to accept a connection"):
         if not _accepts_any(addresses, min(PROBE_S, timeout_s)):
@@ -480,14 +478,13 @@ def _accepts_any(addresses: Sequence[str], timeout_s: float) -> bool:
 
 
 def begun(ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Future[T]:
-    """Send a question on a separate thread. The process can end before the answer; it would wait for a thread of a
-    pool."""
+    """Send a question on a separate thread. Unlike a pool's thread, it does not delay the end of the process."""
     answer: Future[T] = Future()
 
     def run() -> None:
         try:
             answer.set_result(ask(*arguments, **named))
-        except Exception as error:  # The reader of the answer gets it.
+        except Exception as error:  # the reader of the answer gets it
             answer.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

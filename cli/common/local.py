@@ -517,7 +517,7 @@ def read_cluster(data_dir: Path) -> LocalCluster | None:
         return None
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # Not JSON, not UTF-8, or other fields.
+    except ValueError as error:  # not JSON, not UTF-8, or other fields
         raise CliError(
             f"{path} is not a cluster description: {error}",
             "Put back a copy of it: the daemons' data beside it is not affected. Or give another --data-dir, or name"

@@ -360,7 +360,7 @@ def globals_of(context: click.Context) -> Globals:
 
 
 def _remember_topology(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
-    if value is not None:  # Imported by name, because topologies are above the code that all commands share.
+    if value is not None:  # imported by name, because topologies are above the code that all commands share
         importlib.import_module("cli.topology.load").apply(context.ensure_object(Globals), value)
 
 

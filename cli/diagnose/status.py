@@ -285,7 +285,7 @@ def _fill(found: Status, cluster: Cluster, probe_s: float) -> Names:
     else:
         found.servers = [_server_line(load, names) for load in loads]
     if not isinstance(cluster, MastersAlone):
-        path = cluster.layout.cluster  # A master that has not read it before cannot become active.
+        path = cluster.layout.cluster  # a master that has not read it before cannot become active
         cluster.understood({path: cluster.get(path) or b""}, decode_cluster)
         if not found.note and names_no_servers(cluster):
             found.note = SHARED_CREDENTIAL

@@ -96,7 +96,7 @@ class _Client:
         ended_ns = time.monotonic_ns()
         self._record_timing(key, access, began_ns, ended_ns, outcome, text)
         if outcome == "failed" or (outcome == "unknown" and access is Access.READ):
-            return  # Nothing was done, and the operation gives no information.
+            return  # nothing was done, and the operation gives no information
         answered = ended_ns if outcome == "ok" else None
         operation = KeyOperation(self.name, access, began_ns, answered, found, expected, succeeded)
         self.operations.append((key, operation))

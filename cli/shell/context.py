@@ -139,7 +139,7 @@ def edit_file(given: Globals, change: Callable[[TOMLDocument], TOMLDocument]) ->
     path = file_named(given.config_file)
     if path is None:
         raise CliError("there is no configuration file to write", "RK_CONFIG_FILE is empty; unset the variable.")
-    place = path.resolve()  # Users keep their configurations elsewhere and link to them.
+    place = path.resolve()  # users keep their configurations elsewhere and link to them
     temporary = place.with_name(place.name + ".new")
     try:
         text = place.read_text(encoding="utf-8") if place.exists() else ""

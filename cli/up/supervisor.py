@@ -335,7 +335,7 @@ class Supervisor:
     def _start_or_retry(self, daemon: Daemon, *, by_itself: bool) -> None:
         try:
             pid = self._start(daemon.name)
-        except OSError as error:  # No memory, or no disk space for its directory. Both are temporary.
+        except OSError as error:  # no memory, or no disk space for its directory; both are temporary
             pause_s = self._next_pause(daemon.name)
             self._report(NotStarted(daemon, f"{error.filename or 'fork'}: {error.strerror}", pause_s))
         else:

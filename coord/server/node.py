@@ -265,7 +265,7 @@ class Node:
         elif kind == codec.DIGEST:
             digest = framing.readable(codec.decode_digest, block, at, end)
             if self.joining.is_joining:
-                return  # A joining node has its state from the leader, so its digest proves nothing.
+                return  # a joining node has its state from the leader, so its digest proves nothing
             try:
                 self.divergence.take_digest(peer, *digest, self._clock.monotonic_ms())
             except StateDiverged as error:

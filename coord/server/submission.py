@@ -141,7 +141,7 @@ class Submission:
         """
         core = self._core
         if core.role != LEADER or term != core.term:
-            return  # The sender forwards them again when it applies an entry of a later term (`Proposals`, rule 2).
+            return  # the sender forwards them again when it applies an entry of a later term (`Proposals`, rule 2)
         try:
             fresh = self._forwarded.accept(term, peer, incarnation, first, commands)
         except ValueError as error:

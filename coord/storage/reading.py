@@ -107,7 +107,7 @@ class Recovered:
         """Drop what a snapshot at (term, index) covers. Drop every entry if the log does not continue the snapshot."""
         position = index - self.base_index
         if index < self.base_index <= self._floor:
-            return  # No entry below the floor is kept. The next entry shows where the log continues.
+            return  # no entry below the floor is kept; the next entry shows where the log continues
         matches = (0 < position <= len(self.entries) and self.entries[position - 1].term == term) or (
             position == 0 and self.base_term in (0, term)
         )

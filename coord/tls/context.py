@@ -177,7 +177,7 @@ class Engine:
                 while part := self._ssl.read(_RECORD_BYTES):
                     parts.append(part)
                     if not self._incoming.pending and not self._ssl.pending():
-                        break  # An exception would carry the same result, at twice the cost of a record.
+                        break  # an exception would carry the same result, at twice the cost of a record
                 self.is_ended = not part
         except ssl.SSLZeroReturnError:
             self.is_ended = True

@@ -106,7 +106,7 @@ class Balancing:
         A round of many regions is decided in several calls: `is_counting` is True until the last.
         """
         if not self.is_automatic:
-            self._steps = None  # Its counts would be outdated after the pause.
+            self._steps = None  # its counts would be outdated after the pause
             return []
         now = self._now_ms()
         if now < self._next_ms:

@@ -50,7 +50,7 @@ class MasterIdentity:
 def _read(disk: OsDisk) -> str:
     try:
         record = msgspec.json.decode(read_file(disk, INSTANCE_FILE), type=MasterInstanceRecord)
-    except ValueError as error:  # Not JSON, not UTF-8, or other fields.
+    except ValueError as error:  # not JSON, not UTF-8, or other fields
         raise ConfigError(f"cannot read {disk.where(INSTANCE_FILE)}: {error}") from error
     if record.kind != "master":
         raise ConfigError(f"{disk.where(INSTANCE_FILE)} belongs to a {record.kind}, not to a master")

@@ -288,7 +288,7 @@ class StoreWatcher:
         """Stop using the mirror, because it may lack a change. Another one is loaded later (`_failed`)."""
         if self.mirror is not None:
             self.mirror = StandbyMirror(self._layout)
-            self.mirror.begin()  # The old mirror is not read any further, so it does not become complete.
+            self.mirror.begin()  # the old mirror is not read any further, so it does not become complete
         self.proven_ms = -1
         self._fail_waiting()
 

@@ -132,7 +132,7 @@ class OrderBook:
         for server in pending.values():
             if self._world.servers.get(server.uuid) is not server:
                 continue
-            if server.is_ending:  # The fate of its orders is decided soon.
+            if server.is_ending:  # the fate of its orders is decided soon
                 self._pending[server.uuid] = server
                 continue
             self._dispatch_closes(server, effects, now_ms)

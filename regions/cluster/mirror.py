@@ -243,7 +243,7 @@ class StandbyMirror:
         if is_new and (was_finished or not self.is_complete):
             # The table was undeleted. Events of its regions were ignored while it was deleted.
             return self._to_read([f"{self._layout.table_regions(table_id)}/"])
-        return []  # The regions of a new table are created before it, so their events have arrived.
+        return []  # the regions of a new table are created before it, so their events have arrived
 
     def _drop_table(self, table_id: str) -> None:
         self._early_regions.pop(table_id, None)

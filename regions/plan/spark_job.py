@@ -484,7 +484,7 @@ def _choose_python(asked: dict[str, str]) -> None:
     chosen = asked.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = chosen, sys.executable
     root = source_root()
-    if root is not None:  # Processes on this machine find the planner in its present place.
+    if root is not None:  # processes on this machine find the planner in its present place
         os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 

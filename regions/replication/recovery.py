@@ -276,7 +276,7 @@ class NamedStarts:
         self.has_shared = bool(world.replicas)
         self.tablets = {one for one in self._moving if one in world.regions and world.regions[one].record.is_tablet}
         self.holders = {server.incarnation for server in world.servers.values() if server.open}
-        for replica in world.active.values():  # A transition takes precedence over the region's record.
+        for replica in world.active.values():  # a transition takes precedence over the region's record
             start = replica.region.record.location(replica.number).incarnation
             if start is not None:
                 self.holders.add(start)

@@ -229,7 +229,7 @@ class RegionLocator:
         if known is not None:
             return known
         if any(part in ("", ".", "..") for part in name.split("/")):
-            return None  # The name cannot be part of a path, so there is no such table.
+            return None  # the name cannot be part of a path, so there is no such table
         name.encode()  # raises UnicodeEncodeError here, and not in the thread of the store's client
         try:
             entry = self._layout.name(name)

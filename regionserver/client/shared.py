@@ -182,7 +182,7 @@ class SharedCalls:
                 self.locator.refresh_server(tried.server, until_s=until_s)
             now = self.locator.refresh(table, region.region_id, until_s=until_s)
             if now is not None and now.is_replaced:
-                self.locator.outdated(table)  # The region was split or merged: the next attempt finds its daughters.
+                self.locator.outdated(table)  # the region was split or merged: the next attempt finds its daughters
                 return True
             is_closed = now is not None and Place.of(now) is None
             if is_closed and self.locator.is_disabled(table, until_s=until_s):

@@ -93,7 +93,7 @@ class StoreReader:
 
         Raise StoreSilentError if no node opens one within `timeout_s`.
         """
-        # It would hide retries; this class raises the errors that matter.
+        # kazoo logs each retry; this class raises the errors that matter.
         logging.getLogger("kazoo").setLevel(logging.CRITICAL)
         began_s = time.monotonic()
         until_s, is_said = began_s + timeout_s, False

@@ -230,7 +230,7 @@ def read_record(directory: Path) -> InstanceRecord | None:
         return None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # Not JSON, not UTF-8, or other fields.
+    except ValueError as error:  # not JSON, not UTF-8, or other fields
         raise ConfigError(f"{path} is not the identity of a region server ({error}); {_advice(directory)}") from error
     if record.format not in (FORMAT, FORMAT_TABLETS):
         raise ConfigError(

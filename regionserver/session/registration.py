@@ -405,7 +405,7 @@ class Registration:
 def _is_former_start(data: bytes, path: str, stat: Stat, record: ServerRecord) -> bool:
     """Return True if the registration belongs to an earlier start of this server on this machine."""
     if stat.ephemeral_owner == 0:
-        return True  # The znode is not ephemeral, so it belongs to no session.
+        return True  # the znode is not ephemeral, so it belongs to no session
     try:
         former = znodes.decode_server(data, path)
     except CorruptZnode:

@@ -194,7 +194,7 @@ def _holder(name: str) -> Incarnation | None:
     except BlockingIOError:
         try:
             return _owner_decoder.decode(os.pread(fd, _LOCK_BYTES_MAX, 0)).incarnation
-        except ValueError as error:  # Not JSON, not UTF-8, or other fields.
+        except ValueError as error:  # not JSON, not UTF-8, or other fields
             # An unknown owner cannot be proved dead.
             raise RegionError(f"{name} is locked, but its content does not name the owner ({error})") from error
     finally:

@@ -100,7 +100,7 @@ class Checker:
         if other != node.id:
             raise Violation(f"election safety: {other} and {node.id} lead term {r.term}")
         if r.term < self.commit_term:
-            return  # This leader won a late election. It need not have entries newer than its term.
+            return  # this leader won a late election; it need not have entries newer than its term
         log = node.core_now().log
         if log.offset <= self.commit and log.term_at(self.commit) != self.commit_term:
             held = f"{self.commit_term}/{self.commit}"

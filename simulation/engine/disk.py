@@ -140,7 +140,7 @@ class SimFile:
         self.settle(now)
         unsafe = [op for op in self.operations if op[1] <= now and op[0] != SYNC]
         self.operations.clear()
-        mode = chance.below(4)  # No write, all writes, a prefix, or any part of them.
+        mode = chance.below(4)  # no write, all writes, a prefix, or any part of them
         reached = chance.below(len(unsafe) + 1)
         torn = False
         for position, operation in enumerate(unsafe):

@@ -446,7 +446,7 @@ class Story:
             self._back(server)
             return
         self._burn(server, tablet)
-        if block.slot is not None:  # The entries that it held until now were acknowledged correctly.
+        if block.slot is not None:  # the entries that it held until now were acknowledged correctly
             server.log.former[tablet, block.number] = server.log.slots[block.slot]
         if world.chance.happens(0.5):
             server.disk.lose(what)
@@ -484,7 +484,7 @@ class Story:
     def _restart(self, server: SimServer) -> None:
         try:
             self.world.restart(server)
-        except Exception as error:  # Counted as an event: a fault that a start rejects is a violation.
+        except Exception as error:  # counted as an event: a fault that a start rejects is a violation
             raise self.world.failure(error) from error
 
     def has_recovered(self, before: dict[str, int]) -> bool:

@@ -423,7 +423,7 @@ class MembershipLeader:
         try:
             core.propose_config(wanted)
         except ProposalDropped:
-            return  # Another configuration is not committed yet. The next tick tries again.
+            return  # another configuration is not committed yet; the next tick tries again
         self._announced.clear()
 
     # --- views --------------------------------------------------------------------------------------------------------

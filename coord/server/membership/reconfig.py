@@ -268,7 +268,7 @@ class Reconfiguration:
         if core.leader:
             return
         if not any(config.is_member(core.id) for config in core.configs.configs):
-            return  # According to its log this node was never a member. It waits until it is added.
+            return  # according to its log this node was never a member; it waits until it is added
         newest = core.configs.newest_index()
         is_member = core.configs.current.is_member(core.id)
         if index > newest or (index == newest and not is_member):

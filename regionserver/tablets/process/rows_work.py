@@ -162,7 +162,7 @@ class RowsWork:
         """Do small work on the reactor's thread."""
         try:
             return work()
-        except Exception as error:  # As in the pool, the exception is the result.
+        except Exception as error:  # as in the pool, the exception is the result
             return error
         finally:
             self._in_place.done()

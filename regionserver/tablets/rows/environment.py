@@ -368,7 +368,7 @@ def count_use(path: str) -> int:
     if content == _SUSPECT:
         return DEATHS_MAX
     deaths = int(content) if content.isdigit() else DEATHS_MAX
-    with open(f"{path}.used", "wb", buffering=0) as file:  # Not synced, because the file does not cause power cuts.
+    with open(f"{path}.used", "wb", buffering=0) as file:  # not synced, because the file does not cause power cuts
         file.write(b"%d" % (deaths + 1))
     return deaths
 

@@ -386,7 +386,7 @@ class _PreparedFile:
             sealing.put_state(writing, file, state)
         file.close()
         os.rename(self._path, daughter.path)
-        environment.remove_database(self._path)  # The remaining file is LMDB's lock file.
+        environment.remove_database(self._path)  # the remaining file is LMDB's lock file
         kill_points.reached("heir renamed")
         opened, state = environment.open_checked(daughter.path, daughter.identity)
         make_steady(daughter, boot, opened, state)

@@ -301,7 +301,7 @@ class Preparations:
         work = work or self._works[tablet]
         was_over, work.is_over = work.is_over, True
         if work.is_finishing:
-            return  # A thread is making the daughters' files. They are removed when it has ended.
+            return  # a thread is making the daughters' files; they are removed when it has ended
         if self._works.get(tablet) is work:
             del self._works[tablet]
         if was_over:
