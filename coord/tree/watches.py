@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from mypy_extensions import i64
 
-from coord.tree.node import ROOT
+from coord.tree.node import ROOT, last_slash
 from coord.wire.opcodes import (
     EVENT_CHILDREN_CHANGED,
     EVENT_DELETED,
@@ -34,6 +34,9 @@ REMOVED_PER_TURN: Final = 500
 #: Number of closed watches that each new watch removes. So the closed watches become fewer, however fast clients set
 #: watches and disconnect.
 _REMOVED_PER_WATCH: Final = 2
+
+#: Parents for which the recursive watches at and above them are kept. A change looks its parent up instead of climbing.
+_PARENTS_MAX: Final = 4096
 
 #: Paths in the single dict of a small PathMap. To move them into many dicts takes a millisecond.
 WHOLE_MAX: Final = 8192
@@ -169,6 +172,9 @@ class WatchTable:
         self._child: Table = PathMap()
         self._persistent: Table = PathMap()
         self._recursive: Table = PathMap()
+        #: Parent -> watchers of the recursive watches at and above it, empty for none. Any change of those watches clears
+        #: it.
+        self._above: dict[bytes, dict[int, None]] = {}
         #: Session id -> its watcher.
         self._watchers: dict[int, Watcher] = {}
         #: Number -> watcher, those of closed connections included.
@@ -201,6 +207,7 @@ class WatchTable:
         """Set a persistent watch for `path` and everything below it."""
         watcher = self._watcher(session_id)
         _enter(self._recursive, path, watcher.number)
+        self._above.clear()
         watcher.recursive.put(path, None)
 
     def _watcher(self, session_id: int) -> Watcher:
@@ -241,17 +248,20 @@ class WatchTable:
             notified = self._fire_data(path)
             if event_type == EVENT_DELETED:
                 notified = self._fire_child(path, notified)
-        staying = self._persistent.get(path)
-        if staying is not None:
-            notified = _merge(notified, staying)
-        if len(self._recursive) and event_type != EVENT_CHILDREN_CHANGED:
-            notified = self._recursive_above(path, notified)
+        if self._persistent.count:
+            staying = self._persistent.get(path)
+            if staying is not None:
+                notified = _merge(notified, staying)
+        if self._recursive.count and event_type != EVENT_CHILDREN_CHANGED:
+            notified = self._with_recursive(path, notified)
         if not notified:
             return _NO_SESSIONS
         watchers = [self._numbered[number] for number in notified]
         return [watcher.session_id for watcher in watchers if not watcher.is_gone]
 
     def _fire_data(self, path: bytes) -> dict[int, None] | None:
+        if not self._data.count:
+            return None
         fired = self._data.pop(path)
         if fired is not None:
             for number in fired:
@@ -259,6 +269,8 @@ class WatchTable:
         return fired
 
     def _fire_child(self, path: bytes, notified: dict[int, None] | None) -> dict[int, None] | None:
+        if not self._child.count:
+            return notified
         fired = self._child.pop(path)
         if fired is None:
             return notified
@@ -266,15 +278,33 @@ class WatchTable:
             self._numbered[number].child.remove(path)
         return fired if notified is None else _merge(notified, fired)
 
-    def _recursive_above(self, path: bytes, notified: dict[int, None] | None) -> dict[int, None] | None:
+    def _with_recursive(self, path: bytes, notified: dict[int, None] | None) -> dict[int, None] | None:
+        """Return `notified` with the recursive watches at `path` and above. The caller must not change the result."""
+        staying = self._recursive.get(path)
+        if staying is not None:
+            notified = _merge(notified, staying)
+        if path == ROOT or not path:
+            return notified
+        parent = path[: last_slash(path)] or ROOT
+        above = self._above.get(parent)
+        if above is None:
+            if len(self._above) >= _PARENTS_MAX:
+                self._above.clear()
+            above = self._above[parent] = self._at_and_above(parent)
+        if not above:
+            return notified
+        return above if notified is None else _merge(notified, above)
+
+    def _at_and_above(self, path: bytes) -> dict[int, None]:
+        found: dict[int, None] = {}
         at = path
         while True:
             staying = self._recursive.get(at)
             if staying is not None:
-                notified = _merge(notified, staying)
+                found.update(staying)
             if at == ROOT or not at:
-                return notified
-            at = at[: at.rfind(b"/")] or ROOT
+                return found
+            at = at[: last_slash(at)] or ROOT
 
     # --- checking and removing ---------------------------------------------------------------------------------------
 
@@ -307,6 +337,7 @@ class WatchTable:
             _remove(self._persistent, watcher.persistent, path, number)
         if watcher_type in (WATCHER_PERSISTENT_RECURSIVE, WATCHER_ANY):
             _remove(self._recursive, watcher.recursive, path, number)
+            self._above.clear()
         return True
 
     def drop(self, session_id: int) -> None:
@@ -336,6 +367,7 @@ class WatchTable:
             _leave(self._persistent, watcher.persistent.pop_any(), watcher.number)
         elif len(watcher.recursive):
             _leave(self._recursive, watcher.recursive.pop_any(), watcher.number)
+            self._above.clear()
         else:
             return False
         return True
@@ -359,6 +391,8 @@ class WatchTable:
             count = sum([len(watcher.kinds()[kind]) for watcher in self._numbered.values()])
             by_path = sum([len(watchers) for _, watchers in table.items()])
             assert by_path == count, f"{by_path} watches of kind {kind} by path, {count} by session"
+        for parent, kept in self._above.items():
+            assert kept == self._at_and_above(parent), f"other watches are kept for {parent!r} than are set above it"
 
     # --- counters ----------------------------------------------------------------------------------------------------
 
