@@ -59,7 +59,7 @@ _MODULES: Final = {
     "regions/page": "model rows",
     "regions/transitions": "hazards next_action observed steps trail",
     "regionserver/kv": "rows",
-    "regionserver/replica": "finished_orders local_replica machine orders step_records step_writer",
+    "regionserver/replica": "finished_orders host local_replica machine order_batch orders step_records step_writer",
     "regionserver/tablets": "commands writers",
     "regionserver/tablets/host": "beats envelope group log_memory output quiet requests turn",
     "regionserver/tablets/rows": "digest round",

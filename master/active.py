@@ -439,7 +439,7 @@ class ActiveMaster:
 
     def _written(self, outcomes: list[Outcome]) -> None:
         """Process the outcomes of writes."""
-        self.bulk_plans.count(effect for effect, event in outcomes if isinstance(event, ev.WriteDone))
+        self.bulk_plans.count(outcomes)
         self.assigner.handle_all([event for _, event in outcomes], self._now_ms())
 
     def _tick(self) -> None:
@@ -504,8 +504,7 @@ class ActiveMaster:
     def _carry_out(self) -> None:
         effects = self.assigner.take(self._now_ms())
         log_begun(self.assigner.causes)
-        for effect in effects:
-            self._effects.carry_out(effect)
+        self._effects.carry_out(effects)
         self._writer.flush()
         self._reader.flush()
         self.keeper.pump()

@@ -8,11 +8,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from regions.messages import HostedReplica
-from regions.messages.heartbeat import TAKES_PART, ReplicaReport, ReplicaState, ServerFigures
+from regions.messages.heartbeat import TAKES_PART, Measure, ReplicaReport, ReplicaState, ServerFigures
 from regions.messages.server import TabletFigures
 from regionserver.replica.effects import Key
 from regionserver.replica.states import Phase
-from regionserver.request_gate import Sizes
 
 _OPENING: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING)
 _CLOSING: Final = (Phase.MARKING, Phase.CLOSING, Phase.STUCK, Phase.RELEASING, Phase.DROPPING)
@@ -40,12 +39,8 @@ def figures(
     )
 
 
-def report_with_figures(report: ReplicaReport | None, rates: Mapping[Key, float], sizes: Sizes) -> ReplicaReport | None:
-    """Return a replica's report with its requests per second and its measured size."""
-    if report is None:
-        return None
-    key = report.region_id, report.replica
-    load, size = rates.get(key), sizes.of(key)
+def with_figures(report: ReplicaReport, load: float | None, size: Measure | None) -> ReplicaReport:
+    """Return a replica's report with its requests per second and its measured size, as far as they are known."""
     if load is not None:
         report = replace(report, load=round(load, 2))
     return report if size is None else replace(report, rows=size.rows, size_bytes=size.size_bytes)

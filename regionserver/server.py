@@ -59,7 +59,7 @@ from regions.records.formats import KNOWN
 from regions.records.model import Incarnation, ServerRecord
 from regions.records.znodes import Layout
 from regionserver.config import ServerSettings
-from regionserver.figures import figures, hosted_with_load, report_with_figures
+from regionserver.figures import figures, hosted_with_load, with_figures
 from regionserver.health import HealthFacts, HealthWatch
 from regionserver.metrics import Metrics
 from regionserver.opener import RegionOpener, kind_of
@@ -512,10 +512,13 @@ class RegionServer:
         """Return the present state of this server."""
         phases = self._host.phases_now()
         rates, tablets = self.rates(), self._tablets
+        report_of, size_of = self._host.replicas.report, self._serving.sizes.of
 
         def describe(key: Key) -> ReplicaReport | TabletReport | None:
-            found = report_with_figures(self._host.replicas.report(key), rates, self._serving.sizes)
-            return found if found is not None or tablets is None else tablets.describe(key)
+            found = report_of(key)
+            if found is None:
+                return None if tablets is None else tablets.describe(key)
+            return with_figures(found, rates.get(key), size_of(key))
 
         def keys() -> list[Key]:
             return [*self._host.replicas.keys(), *([] if tablets is None else tablets.keys())]

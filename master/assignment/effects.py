@@ -42,12 +42,14 @@ class AssignerEffects:
         self._now_ms = now_ms
         self._failed = failed
 
-    def carry_out(self, effect: fx.Effect) -> None:
-        """Carry out one effect, or begin it in the background."""
+    def carry_out(self, effects: list[fx.Effect]) -> None:
+        """Carry out effects, or begin them in the background. Writes are queued first: they are most of the effects."""
+        for effect in self._writer.put_writes(effects):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: fx.Effect) -> None:
         active_master = self._active_master
         match effect:
-            case fx.WriteOffline() | fx.DeleteTransition():
-                self._writer.put(effect)
             case fx.SendOpen() | fx.SendClose():
                 self._dispatcher.send(effect)
             case fx.ReadTransition():

@@ -28,6 +28,7 @@ from coord.errors import MultiFailed, OperationError
 from master.assignment.write_queue import Outcome, WaitingWrite, Write, WriteQueue, checks_of, outcomes
 from master.catalog import store
 from master.leadership.fence import OPS_MAX, Fence
+from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.reads.answers import answers
 from regions.cluster.reads.changed import ChangedTransitions
@@ -111,6 +112,10 @@ class TransitionWriter:
     def put(self, effect: Write) -> None:
         """Queue a write. Raise InvalidTransition for a step that is not in the table of transitions."""
         self._waiting.put(effect)
+
+    def put_writes(self, effects: list[fx.Effect]) -> list[fx.Effect]:
+        """Queue the writes among the assigner's effects, and return the other effects. Raise as `put` does."""
+        return self._waiting.put_writes(effects)
 
     def flush(self) -> None:
         """Send queued writes, up to IN_FLIGHT_MAX multis."""

@@ -11,7 +11,7 @@ from typing import Final
 from coord.client.ops import Check, Create, Delete, SetData, WriteOp, weight
 from coord.wire.values import Stat
 from master.leadership.fence import BYTES_MAX, OPS_MAX
-from regions.cluster.effects import DeleteTransition, WriteOffline
+from regions.cluster.effects import DeleteTransition, Effect, WriteOffline
 from regions.cluster.events import WriteDone, WriteFailed
 from regions.records.model import RegionState
 from regions.records.znodes import Layout, encode
@@ -25,6 +25,7 @@ Write = WriteOffline | DeleteTransition | BeginTablet | WriteRegion
 Outcome = tuple[Write, WriteDone | WriteFailed]
 _MASTER: Final = Actor.MASTER
 _ASSIGN: Final = Cause.ASSIGN
+_DONE: Final = Cause.DONE
 _OFFLINE: Final = RegionState.OFFLINE
 
 
@@ -84,6 +85,16 @@ class WriteQueue:
         _check_steps(effect)
         table_check = None if isinstance(effect, WriteRegion) else effect.table_check
         self._waiting.append(WaitingWrite(effect, self._ops(effect), table_check, self._acl_bytes))
+
+    def put_writes(self, effects: list[Effect]) -> list[Effect]:
+        """Queue the writes among the assigner's effects, and return the other effects. Raise as `put` does."""
+        others: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, WriteOffline | DeleteTransition):
+                self.put(effect)
+            else:
+                others.append(effect)
+        return others
 
     def clear(self) -> None:
         """Forget all writes."""
@@ -160,6 +171,22 @@ def outcomes(batch: list[WaitingWrite], results: list[object]) -> list[Outcome]:
         at += len(item.ops)
         effect = item.effect
         found.append((effect, WriteDone(effect.key, first.version if isinstance(first, Stat) else 0)))
+    return found
+
+
+def steps_of_plans(outcomes: list[Outcome]) -> dict[str, tuple[int, int]]:
+    """Return by plan how many of its replicas these writes have begun to assign, and how many they have ended."""
+    found: dict[str, tuple[int, int]] = {}
+    for effect, event in outcomes:
+        if not isinstance(event, WriteDone):
+            continue
+        if isinstance(effect, WriteOffline):
+            if effect.before is None:
+                begun, ended = found.get(effect.record.plan_id, (0, 0))
+                found[effect.record.plan_id] = (begun + 1, ended)
+        elif isinstance(effect, DeleteTransition) and effect.cause is _DONE and effect.former is not None:
+            begun, ended = found.get(effect.former.plan_id, (0, 0))
+            found[effect.former.plan_id] = (begun, ended + 1)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import msgspec
@@ -11,7 +11,7 @@ from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
 from coord.client.ops import Create, Delete, SetData
-from master.assignment.write_queue import Write
+from master.assignment.write_queue import Outcome, steps_of_plans
 from master.catalog import store
 from master.context import ActiveContext
 from master.phases import BulkPlan
@@ -25,9 +25,7 @@ from regions.cluster.state import ClusterState
 from regions.plan import PlanError
 from regions.records.forgotten import overdue
 from regions.records.model import PlanRecord, PlanState
-from regions.records.replica_key import parse_replica_key
 from regions.records.znodes import decode_plan, encode
-from regions.transitions.states import Cause
 
 log = Logger()
 
@@ -163,26 +161,23 @@ class BulkPlans:
         data = encode(bulk.record)
         await fence.write([SetData(path, data) if exists else Create(path, data)])
 
-    def count(self, effects: Iterable[Write]) -> None:
+    def count(self, outcomes: list[Outcome]) -> None:
         """Count the progress of plans by writes of transitions that have committed."""
         if self._running:
-            for effect in effects:
-                self._count(effect)
+            for plan_id, (begun, ended) in steps_of_plans(outcomes).items():
+                bulk = self._running.get(plan_id)
+                # A plan that continues under its id may still have transitions of the former master: do not count them.
+                if bulk is not None and bulk.is_handed_over:
+                    self._count(bulk, begun, ended)
 
-    def _count(self, effect: Write) -> None:
-        if isinstance(effect, fx.WriteOffline):
-            bulk = self._running.get(effect.record.plan_id)
-            if bulk is not None and bulk.is_handed_over and effect.before is None:
-                bulk.offline += 1
-                if bulk.offline == len(bulk.keys):
-                    self._begin_phase(bulk, "open")
-        elif isinstance(effect, fx.DeleteTransition) and effect.cause is Cause.DONE:
-            bulk = self._running.get("" if effect.former is None else effect.former.plan_id)
-            # A plan that continues under its id may still have transitions of the former master: do not count them.
-            if bulk is not None and bulk.is_handed_over:
-                bulk.assigned += 1
-                if bulk.assigned == len(bulk.keys):
-                    self._finish(bulk)
+    def _count(self, bulk: BulkPlan, begun: int, ended: int) -> None:
+        total, offline, assigned = len(bulk.keys), bulk.offline, bulk.assigned
+        bulk.offline += begun
+        bulk.assigned += ended
+        if offline < total <= bulk.offline:
+            self._begin_phase(bulk, "open")
+        if assigned < total <= bulk.assigned:
+            self._finish(bulk)
 
     def finish_stuck(self) -> None:
         """Count the progress of tablets, and finish plans whose remaining regions are parked or disabled."""
@@ -276,6 +271,6 @@ class BulkPlans:
 
 def _tables_of(bulk: BulkPlan, world: ClusterState) -> tuple[str, ...]:
     """Return the names of the first tables of a plan, sorted."""
-    ids = dict.fromkeys(parse_replica_key(key)[0].rpartition(".")[0] for key in bulk.keys)
+    ids = dict.fromkeys(key.rpartition(".")[0] for key in bulk.keys)
     names = [world.tables[table_id].record.name for table_id in ids if table_id in world.tables]
     return tuple(sorted(names)[:TABLES_NAMED])

@@ -71,10 +71,11 @@ class Holding:
 class Suspect:
     """A replica that a server serves although the catalog does not place it there."""
 
-    __slots__ = ("due_ms", "is_orphan", "region_id", "replica", "server", "since_ms", "table_id")
+    __slots__ = ("due_ms", "is_orphan", "key", "region_id", "replica", "server", "since_ms", "table_id")
 
-    def __init__(self, server: Incarnation, report: ReplicaReport, now_ms: int) -> None:
+    def __init__(self, server: Incarnation, report: ReplicaReport, key: str, now_ms: int) -> None:
         self.server = server
+        self.key = key
         self.table_id = report.table_id
         self.region_id = report.region_id
         self.replica = report.replica
@@ -82,11 +83,6 @@ class Suspect:
         #: Time of the next check.
         self.due_ms = now_ms + PATIENCE_MS
         self.is_orphan = False
-
-    @property
-    def key(self) -> str:
-        """`<region_id>-<replica>`."""
-        return replica_key(self.region_id, self.replica)
 
 
 class Reports:
@@ -175,15 +171,18 @@ class Reports:
             self.forget(uuid)
 
     def _take_one(self, holding: Holding, report: ReplicaReport, now_ms: int) -> None:
-        replica = self._world.replicas.get(report.key)
-        key = report.key if replica is None else replica.key
+        key: str = replica_key(report.region_id, report.replica)
+        replica = self._world.replicas.get(key)
+        if replica is not None:
+            key = replica.key
         if report.load:
             self.loads[key] = report.load
             self._load_from[key] = holding.incarnation.uuid
         else:
             self._forget_load(holding, key)
-        if report.measure is not None:
-            self.sizes[key] = report.measure
+        measure = report.measure if report.rows >= 0 else None
+        if measure is not None:
+            self.sizes[key] = measure
         if report.state != OPEN:
             holding.versions.pop(key, None)
             holding.others[key] = report.state
@@ -194,7 +193,7 @@ class Reports:
         if replica is None or replica.home != holding.incarnation:
             name = (holding.incarnation.uuid, key)
             if name not in self._suspects:
-                suspect = self._suspects[name] = Suspect(holding.incarnation, report, now_ms)
+                suspect = self._suspects[name] = Suspect(holding.incarnation, report, key, now_ms)
                 self._put_off(suspect, suspect.due_ms)
 
     def _gone(self, holding: Holding, key: str) -> None:
@@ -264,7 +263,7 @@ class Reports:
 
 def _is_change(holding: Holding, report: ReplicaReport) -> bool:
     """Return True if a report changes whether the replica is served."""
-    return report.state != OPEN or report.key not in holding.versions
+    return report.state != OPEN or replica_key(report.region_id, report.replica) not in holding.versions
 
 
 def _concerns(transition: TransitionRecord | None, server: Incarnation) -> bool:

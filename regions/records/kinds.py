@@ -71,6 +71,7 @@ def can_open(server_kind: str, table_kind: str) -> bool:
     return kind_name(server_kind) == kind_name(table_kind) and _version(server_kind) >= _version(table_kind)
 
 
+@functools.cache
 def takes_tablets_alone(server_kind: str) -> bool:
     """Return True for a server without a shared directory."""
     return kind_name(server_kind) == _TABLETS_ALONE_NAME

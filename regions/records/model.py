@@ -383,8 +383,8 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         A region that is open somewhere has been created, so it is RUNNING from then on (DD-05).
         """
         merged: tuple[ReplicaLocation, ...] = (location,)
-        others = [one for one in self.replicas if one.replica != location.replica]
-        if others:
+        if self.replicas:
+            others = [one for one in self.replicas if one.replica != location.replica]
             merged = tuple(sorted([*others, location], key=lambda one: one.replica))
         state = self.state
         if location.start_code is not None and state in (TabletState.PREPARING, TabletState.CREATING):

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -60,10 +60,8 @@ from regionserver.replica.step_writer import TimerReactor as TimerReactor
 from regionserver.workers import Pool, Workers
 from regionserver.workers import ThreadReactor as ThreadReactor
 
-log = Logger()
+log = Logger(__name__)
 T = TypeVar("T")
-#: An effect that reads a replica's transition and its region.
-Looking = TypeVar("Looking", ReadBack, ReadOwner)
 #: Record, version and last zxid of a znode.
 Read = tuple[T | None, int, int]
 
@@ -74,7 +72,7 @@ READ_AGAIN_S: Final = 0.1
 FAILURES_SHOWN_MS: Final = 10 * 60 * 1000
 
 
-class HostReactor(TimerReactor, ThreadReactor):
+class HostReactor(TimerReactor, ThreadReactor, Protocol):
     """The part of a reactor that Host uses: timers, and calls from threads."""
 
 
@@ -426,9 +424,9 @@ class Host:
 
     def _read_both(
         self,
-        effect: Looking,
+        effect: ReadBack | ReadOwner,
         take: Callable[[Read[TransitionRecord], Read[RegionRecord]], None],
-        again: Callable[[Looking], None],
+        again: Callable[[Any], None],
     ) -> None:
         """Read a replica's transition and its region's record."""
         store = self._store

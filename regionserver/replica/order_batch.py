@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from regions.messages import OrderOutcome, OrderResult, OrderResults
 from regions.records.model import WorkOrigin
 
-log = Logger()
+log = Logger(__name__)
 
 #: Upper limit of the time until a command is answered, whatever the command requests.
 ANSWER_WITHIN_MS_MAX: Final = 60_000
@@ -42,7 +42,8 @@ class OrderBatch:
         self.results = results
         self.missing = sum(result is None for result in results)
         self.answer: Deferred[OrderResults] = Deferred()
-        self.timer: IDelayedCall | None = None
+        #: The timer of `reply`, or None. Compiled code cannot call a method that only an interface declares.
+        self.timer: Any = None
 
     def begin(self, reactor: AnswerTimers, answer_within_ms: int) -> None:
         """Reply now if every order has ended or the command does not wait; else by the command's time."""
@@ -69,7 +70,9 @@ class OrderBatch:
                 one or OrderResult(*key, OrderOutcome.STARTED) for key, one in zip(self.keys, self.results, strict=True)
             ]
             pairs = zip(found, self.causes, strict=True)
-            self.answer.callback(OrderResults([replace(one, cause_id=cause_id) for one, cause_id in pairs]))
+            self.answer.callback(
+                OrderResults([replace(one, cause_id=cause_id) if cause_id else one for one, cause_id in pairs])
+            )
 
 
 def causes_of(what: str, origins: Iterable[WorkOrigin | None]) -> list[str]:

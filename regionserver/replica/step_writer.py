@@ -34,7 +34,7 @@ log = Logger(__name__)
 
 #: Regions per multi. A rejected multi costs as many single multis, and the store serves no other client while it
 #: applies a multi.
-STEPS_MAX: Final = 100
+STEPS_MAX: Final = 200
 #: Bytes of values per multi; the store's limit of a frame is 1 MB.
 BYTES_MAX: Final = 400_000
 #: Multis in flight; further steps wait and are batched.

@@ -245,9 +245,16 @@ class MasterLink:
         keys = tuple(key for key, _ in zip(self._queued, range(self._report_max), strict=False))
         for key in keys:
             del self._queued[key]
-        found = [(key, state.describe(key)) for key in keys]
-        shared = [one for _, one in found if isinstance(one, ReplicaReport)]
-        tablets = [one for _, one in found if isinstance(one, TabletReport)]
-        gone: list[str] = [replica_key(*key) for key, one in found if one is None]
+        shared: list[ReplicaReport] = []
+        tablets: list[TabletReport] = []
+        gone: list[str] = []
+        for key in keys:
+            one = state.describe(key)
+            if isinstance(one, ReplicaReport):
+                shared.append(one)
+            elif isinstance(one, TabletReport):
+                tablets.append(one)
+            else:
+                gone.append(replica_key(*key))
         ends = self._full is Full.UNDER_WAY and not self._queued
         return Report(shared, gone, begins, ends, tablets), keys

@@ -105,7 +105,7 @@ class AlterBook:
         if known is None:
             return
         for report in reports:
-            replica = self._world.replicas.get(report.key)
+            replica = self._world.replicas.get(replica_key(report.region_id, report.replica))
             if replica is None or report.state != OPEN or replica.open_on is not known:
                 continue
             table = replica.region.table

@@ -6,7 +6,7 @@ import pytest
 
 from regions.messages.heartbeat import OPEN, Measure, ReplicaReport, ReplicaState
 from regions.messages.server import TabletFigures
-from regionserver.figures import figures, report_with_figures
+from regionserver.figures import figures, with_figures
 from regionserver.replica.states import Phase
 from regionserver.request_gate import SIZE_CHANGE_BYTES, SIZES_EVERY_S, Sizes, differs
 
@@ -66,14 +66,9 @@ def test_a_replica_that_comes_back_is_reported_again() -> None:
 
 def test_a_report_has_the_measured_size() -> None:
     """A service that measures nothing reports nothing: not zero."""
-    sizes = Sizes()
     bare = ReplicaReport("r", "t", 0, OPEN)
-    found = report_with_figures(bare, {}, sizes)
-    assert found is not None
-    assert found.measure is None
-    sizes.measured(R, Measure(7, 4096))
-    found = report_with_figures(bare, {R: 2.5}, sizes)
-    assert found is not None
+    assert with_figures(bare, None, None).measure is None
+    found = with_figures(bare, 2.5, Measure(7, 4096))
     assert (found.measure, found.load) == (Measure(7, 4096), 2.5)
 
 

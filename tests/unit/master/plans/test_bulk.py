@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 
 from coord.client.ops import Delete, SetData
 from coord.errors import ConnectionLoss
+from master.assignment.write_queue import steps_of_plans
 from master.phases import BulkPlan
 from master.plans.bulk import PLACED_AT_ONCE, PLANS_KEPT, BulkPlans
 from regions.assign.assigner import Assigner
@@ -48,8 +49,21 @@ def test_former_transitions_do_not_finish_a_plan_before_its_rows_are_applied() -
     bulk_plans.load([PlanRecord("p", 1)])
     bulk = bulk_plans._new(fx.RequestPlan([KEY], Cause.ASSIGN.value))
     bulk_plans._running["p"] = bulk
-    bulk_plans.count([fx.DeleteTransition(KEY, "t.0", 0, RegionState.OPENED, 3, Cause.DONE, former=opened)])
+    delete = fx.DeleteTransition(KEY, "t.0", 0, RegionState.OPENED, 3, Cause.DONE, former=opened)
+    bulk_plans.count([(delete, ev.WriteDone(KEY, 0))])
     assert (bulk.assigned, bulk.record.state) == (0, PlanState.PLANNING)
+
+
+def test_progress_of_plans_by_committed_writes() -> None:
+    """Neither a later attempt nor a write that the store has refused counts, nor a transition of no plan."""
+    record = TransitionRecord("t.0", "t", 0, RegionState.OFFLINE, plan_id="p")
+    first = fx.WriteOffline(KEY, record, None, -1, Cause.ASSIGN)
+    again = fx.WriteOffline(KEY, record, RegionState.OPENING, 2, Cause.DEADLINE)
+    end = fx.DeleteTransition(KEY, "t.0", 0, RegionState.OPENED, 3, Cause.DONE, former=record)
+    closed = fx.DeleteTransition(KEY, "t.0", 0, RegionState.CLOSED, 3, Cause.DO_NOT_REOPEN, former=record)
+    taken = [(one, ev.WriteDone(KEY, 0)) for one in (first, first, again, end, closed)]
+    refused = [(one, ev.WriteFailed(KEY)) for one in (first, end)]
+    assert steps_of_plans([*taken, *refused]) == {"p": (2, 1)}
 
 
 class Records:

@@ -47,7 +47,7 @@ def transition(source: Incarnation | None, destination: Incarnation | None) -> T
 )
 def test_the_stores_word(region: RegionRecord | None, found: TransitionRecord | None, expected: Ruling) -> None:
     """The cases of FN-03, and FN-04: a region that the store does not know is left alone."""
-    assert ruling(Suspect(A, ReplicaReport("t.0", "t", 0, OPEN), 0), region, found) is expected
+    assert ruling(Suspect(A, ReplicaReport("t.0", "t", 0, OPEN), "t.0-0", 0), region, found) is expected
 
 
 def reports(record: RegionRecord = HERE) -> Reports:

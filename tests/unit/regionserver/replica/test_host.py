@@ -125,12 +125,12 @@ class HostTests(SynchronousTestCase):
         assert set(self.outcomes(answer)) == {OrderOutcome.DONE}
 
     def test_many_regions_travel_in_few_multis(self) -> None:
-        """1,000 regions, two steps each: multis of a hundred regions instead of two thousand requests."""
+        """1,000 regions, two steps each: multis of two hundred regions instead of two thousand requests."""
         answer = self.host.open_regions(self.orders(1000), 4, 5000)
         self.settle()
         assert set(self.outcomes(answer)) == {OrderOutcome.DONE}
-        assert self.store.sizes[:10] == [201] * 10
-        assert len(self.store.sizes) < 40
+        assert self.store.sizes[:5] == [401] * 5
+        assert len(self.store.sizes) < 20
         assert max(self.store.sizes) <= 2 * steps_module.STEPS_MAX + 1
         assert sum(self.opener.prepared) == 1000
 
@@ -393,9 +393,9 @@ class HostTests(SynchronousTestCase):
         def broken(*_arguments: object) -> None:
             raise AssertionError("impossible")
 
-        self.patch(self.host, "step_done", broken)
         self.host.open_regions(self.orders(1), 4, 5000)
         self.reactor.advance(0)
+        self.patch(self.host._clock, "wall_ms", broken)
         self.store.let_through()
         assert len(self.stopped) == 1
         assert len(self.flushLoggedErrors(AssertionError)) == 1
