@@ -162,7 +162,7 @@ def _add(world: ClusterState, tablet: Tablet, kept: TabletIntents | None, *, may
             replica.open_on = server
         else:
             replica.coming_to = server
-        region.replicas.append(replica)
+        region.replicas += (replica,)
 
 
 def _without_estimate(record: RegionRecord) -> RegionRecord:

@@ -182,7 +182,7 @@ class Region:
         self.table = table
         self.record = record
         self.version = version
-        self.replicas: list[Replica] = []
+        self.replicas: tuple[Replica, ...] = ()
         #: Time at which this master observed that the region became CREATING; 0 in other states (DD-03).
         self.creating_since_ms = 0
         #: True if the region could not be created and will be replaced.

@@ -187,7 +187,7 @@ class ClusterState:
         # Members of tablets belong to their servers for good and are never assigned: `regions/replication/keeper.py`.
         for number in () if table.record.is_tablet else range(table.record.replication):
             replica = Replica(region, number)
-            region.replicas.append(replica)
+            region.replicas += (replica,)
             self.replicas[replica.key] = replica
             self._relink(replica)
         return region
