@@ -172,8 +172,8 @@ class WatchTable:
         self._child: Table = PathMap()
         self._persistent: Table = PathMap()
         self._recursive: Table = PathMap()
-        #: Parent -> watchers of the recursive watches at and above it, empty for none. Any change of those watches clears
-        #: it.
+        #: Parent -> watchers of the recursive watches at and above it, empty for none. Any change of those watches
+        #: clears it.
         self._above: dict[bytes, dict[int, None]] = {}
         #: Session id -> its watcher.
         self._watchers: dict[int, Watcher] = {}
