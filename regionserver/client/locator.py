@@ -21,7 +21,7 @@ from typing import Final
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from regions.records.model import RegionRecord, ServerRecord, TableIntent, TableRecord
+from regions.records.model import RegionRecord, ServerRecord, TableIntent, TableRecord, TableState
 from regions.records.partitioning import is_whole, place
 from regions.records.znodes import (
     CorruptZnode,
@@ -169,17 +169,22 @@ class RegionLocator:
         return found is not None and found.intent is TableIntent.DISABLED
 
     def refresh_table(self, table: str, *, until_s: float | None = None) -> TableRecord | None:
-        """Read a table's record again. Return None if the table does not exist."""
+        """Read a table's record again. Return None and drop the table from the cache if it was deleted: another table
+        may have the name."""
         end_s = _end(until_s)
         found = self._table(table, end_s)
         if found is None:
             return None
         path = self._layout.table(found.record.table_id)
         try:
-            found.record = decode_table(self._store.get(path, end_s), path)
+            record = decode_table(self._store.get(path, end_s), path)
         except NoNodeError:
+            record = None
+        if record is None or record.state is TableState.REMOVED:
+            self.forget(table)
             return None
-        return found.record
+        found.record = record
+        return record
 
     def region_count(self, table: str) -> int:
         """Return the number of regions of a table that was read before; 0 for another table."""
@@ -239,6 +244,8 @@ class RegionLocator:
         try:
             path = self._layout.table(table_id)
             record = decode_table(self._store.get(path, end_s), path)
+            if record.state is TableState.REMOVED:  # its records stay for a time
+                return None
             names = sorted(self._store.children(self._layout.table_regions(table_id), end_s))
         except (NoNodeError, ValueError):
             return None

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kazoo.exceptions import KazooException
 
-from regions.records.model import TableRecord, TableState
+from regions.records.model import TableRecord
 from regions.records.partitioning import PREFIX_BYTES
 from regions.records.rows.codec import EncodedRow, NewerRowError, RowError, TypedTable, shown
 from regions.records.rows.values import Value
@@ -204,8 +204,7 @@ class RowCalls:
         except (KazooException, StoreSilentError, CorruptZnode):
             pass  # tablets are used without the store; servers refuse rows of an earlier schema
         else:
-            if record is None or record.state is TableState.REMOVED:
-                locator.forget(table)  # another table may have the name
+            if record is None:  # it was deleted, and another table may have the name
                 with store_errors(table, ""):
                     record = locator.table(table, until_s=until_s)
         return self._remember(table, record)

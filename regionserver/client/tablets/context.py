@@ -16,7 +16,7 @@ from typing import Final
 
 from kazoo.exceptions import KazooException
 
-from regions.records.model import RegionRecord
+from regions.records.model import RegionRecord, TableIntent
 from regions.records.znodes import CorruptZnode
 from regionserver.client.connections import Pool
 from regionserver.client.errors import Attempt
@@ -42,7 +42,7 @@ class RecordReading:
     def __init__(self) -> None:
         self.is_done = False
         self.has_failed = False
-        #: The record; None if the region does not exist any more. Valid after the reading has succeeded.
+        #: The record; None if the region or its table does not exist any more. Valid after the reading has succeeded.
         self.record: RegionRecord | None = None
         #: True if the region's table is disabled.
         self.is_disabled = False
@@ -116,7 +116,10 @@ class TabletContext:
             record = self.locator.refresh(table, region_id, until_s=until_s)
             if record is not None:
                 self.read_addresses([one.uuid for one in record.members], until_s)
-                reading.is_disabled = self.locator.is_disabled(table, until_s=until_s)
+                found = self.locator.refresh_table(table, until_s=until_s)
+                reading.is_disabled = found is not None and found.intent is TableIntent.DISABLED
+                # The records of a deleted table stay for a time.
+                record = record if found is not None else None
             reading.record = record
         except (StoreSilentError, KazooException, CorruptZnode):
             reading.has_failed = True

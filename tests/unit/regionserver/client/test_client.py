@@ -13,7 +13,15 @@ from kazoo.exceptions import ConnectionLoss, NoNodeError
 from coord.rpc.wire import Code, RpcError
 from regions.records import partitioning
 from regions.records import znodes as layout
-from regions.records.model import RegionRecord, ReplicaLocation, ServerRecord, TableIntent, TableRecord, TabletState
+from regions.records.model import (
+    RegionRecord,
+    ReplicaLocation,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TableState,
+    TabletState,
+)
 from regions.records.znodes import CorruptZnode, Layout
 from regionserver.client import (
     Attempt,
@@ -414,6 +422,23 @@ def test_a_disabled_table_is_refused_at_once(cluster: Cluster) -> None:
         cluster.client.put("rows", "a", b"2")
     assert not raised.value.may_have_been_done
     assert cluster.now_s == 0.0
+
+
+def test_another_table_with_the_name_of_a_deleted_one_is_used(cluster: Cluster) -> None:
+    """The records of the deleted table stay in the store, and are in the client's cache."""
+    cluster.answers = [KvValues([b"1"])]
+    assert cluster.client.get("rows", "a") == b"1"
+    disable(cluster.store)
+    cluster.store.znodes[PATHS.table("t1")] = layout.encode(TableRecord("t1", "rows", state=TableState.REMOVED))
+    record = RegionRecord("t2", "t2.0", "", "", replicas=(ReplicaLocation(0, "s1", 7, 1),))
+    cluster.store.znodes |= {
+        PATHS.name("rows"): b"t2",
+        PATHS.table("t2"): layout.encode(TableRecord("t2", "rows")),
+        PATHS.region("t2", "t2.0"): layout.encode(record),
+    }
+    cluster.answers = [RpcError("not_serving", "closed"), KvValues([b"2"])]
+    assert cluster.client.get("rows", "a") == b"2"
+    assert cluster.asked[-1][1].place.region_id == "t2.0"
 
 
 def test_a_write_without_an_answer_before_the_table_was_disabled_may_have_been_done(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from coord.rpc.wire import Code, RpcError
 from regions.records.members import Member
-from regions.records.model import RegionRecord
+from regions.records.model import RegionRecord, TableRecord
 from regionserver.client.tablets.context import TabletContext
 from regionserver.client.tablets.exchange import Received
 from regionserver.tablets.commands import CONDITION_FAILED, DONE, CompareAndSet, KvCommand, WriteOutcome
@@ -291,9 +291,9 @@ class Records:
         del table, region_id, until_s
         return REGION
 
-    def is_disabled(self, table: str, *, until_s: float) -> bool:
-        del table, until_s
-        return False
+    def refresh_table(self, table: str, *, until_s: float) -> TableRecord:
+        del until_s
+        return TableRecord(table, table)
 
     def servers(self, uuids: Any, *, until_s: float) -> list[Any]:
         del uuids, until_s
