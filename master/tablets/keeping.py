@@ -35,6 +35,7 @@ from master.tablets.balancing import TabletBalancing
 from master.tablets.intents import IntentBook
 from master.tablets.loading import load_tablets, unread_numbers
 from master.tablets.plan_moves import PlanMoves
+from master.tablets.purging import TabletPurges
 from master.tablets.reports import ReportQueue
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -121,8 +122,7 @@ class TabletKeeping:
         self.watch = TabletWatch(self.keeper, self._has_reported, now_ms())
         #: Regions of new tables that have not been passed to the keeper yet.
         self._regions: deque[tuple[RegionRecord, int]] = deque()
-        #: Tables that are being purged, and whose regions have all been read for the purge.
-        self._purging: set[str] = set()
+        self._purges = TabletPurges(fence.client, self._layout, self.keeper, self._regions)
         #: Tables, and regions with their tables, that are to be read.
         self._tables_to_read: dict[str, None] = {}
         self._regions_to_read: dict[str, str] = {}
@@ -415,6 +415,8 @@ class TabletKeeping:
             self.keeper.table_seen(table, version)
         path = self._layout.region(table_id, region_id)
         for region, version in store.decoded(await store.read_all(client, [path]), decode_region):
+            for number in unread_numbers(self.keeper, region):
+                self._reader.changed.put(region_id, number)
             self.keeper.region_seen(region, version)
         if table_id not in self.keeper.tables:
             await self._load_forgotten(table_id, region_id)
@@ -496,26 +498,12 @@ class TabletKeeping:
         return holding is not None and holding.is_complete and not self._reports
 
     async def purge(self, table_id: str) -> int:
-        """Order the deletion of a purged table's replicas. Return the number of servers that still report one.
-
-        A server that is away gets the order when it reports its replicas.
-        """
-        client = self._active_master.fence.client
-        path = self._layout.table(table_id)
-        for table, version in store.decoded(await store.read_all(client, [path]), decode_table):
-            self.keeper.table_seen(table, version)
-        is_read = table_id in self._purging
-        if not is_read:  # some may be known because a server has reported a replica
-            self._regions.extend(await store.load_regions(client, self._layout, table_id))
-            self._purging.add(table_id)
-        self._active_master.schedule()
-        left = sum(len(one.view.replicas) for one in self.keeper.tablets.values() if one.record.table_id == table_id)
-        return left if is_read and not self._regions and self._have_all_reported() else max(left, 1)
+        """Order the deletion of a purged table's replicas. Return how much is left (`purging.py`)."""
+        return await self._purges.purge(table_id, self._active_master.schedule, self._have_all_reported)
 
     def purged(self, table_id: str) -> None:
         """Forget a table whose rows are removed."""
-        self._purging.discard(table_id)
-        self.keeper.forget_table(table_id)
+        self._purges.purged(table_id)
 
     def forgotten(self, region_id: str) -> None:
         """Forget a region that was replaced, and whose record is deleted."""

@@ -131,8 +131,7 @@ class Keeper:
         self._touch(tablet)
 
     def forget_table(self, table_id: str) -> None:
-        """Forget a deleted table whose rows are removed. A later report of one of the table's replicas causes a read of
-        the store."""
+        """Forget a deleted table whose rows are removed. A later report of a replica causes a read of the store."""
         for region_id in [one.region_id for one in self.tablets.values() if one.record.table_id == table_id]:
             self.forget_region(region_id)
         self.tables.pop(table_id, None)
@@ -227,9 +226,13 @@ class Keeper:
         self._emit(fx.ReadRegion(tablet.record.table_id, region_id))
         # The next number may have been given to a newcomer.
         for number in [*(one.number for one in tablet.record.members), tablet.record.next_number]:
-            work = tablet.member(number)
-            work.is_unread = not work.is_writing
-            self._emit(fx.ReadTransition(region_id, number))
+            self._writes.read(tablet, tablet.member(number))
+
+    def read_transitions(self, table_id: str) -> None:
+        """Read the transitions of all tablets of a table: a former master may have left some."""
+        for tablet in self.tablets.values():
+            for number in range(1, tablet.record.next_number) if tablet.record.table_id == table_id else ():
+                self._writes.read(tablet, tablet.member(number))
 
     def plan_ready(self, plan_id: str, keys: Iterable[str], placements: Mapping[str, str]) -> None:
         """A bulk plan of first members has been made: servers by replica key, which may be missing, dead or wrong."""
@@ -272,11 +275,9 @@ class Keeper:
 
     def intents_seen(self, region_id: str, intents: TabletIntents | None) -> None:
         """Handle the intents about a tablet's members that were read or written; None or empty if there are none."""
-        kept = self.policy.intents
-        if intents is None or intents.is_empty:
-            kept.pop(region_id, None)
-        else:
-            kept[region_id] = intents
+        self.policy.intents.pop(region_id, None)
+        if intents is not None and not intents.is_empty:
+            self.policy.intents[region_id] = intents
         tablet = self.tablets.get(region_id)
         if tablet is not None:
             self._touch(tablet)
@@ -494,11 +495,10 @@ class Keeper:
         return found
 
     def _leader_due(self, tablet: Tablet, actions: list[ReportAction], now_ms: int) -> bool:
-        if ReportAction.LEADER not in actions:
-            return False
-        if not tablet.leader_due_ms:
+        is_due = ReportAction.LEADER in actions
+        if is_due and not tablet.leader_due_ms:
             tablet.leader_due_ms = now_ms + LEADER_LATE_MS
-        return True
+        return is_due
 
     def _write_leader(self, tablet: Tablet) -> None:
         leader = tablet.view.leader_now()

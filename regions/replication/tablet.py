@@ -14,6 +14,7 @@ from regions.messages.server import TabletClosing
 from regions.records.model import (
     Incarnation,
     RegionRecord,
+    RegionState,
     TableIntent,
     TableRecord,
     TableState,
@@ -249,6 +250,16 @@ class Tablet:
     def is_creating(self) -> bool:
         """True while its first members are being made and its record names no leader."""
         return self.record.state is TabletState.CREATING
+
+    @property
+    def is_at_work(self) -> bool:
+        """True if a transition is being read or written, or is to be deleted: nothing waits for a server."""
+        return any(
+            one.is_unread
+            or one.is_writing
+            or (one.transition is not None and one.transition.state is RegionState.CLOSED)
+            for one in self.work.values()
+        )
 
     def member(self, number: int) -> MemberWork:
         """Return the work of a number, made if there is none."""

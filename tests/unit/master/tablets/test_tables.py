@@ -14,7 +14,7 @@ from master.catalog import store
 from regions import messages as ms
 from regions.messages.ddl import AlterTable, CreateTable, DeleteTable, SetTableIntent, UndeleteTable
 from regions.messages.heartbeat import ReplicaState
-from regions.records.model import TableIntent, TableState
+from regions.records.model import RegionState, TableIntent, TableState
 from regions.records.schema import AddColumn, ColumnSpec, ColumnType, Schema
 from regions.records.znodes import decode_table
 from tests.unit.master.active_fixture import LAYOUT
@@ -127,6 +127,19 @@ def test_a_purge_deletes_tablets_that_the_new_master_has_not_heard_of(world: Tab
         world.turn(80, 60.0)
     assert decode_table(world.store.nodes[LAYOUT.table(table_id)][0]).purged_ms > 0
     assert [list(one.disk) for one in world.servers.servers.values()] == [[], [], []]
+
+
+def test_a_purge_ends_the_transitions_that_the_former_master_has_left(world: TabletBench) -> None:
+    """It died after the servers had deleted their replicas, before it deleted the transitions. Nobody knew them any
+    more, and they stayed in the store for ever."""
+    table_id = world.table_id()
+    assert isinstance(answer_to(world, DeleteTable("x", wait_ms=30_000)), ms.Tables)
+    with mock.patch.object(world.active_master.keeper.keeper, "transition_seen"):
+        world.until(lambda: not any(one.disk for one in world.servers.servers.values()), 60.0)
+    assert {one.state for one in world.transitions()} == {RegionState.CLOSED}
+    world.fail_over()
+    world.until(lambda: decode_table(world.store.nodes[LAYOUT.table(table_id)][0]).purged_ms > 0, 1.0)
+    assert not world.transitions()
 
 
 def test_a_purge_reads_the_regions_again_after_a_lost_connection(world: TabletBench) -> None:
