@@ -109,7 +109,8 @@ soak-tablets: $(VENV)/installed-dev  ## simulate hosts of tablets from fresh see
 
 kill-points: $(VENV)/installed-dev $(VENV)/compiled  ## kill -9 of servers, leaders and masters between all steps of creations, changes of members, copies and deletions
 	RK_ALL_POINTS=1 $(BIN)/python -m pytest -q $(LONG) tests/e2e/test_tablet_kill_points.py \
-		tests/e2e/test_tablet_creation_points.py tests/e2e/test_tablet_member_points.py
+		tests/e2e/test_tablet_creation_points.py tests/e2e/test_tablet_member_points.py \
+		tests/e2e/test_tablet_deletion_points.py
 
 TORTURE_MINUTES ?= 10
 torture: $(VENV)/installed-dev $(VENV)/compiled  ## real ensembles under real faults for TORTURE_MINUTES (10); TORTURE="--seed 17" for options

@@ -5,7 +5,8 @@
     RK_NOTE_POINTS=<file>   the process appends the name of each point that it passes to the file
 
 `RK_KILL_AT=@<file>` and `RK_STOP_AT=@<file>` name a file with the point, which a test may write while the process runs.
-The file is removed before the process dies or stops, so that only one of several processes does so.
+The file is removed before the process dies or stops, so that only one of several processes does so. `<point> #3` in the
+file is the third time that any process passes the point; the file counts down.
 
 A region server's points are named after the effect that has just become durable (`point_of`), after a step of a copy,
 after the state that it has written into the store, or after a configuration was appended or committed, with its numbers
@@ -49,12 +50,16 @@ def _is_wanted_here(point: str, wanted: str) -> bool:
         return point == wanted
     file = Path(wanted[1:])
     try:
-        if file.read_text() != point:
+        name, _, times = file.read_text().partition(" #")
+        if name != point:
             return False
         file.unlink()
     except FileNotFoundError:
         return False
-    return True
+    left = int(times or 1) - 1
+    if left:
+        file.write_text(f"{name} #{left}")
+    return not left
 
 
 def is_wanted() -> bool:

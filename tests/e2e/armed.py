@@ -20,6 +20,7 @@ from coord.kill_points import KILL_VARIABLE, NOTE_VARIABLE, STOP_VARIABLE
 from coord.rpc.server import RpcError
 from regions import messages as ms
 from regions.records.model import RegionRecord, TabletState
+from regions.records.znodes import decode_table
 from regionserver.client import DataError, RegionClient
 from tests.e2e.masters import Cluster, Process, cluster_on
 from tests.support.helpers import eventually
@@ -64,7 +65,7 @@ class Who(enum.StrEnum):
 
 
 class Case:
-    """A point and who dies there."""
+    """A point and who dies there. `POINT #N`: the Nth time that a process passes the point."""
 
     def __init__(self, point: str, who: Who) -> None:
         self.point = point
@@ -206,10 +207,12 @@ class Armed:
         eventually(self._no_stray_file, SLOW_S, "no stray file")
 
     def _no_stray_file(self) -> bool:
-        members = [(one.region_id, member.uuid) for one in self.cluster.regions() for member in one.members]
+        regions = self.cluster.regions()
+        purged = {one.region_id for one in regions if self._is_purged(one.table_id)}
+        members = [(one.region_id, member.uuid) for one in regions for member in one.members]
         for server in self.cluster.servers:
             folder, uuid = server.log.with_suffix(""), self.cluster.uuid_of(server)
-            wanted = {tablet for tablet, member in members if member == uuid}
+            wanted = {tablet for tablet, member in members if member == uuid} - purged
             names = [path.name for path in (folder / "data").iterdir()]
             rows = [_tablet_of(name) for name in names if name.endswith(".mdb")]
             assert sorted(rows) == sorted(wanted), (server.log.stem, names, wanted)
@@ -217,7 +220,12 @@ class Armed:
             blocks, metas = ({path.name for path in (folder / kind).iterdir()} for kind in _METADATA)
             assert wanted <= blocks, (server.log.stem, blocks)
             assert metas <= blocks, (server.log.stem, metas - blocks)
+            assert not blocks & purged, (server.log.stem, blocks & purged)
         return True
+
+    def _is_purged(self, table_id: str) -> bool:
+        """Return True if the rows of a deleted table are removed: not even tombstones stay."""
+        return decode_table(self.cluster.zk.get(self.cluster.layout.table(table_id))[0]).purged_ms > 0
 
 
 def _run(begin: Callable[[], object], failed: list[Exception]) -> None:

@@ -60,6 +60,21 @@ def test_a_file_names_the_point_of_one_process(
     assert signals == [signal.SIGKILL]
 
 
+def test_a_file_may_name_a_later_time_at_the_point(
+    signals: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A deletion writes the table's record four times, and each of these writes is a step of its own."""
+    file = tmp_path / "point"
+    monkeypatch.setenv(kill_points.KILL_VARIABLE, f"@{file}")
+    file.write_text("SetData tables #3")
+    for _ in range(2):
+        kill_points.reached("SetData tables")
+        kill_points.reached("SetData regions")
+    assert (signals, file.exists()) == ([], True)
+    kill_points.reached("SetData tables")
+    assert (signals, file.exists()) == ([signal.SIGKILL], False)
+
+
 def test_a_process_stops_at_the_point_in_a_file(
     signals: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
