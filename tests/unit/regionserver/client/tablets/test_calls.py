@@ -21,9 +21,7 @@ from regions.records.model import (
     ClusterRecord,
     RegionRecord,
     ServerRecord,
-    TableIntent,
     TableRecord,
-    TableState,
     TabletState,
 )
 from regionserver.client import (
@@ -35,7 +33,6 @@ from regionserver.client import (
     Refused,
     RegionClient,
     RegionLocator,
-    TableDisabled,
     Unavailable,
 )
 from regionserver.client.tablets import context
@@ -576,35 +573,3 @@ def test_connections_are_used_again_and_closed_at_the_end(bench: Bench) -> None:
 def test_requests_of_other_services_are_refused(bench: Bench) -> None:
     with pytest.raises(Refused, match="tablets"):
         bench.client.call("rows", "a", lambda *_: WhoLeads([]), Leaders)
-
-
-def closed_everywhere(request: object) -> object:
-    """Answer as a server whose replicas rest."""
-    if isinstance(request, WhoLeads):
-        return Leaders([KnownLeader(tablet) for tablet in request.tablets])
-    raise RpcError(NO_REPLICA, "by the test")
-
-
-def test_a_deleted_table_is_unknown_at_once(bench: Bench) -> None:
-    """Its records stay in the store after the deletion, and the client has them in its cache."""
-    bench.client.put("rows", "a", b"1")
-    removed = TableRecord("id-rows", "rows", state=TableState.REMOVED, storage=Storage.TABLET)
-    bench.store.znodes[PATHS.table(removed.table_id)] = layout.encode(removed)
-    del bench.store.znodes[PATHS.name("rows")]
-    for server in bench.servers.servers.values():
-        server.answer = closed_everywhere
-    with pytest.raises(NoSuchTable):
-        bench.client.put("rows", "a", b"2")
-
-
-def test_a_disabled_table_is_refused_at_once(bench: Bench) -> None:
-    """B10: members without a running replica make the client read the table's record; it does not wait for a leader."""
-    bench.client.put("rows", "a", b"1")
-    table = TableRecord("id-rows", "rows", storage=Storage.TABLET, intent=TableIntent.DISABLED)
-    bench.store.znodes[PATHS.table(table.table_id)] = layout.encode(table)
-    for server in bench.servers.servers.values():
-        server.answer = closed_everywhere
-    for client in (bench.client, bench.new_client()):
-        with pytest.raises(TableDisabled, match="table 'rows' is disabled") as raised:
-            client.put("rows", "a", b"2")
-        assert not raised.value.may_have_been_done
