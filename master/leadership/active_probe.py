@@ -7,6 +7,10 @@ dead, and the standby starts an election without waiting.
 The probe sends one request: the active master keeps a connection from then on, and closes one without a request after a
 while (`coord.rpc.budgets`).
 
+The kernel closes a killed process's connections and its port one after the other. So an attempt in between is accepted
+and then reset, which proves nothing; the next one follows at once. Later attempts that fail in this way wait longer and
+longer, because a process that is at its bound of connections looks the same.
+
 A timeout proves nothing: the process may be frozen, or the network may be down. In that case only the expiry of the
 session ends the tenure. A wrong conclusion is harmless, because the successor's epoch fences the former active master.
 """
@@ -27,7 +31,8 @@ from regions.messages.cluster import Accepted, Ping
 REFUSALS: Final = 2
 #: Pause between these attempts.
 REFUSED_PAUSE_S: Final = 0.03
-#: Pause after any other failed attempt.
+#: Longest pause after any other failed attempt. After the loss of a connection that the process had kept, the pauses
+#: begin with REFUSED_PAUSE_S and double.
 RETRY_S: Final = 1.0
 
 
@@ -42,6 +47,7 @@ class ActiveProbe:
         self._is_kept = False
         self._has_answered = False
         self._refused = 0
+        self._pause_s = RETRY_S
         self._over = False
         self._retry: IDelayedCall | None = None
 
@@ -65,6 +71,7 @@ class ActiveProbe:
         """Reconnect at once after a lost connection."""
         if self._is_kept:
             self._is_kept = False
+            self._pause_s = REFUSED_PAUSE_S
             self._reconnect(0)
 
     def _failed(self, failure: Failure) -> None:
@@ -72,7 +79,8 @@ class ActiveProbe:
         error = failure.value
         if error is None or not isinstance(error.__cause__, Refused):
             self._refused = 0
-            self._reconnect(RETRY_S)
+            self._reconnect(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, RETRY_S)
             return
         self._refused += 1
         if not self._has_answered or self._refused < REFUSALS:

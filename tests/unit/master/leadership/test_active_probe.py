@@ -81,6 +81,32 @@ def test_a_connection_that_was_never_kept_is_dialed_again_after_a_pause() -> Non
     assert port.attempts == 2
 
 
+# Fails if the attempt after a reset one waits for RETRY_S: a failover then takes a second longer.
+def test_a_port_that_is_closed_after_the_connections_is_dialed_again_at_once() -> None:
+    port = Port()
+    port.accept().connectionLost()
+    port.wait(0)
+    port.accept(replies=False).connectionLost()  # the kernel has not closed the port yet
+    for _ in range(2):
+        port.wait(REFUSED_PAUSE_S)
+        port.refuse(Refused())
+    assert (port.gone, port.attempts) == (1, 4)
+
+
+# Fails if the pauses stay short: a process that is at its bound closes each connection.
+def test_connections_that_are_reset_again_and_again_are_dialed_more_and_more_rarely() -> None:
+    port = Port()
+    port.accept().connectionLost()
+    port.wait(0)
+    for _ in range(6):
+        port.accept(replies=False).connectionLost()
+        port.wait(RETRY_S)
+    port.accept(replies=False).connectionLost()
+    before = port.attempts
+    port.wait(RETRY_S / 2)
+    assert port.attempts == before
+
+
 def test_an_address_that_never_answered_proves_nothing() -> None:
     """The address may be wrong, or the process not yet listening: then only the end of its session counts."""
     port = Port()
