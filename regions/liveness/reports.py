@@ -145,12 +145,13 @@ class Reports:
             holding = self._holdings[server.uuid] = Holding(server)
         elif holding is None or holding.incarnation != server:
             return  # changes without a full report before them; the reply will request a full report
-        if report.begins or report.gone or any(_is_change(holding, one) for one in report.replicas):
-            holding.reported_ms = now_ms
+        is_change = report.begins or bool(report.gone)
         self.count += 1
         self.replica_count += len(report.replicas)
         for one in report.replicas:
-            self._take_one(holding, one, now_ms)
+            is_change = self._take_one(holding, one, now_ms) or is_change
+        if is_change:
+            holding.reported_ms = now_ms
         for key in report.gone:
             self._gone(holding, key)
         if report.ends:
@@ -170,8 +171,9 @@ class Reports:
         for uuid in [one for one in self._holdings if not is_kept(one)]:
             self.forget(uuid)
 
-    def _take_one(self, holding: Holding, report: ReplicaReport, now_ms: int) -> None:
-        key: str = replica_key(report.region_id, report.replica)
+    def _take_one(self, holding: Holding, report: ReplicaReport, now_ms: int) -> bool:
+        """Process the report of one replica. Return True if it changes whether the replica is served."""
+        key: str = replica_key(report.region_id, report.replica)  # not `report.key`, a call of interpreted code
         replica = self._world.replicas.get(key)
         if replica is not None:
             key = replica.key
@@ -180,14 +182,14 @@ class Reports:
             self._load_from[key] = holding.incarnation.uuid
         else:
             self._forget_load(holding, key)
-        measure = report.measure if report.rows >= 0 else None
-        if measure is not None:
-            self.sizes[key] = measure
+        if report.rows >= 0 and report.size_bytes >= 0:
+            self.sizes[key] = Measure(report.rows, report.size_bytes)
         if report.state != OPEN:
             holding.versions.pop(key, None)
             holding.others[key] = report.state
             self._suspects.pop((holding.incarnation.uuid, key), None)
-            return
+            return True
+        is_change = key not in holding.versions
         holding.others.pop(key, None)
         holding.versions[key] = report.schema_version
         if replica is None or replica.home != holding.incarnation:
@@ -195,6 +197,7 @@ class Reports:
             if name not in self._suspects:
                 suspect = self._suspects[name] = Suspect(holding.incarnation, report, key, now_ms)
                 self._put_off(suspect, suspect.due_ms)
+        return is_change
 
     def _gone(self, holding: Holding, key: str) -> None:
         holding.versions.pop(key, None)
@@ -259,11 +262,6 @@ class Reports:
         was_orphan, suspect.is_orphan = suspect.is_orphan, ruling is Ruling.ORPHAN
         self._put_off(suspect, now_ms + (ORPHAN_RECHECK_MS if suspect.is_orphan else RECHECK_MS))
         return suspect.is_orphan and not was_orphan
-
-
-def _is_change(holding: Holding, report: ReplicaReport) -> bool:
-    """Return True if a report changes whether the replica is served."""
-    return report.state != OPEN or replica_key(report.region_id, report.replica) not in holding.versions
 
 
 def _concerns(transition: TransitionRecord | None, server: Incarnation) -> bool:

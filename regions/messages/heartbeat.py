@@ -31,8 +31,8 @@ from regions.records.members import NO_CONFIG, ConfigId, Member
 from regions.records.model import Incarnation, ServerRecord
 from regions.records.replica_key import replica_key
 
-#: Replicas in one heartbeat: about 400 kB, which both sides process quickly.
-REPORT_MAX: Final = 5_000
+#: Replicas in one heartbeat: about 80 kB, some milliseconds of work for the master.
+REPORT_MAX: Final = 1_000
 HEARTBEAT_PERIOD_S: Final = 1.0
 
 #: State of a replica in a report that means: the server serves it. The others are OPENING and CLOSING.

@@ -105,13 +105,18 @@ class AlterBook:
         if known is None:
             return
         for report in reports:
-            replica = self._world.replicas.get(replica_key(report.region_id, report.replica))
-            if replica is None or report.state != OPEN or replica.open_on is not known:
+            table = self._world.tables.get(report.table_id)
+            if table is None or report.state != OPEN:
                 continue
-            table = replica.region.table
+            is_late = report.schema_version < table.record.schema_version and table.record.state in VISIBLE
+            if not table.behind and not is_late:
+                continue
+            replica = self._world.replicas.get(replica_key(report.region_id, report.replica))
+            if replica is None or replica.open_on is not known:
+                continue
             if table.behind:
                 self.version_reported(replica, known, report.schema_version)
-            if report.schema_version < table.record.schema_version and table.record.state in VISIBLE:
+            if is_late:
                 replica.schema_version = max(replica.schema_version, report.schema_version)
                 if rollout_state(replica) is RolloutState.BEHIND:
                     table.behind[replica.key] = replica
