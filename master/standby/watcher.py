@@ -316,6 +316,9 @@ class StoreWatcher:
         while unread.in_flight < (URGENT_MAX if self._is_urgent else 1):
             if not self._is_connected:
                 return
+            if unread is self._records and unread.waiting < most and self.mirror is not None:
+                for path in self.mirror.next_paths():
+                    unread.put(path)
             batch = unread.take(most)
             if batch is None:
                 return

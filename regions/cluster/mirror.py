@@ -5,6 +5,7 @@ return and the znodes that have changed, many at a time, and passes the results 
 
     begin      returns the first paths to read
     answered   znodes, and names in directories, were read
+    next_paths returns further paths to read, of a table with many regions
     gone       a znode was deleted
     ended      transitions were deleted
 
@@ -47,6 +48,8 @@ from regions.records.znodes import (
 
 #: Regions that have ended. `Assigner.load` ignores them, too.
 _ENDED: Final = (TabletState.DELETED, TabletState.REPLACED)
+#: Regions of one table whose paths are returned at once (`next_paths`).
+NAMES_AT_ONCE: Final = 2_000
 
 
 class StandbyMirror:
@@ -59,6 +62,8 @@ class StandbyMirror:
         self.is_complete = False
         #: Paths that existed at the beginning and have not been read yet.
         self._missing: set[str] = set()
+        #: Directories of tables with many regions, and the names in reverse order that `next_paths` will return.
+        self._names: list[tuple[str, list[str]]] = []
         #: Regions that wait for their table, and transitions that wait for their region.
         self._early_regions: dict[str, dict[str, tuple[RegionRecord, int]]] = {}
         self._early_transitions: dict[str, dict[int, tuple[TransitionRecord, int]]] = {}
@@ -168,12 +173,32 @@ class StandbyMirror:
 
     def _listed(self, directory: str, names: list[str]) -> list[str]:
         """Handle the names in `directory` (without a trailing slash). Return the paths to read."""
+        if len(names) > NAMES_AT_ONCE and not self.is_complete and directory.startswith(f"{self._layout.regions}/"):
+            names.reverse()
+            self._names.append((directory, names))
+            return []
         self._missing.discard(f"{directory}/")
         if directory == self._layout.draining:
             self._draining.update(names)
             self._servers_changed = True
             return []
         return self._to_read(f"{directory}/{name}" for name in names)
+
+    def next_paths(self) -> list[str]:
+        """Return the next paths of a table with more regions than one turn should handle, [] without such a table.
+
+        The caller asks again when it has few paths left. The mirror becomes complete only afterwards.
+        """
+        if not self._names:
+            return []
+        directory, names = self._names[-1]
+        part = names[-NAMES_AT_ONCE:]
+        del names[-NAMES_AT_ONCE:]
+        asked = self._to_read(f"{directory}/{name}" for name in reversed(part))
+        if not names:
+            self._names.pop()
+            self._missing.discard(f"{directory}/")
+        return asked
 
     def _seen(self, path: str, data: bytes, version: int, now_ms: int) -> list[str]:
         """Handle a znode that was read. Return the paths to read because of it."""
@@ -261,12 +286,14 @@ class StandbyMirror:
             if record.table_id not in self._finished:
                 self._early_regions.setdefault(record.table_id, {})[record.region_id] = (record, version)
             return
+        is_known = record.region_id in self.world.regions
         region = self.world.put_region(record, version)
         assert region is not None, record.region_id
         for number, (transition, at) in self._early_transitions.pop(record.region_id, {}).items():
             self._transition(record.region_id, number, transition, at, 0)
-        for replica in region.replicas:
-            self._place(replica)
+        if is_known:  # `put_region` has placed the replicas of a new one
+            for replica in region.replicas:
+                self._place(replica)
 
     def _drop_region(self, region_id: str) -> None:
         region = self.world.regions.get(region_id)

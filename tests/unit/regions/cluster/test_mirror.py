@@ -14,7 +14,7 @@ from coord.errors import NoNode
 from coord.wire.values import Stat
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
-from regions.cluster.mirror import StandbyMirror, Unread
+from regions.cluster.mirror import NAMES_AT_ONCE, StandbyMirror, Unread
 from regions.cluster.state import ClusterState
 from regions.records.model import (
     FenceRecord,
@@ -96,6 +96,8 @@ class Standby:
             self.unread.put(path)
 
     def take(self, most: int) -> None:
+        if self.unread.waiting < most:
+            self._ask(self.mirror.next_paths())
         batch = self.unread.take(most)
         if batch is not None:
             self.asked.append(batch)
@@ -401,6 +403,25 @@ def test_complete_is_only_what_has_been_read_to_the_end() -> None:
     assert not standby.mirror.is_complete, "the directories are listed, the table is not read"
     standby.read_up()
     assert standby.mirror.is_complete
+
+
+# Fails if the paths of all regions of a table are queued when their names have been read.
+def test_the_regions_of_a_large_table_are_queued_in_parts() -> None:
+    history = History(1)
+    history.create()
+    for number in range(2 * NAMES_AT_ONCE):
+        record = RegionRecord("t1", f"t1.{number + 100:06}")
+        history.store.put(LAYOUT.region("t1", record.region_id), record)
+    standby = Standby(history.store)
+    most = 0
+    while not standby.mirror.is_complete:
+        standby.take(500)
+        most = max(most, standby.unread.waiting)
+        if standby.asked:
+            history.store.answer(standby.asked.popleft())
+        standby.hear()
+    assert NAMES_AT_ONCE <= most + 500 <= NAMES_AT_ONCE + 1_000
+    assert picture(standby.mirror.world) == picture(loaded(history.store))
 
 
 def test_a_znode_that_cannot_be_understood_is_left_alone() -> None:
