@@ -59,6 +59,16 @@ def collect_rarely() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
+def keep_new_objects() -> None:
+    """Move all objects to the oldest generation of the garbage collector, without a look at them.
+
+    Call this after each part of a long load: the objects stay, and the collector would look at each of them twice.
+    Garbage in cycles from the time of the load is found only by a collection of all objects.
+    """
+    gc.freeze()
+    gc.unfreeze()
+
+
 def descriptors() -> int:
     """Return the number of files that this process may open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from coord.client.ops import Create, Delete, GetChildren, GetData, SetData, WriteOp
 from coord.client.requests import gather
 from coord.client.session import ZkClient
+from coord.daemon import keep_new_objects
 from coord.errors import BadVersion, ConfigError, MultiFailed, NodeExists, NoNode, OperationError
 from coord.wire.records import Stat
 from master.leadership.fence import Fence, in_batches
@@ -185,6 +186,7 @@ async def read_decoded(
             if len(waiting) == IN_FLIGHT or not part:
                 asked, answer = waiting.popleft()
                 found += decoded(_present(asked, await answer), decode)
+                keep_new_objects()
     finally:
         for _, unread in waiting:
             unread.addErrback(lambda _: None)
@@ -250,7 +252,15 @@ async def _load_tables(client: ZkClient, layout: Layout, table_ids: list[str]) -
 
 async def load_regions(client: ZkClient, layout: Layout, table_id: str) -> list[tuple[RegionRecord, int]]:
     """Return a table's regions with their versions."""
-    return await read_decoded(client, await list_all(client, [layout.table_regions(table_id)]), decode_region)
+    parent = layout.table_regions(table_id)
+    [names] = await client.multi_read([GetChildren(parent)])
+    if isinstance(names, NoNode):
+        return []
+    if isinstance(names, OperationError):
+        raise names
+    assert isinstance(names, list), parent
+    names.sort()
+    return await read_decoded(client, (f"{parent}/{name}" for name in names), decode_region)
 
 
 async def load_moves(client: ZkClient, layout: Layout) -> list[MoveBatch]:

@@ -34,6 +34,7 @@ from coord.client.ops import GetChildren, GetData, ReadOp
 from coord.client.requests import gather
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.client.watches import Event
+from coord.daemon import keep_new_objects
 from coord.errors import ConnectionLoss, CoordError, NoNode, OperationError
 from coord.wire.records import Stat
 from regions.cluster.mirror import ReadBatch, StandbyMirror, Unread, of_transitions
@@ -347,6 +348,8 @@ class StoreWatcher:
             for trouble in self.mirror.troubles:
                 log.error("the mirror ignores a damaged znode: {error}", error=trouble)
             self.mirror.troubles.clear()
+            if not self.mirror.is_complete:
+                keep_new_objects()
         # Set this only now, so that `_put` does not start a read before the pause has ended.
         unread.answered(batch)
         if not self._is_due(name):

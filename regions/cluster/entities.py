@@ -241,15 +241,16 @@ class Replica:
         "write_state",
     )
 
-    def __init__(self, region: Region, number: int) -> None:
-        location = region.record.location(number)
+    def __init__(
+        self, region: Region, number: int, home: Incarnation | None = None, last_uuid: str | None = None
+    ) -> None:
         self.region = region
         self.number = number
         self.key = replica_key(region.record.region_id, number)
         #: Server on which the replica is open according to the store. The server may be dead.
-        self.home: Incarnation | None = location.incarnation
+        self.home: Incarnation | None = home
         #: Server that had the replica last, for retained placement.
-        self.last_uuid: str | None = location.uuid
+        self.last_uuid: str | None = last_uuid
         self.transition: TransitionRecord | None = None
         self.version = -1
         #: The server that has found damaged rows, and its description of the damage.

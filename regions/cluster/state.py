@@ -14,11 +14,13 @@ from msgspec.structs import force_setattr
 
 from regions.cluster.entities import Order, PendingWrite, Region, Replica, Server, Table
 from regions.cluster.work import Standing, WriteState, next_write_state
+from regions.records.members import Storage
 from regions.records.model import (
     BarRecord,
     Incarnation,
     RegionRecord,
     RegionState,
+    ReplicaLocation,
     ServerRecord,
     TableRecord,
     TableState,
@@ -47,6 +49,7 @@ _HELD: Final = WriteState.HELD
 _IDLE: Final = WriteState.IDLE
 _UNREAD: Final = WriteState.UNREAD
 _WRITING: Final = WriteState.WRITING
+_TABLET: Final = Storage.TABLET
 
 
 class ClusterState:
@@ -169,7 +172,8 @@ class ClusterState:
     def put_region(self, record: RegionRecord, version: int) -> Region | None:
         """Add a region or apply its new record. Return None if its table is unknown or the region has ended."""
         region = self.regions.get(record.region_id)
-        _share_texts(record, None if region is None else region.record)
+        if region is not None:
+            _share_texts(record, region.record)
         if region is not None and record.state is _REPLACED:
             self.drop_region(region)
             return None
@@ -180,17 +184,42 @@ class ClusterState:
         table = self.tables.get(record.table_id)
         if table is None or record.state in (_DELETED, _REPLACED):
             return None
+        region_id = record.region_id
+        force_setattr(record, "table_id", table.record.table_id)
         self._share_key(table, record)
         region = Region(table, record, version)
-        self.regions[record.region_id] = region
-        table.regions[record.region_id] = table.latest = region
+        self.regions[region_id] = table.regions[region_id] = table.latest = region
         # Members of tablets belong to their servers for good and are never assigned: `regions/replication/keeper.py`.
-        for number in () if table.record.is_tablet else range(table.record.replication):
-            replica = Replica(region, number)
-            region.replicas += (replica,)
-            self.replicas[replica.key] = replica
-            self._relink(replica)
+        if table.record.storage is not _TABLET:
+            for number in range(table.record.replication):
+                self._add_replica(region, number)
         return region
+
+    def _add_replica(self, region: Region, number: int) -> None:
+        """Add a replica of a new region. This must be fast: a cold takeover adds all replicas."""
+        home: Incarnation | None = None
+        on: Server | None = None
+        location = _location(region.record, number)
+        uuid = None if location is None else location.uuid
+        if location is not None and uuid is not None:
+            on = self.servers.get(uuid)
+            uuid = sys.intern(uuid) if on is None else on.uuid
+            force_setattr(location, "uuid", uuid)
+            start_code = location.start_code
+            if on is not None and on.incarnation.start_code == start_code:
+                home = on.incarnation
+            else:
+                on = None
+                home = None if start_code is None else Incarnation(uuid, start_code)
+        replica = Replica(region, number, home, uuid)
+        region.replicas += (replica,)
+        self.replicas[replica.key] = replica
+        if on is not None:
+            on.open[replica.key] = replica
+            replica.open_on = on
+        self._set_standing(replica, _STANDING_CLOSED if on is None else _OPEN)
+        if self.changed is not None:
+            self.changed.add(replica)
 
     @staticmethod
     def _share_key(table: Table, record: RegionRecord) -> None:
@@ -402,6 +431,14 @@ class ClusterState:
         return [one for one in self.active.values() if one.transition is not None]
 
 
+def _location(record: RegionRecord, number: int) -> ReplicaLocation | None:
+    """Return what `RegionRecord.location` returns, or None without a location: a call in compiled code."""
+    for one in record.replicas:
+        if one.replica == number:
+            return one
+    return None
+
+
 def _is_gone(server: Server, records: Mapping[str, ServerRecord]) -> bool:
     record = records.get(server.uuid)
     return record is None or record.incarnation != server.incarnation
@@ -415,11 +452,11 @@ def _names(replica: Replica, servers: Collection[Incarnation]) -> bool:
     return transition is not None and (transition.source in servers or transition.destination in servers)
 
 
-def _share_texts(record: RegionRecord, former: RegionRecord | None) -> None:
-    """Let the record share the ids of its table and servers with other records, and its own id and keys with its
-    `former` version. Decoding gives each record texts of its own."""
-    force_setattr(record, "table_id", sys.intern(record.table_id))
-    if former is not None and record is not former:
+def _share_texts(record: RegionRecord, former: RegionRecord) -> None:
+    """Let the record share its ids and keys with its `former` version, and the ids of servers with other records.
+    Decoding gives each record texts of its own."""
+    force_setattr(record, "table_id", former.table_id)
+    if record is not former:
         force_setattr(record, "region_id", former.region_id)
         if record.start_key == former.start_key:
             force_setattr(record, "start_key", former.start_key)

@@ -247,6 +247,8 @@ class NamedStarts:
         """`transitions` are all transitions, those of tablets' members too."""
         self._transitions = list(transitions)
         self._moving = {one.region_id for one in self._transitions}
+        #: Uuids and start codes that have been added, without an object for each location.
+        self._added: set[tuple[str | None, int | None]] = set()
         #: Starts that a shared region names as holders.
         self.holders: set[Incarnation] = set()
         #: Ids of the tablets whose members have transitions.
@@ -263,9 +265,12 @@ class NamedStarts:
             return
         self.has_shared = True
         for location in region.replicas:
-            start = location.incarnation
-            if start is not None:
-                self.holders.add(start)
+            added = location.uuid, location.start_code
+            if added not in self._added:
+                self._added.add(added)
+                start = location.incarnation
+                if start is not None:
+                    self.holders.add(start)
 
     def add_all_of(self, world: ClusterState) -> None:
         """Add all regions of a standby's mirror from its indexes, without a visit to each.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 from twisted.logger import LogLevel
 from twisted.python.failure import Failure
 
+from coord.daemon import keep_new_objects
 from coord.logs import StderrLog
 from coord.security.printable import printable
 
@@ -62,3 +64,13 @@ def test_log_lines_hold_no_controls_of_strangers(capsys: pytest.CaptureFixture[s
     assert said.splitlines()[0].endswith("lost server\\x1b[2J\\u202e")
     assert "ValueError: server\\x1b[2J" in said
     assert printable(said) == said
+
+
+# Fails if the objects stay in the youngest generation, which the collector looks at again and again during a load.
+def test_objects_of_a_load_are_kept_from_the_collector() -> None:
+    loaded = [[number] for number in range(3)]
+    keep_new_objects()
+    young = {id(one) for generation in (0, 1) for one in gc.get_objects(generation)}
+    assert not young.intersection(map(id, loaded))
+    assert gc.get_freeze_count() == 0
+    assert any(one is loaded for one in gc.get_objects(2))

@@ -64,6 +64,25 @@ def test_regions_share_the_ids_of_their_table_and_server() -> None:
         assert replica.last_uuid is home.uuid
 
 
+# Fails if a new replica has a start of its server of its own: a cold takeover places all replicas in `put_region`.
+def test_a_new_replica_shares_the_start_of_its_live_server() -> None:
+    state = ClusterState()
+    server = ServerRecord("a-server", "host", 1, 7)
+    state.set_servers({server.uuid: server}, set())
+    state.put_table(TableRecord("a-table", "orders", replication=3), 0)
+    locations = (ReplicaLocation(0, "a-server", 7), ReplicaLocation(1, "a-server", 6))
+    region = state.put_region(decode_region(encode(RegionRecord("a-table", "a-table.1", replicas=locations))), 0)
+    assert region is not None
+    alive, dead, closed = region.replicas
+    assert alive.home is state.servers["a-server"].incarnation
+    assert alive.last_uuid is server.uuid
+    assert dead.home == Incarnation("a-server", 6)
+    assert (closed.home, closed.last_uuid) == (None, None)
+    assert [one.open_on for one in region.replicas] == [state.servers["a-server"], None, None]
+    assert region.table.open_replicas == 1
+    assert list(state.servers["a-server"].open) == [alive.key]
+
+
 def test_a_record_that_is_read_again_shares_its_texts_with_the_former_one() -> None:
     """Each region is read again after its opening. Its id stays in the indexes, so a second text would stay, too.
 
