@@ -22,7 +22,7 @@ MODULES = ["coord.wire.jute", "regions.assign.outbox", "regionserver.tablets.hos
 #: Packages of others whose types mypyc needs.
 THIRD_PARTY = {"msgspec"}
 #: Packages of others that compiled modules use without types, and those that come with mypy.
-UNTYPED = {"twisted", "crc32c", "cryptography", "librt", "mypy_extensions"}
+UNTYPED = {"twisted", "crc32c", "cryptography", "librt", "mypy_extensions", "prometheus_client"}
 
 
 def ask(tree: Path, module: str, **environment: str) -> tuple[str, str]:
