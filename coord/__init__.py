@@ -15,8 +15,8 @@
 
 compiled.py lists the modules that mypyc compiles. env.py has the interfaces to clock, randomness and disk; env_os.py
 implements them. daemon.py, http.py, admin_token.py and logs.py serve every daemon; kill_points.py kills one in a test.
-newcomers.py bounds what callers cost before they have proved anything. digests.py writes ZooKeeper's digest identities.
-hosts.py knows loopback addresses. errors.py has the errors of the store.
+durable.py replaces small files. newcomers.py bounds what callers cost before they have proved anything. hosts.py knows
+loopback addresses. errors.py has the errors of the store.
 """
 
 from pathlib import Path

@@ -16,6 +16,7 @@ from typing import Final
 
 from twisted.logger import Logger
 
+from coord.durable import sync_folder
 from coord.env import Clock, Disk, DiskFile, Entropy, Rng, System
 from coord.errors import ConfigError
 
@@ -192,7 +193,7 @@ class OsDisk:
         """See `Disk.make_folder`."""
         folder = self._root / path
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
 
     def names(self, path: str) -> list[str]:
         """See `Disk.names`."""
@@ -215,7 +216,7 @@ class OsDisk:
 
     def sync_folder(self, path: str) -> None:
         """See `Disk.sync_folder`."""
-        _sync_folder(self._path(path))
+        sync_folder(self._path(path))
 
 
 class FolderLock:
@@ -258,14 +259,6 @@ def check_owned(folder: Path) -> None:
         log.warn("{what}; it is a mount point, so it is used", what=shown.format(whom="everybody"))
     else:
         raise ConfigError(f"{shown.format(whom='everybody')}: run `chmod o-w {folder}`, or give another directory")
-
-
-def _sync_folder(folder: Path | str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _check_protocols(root: Path) -> tuple[Clock, Rng, Entropy, Disk]:

@@ -31,6 +31,7 @@ import msgspec
 from twisted.logger import Logger
 
 from coord.client.session import ZkClient
+from coord.durable import sync_folder
 from coord.errors import ConfigError, ConnectionLoss, NoAuth, NodeExists, NoNode
 from regions.records import znodes
 from regions.records.model import DirectoryRecord
@@ -133,11 +134,7 @@ class SharedDirectory:
                 with contextlib.suppress(FileExistsError):  # another server was faster
                     os.link(temporary, self._file)
                 os.unlink(temporary)
-            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_folder(self.path)
         except OSError as error:
             raise ConfigError(f"{self._file} cannot be written: {error.strerror}") from error
 

@@ -32,8 +32,8 @@ from cli.backup.format import (
     encode_manifest,
 )
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
+from coord.durable import sync_folder
 from regionserver.kv.packing import unpack_rows
-from regionserver.storage.directory import sync_folder
 
 #: Rows of a chunk, and the totals of the file so far.
 ReadChunk = tuple[list[tuple[bytes, bytes]], RowsTotals]

@@ -36,6 +36,7 @@ import msgspec
 from cli.common.errors import CliError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, variable_of
 from coord.client.access import SERVERS_IDENTITY
+from coord.durable import write_durably
 from coord.errors import ConfigError
 from coord.security.credentials import STORE_AUTH_FILE, STORE_MASTERS_FILE
 from coord.security.making import PEERS_FILE, write_private
@@ -485,24 +486,8 @@ def _noted(cluster: LocalCluster) -> Iterator[tuple[str, _Noted]]:
 
 def write_cluster(cluster: LocalCluster, data_dir: Path) -> None:
     """Replace cluster.json atomically and durably: a reader sees the old or the new one, also after a power cut."""
-    path = data_dir / CLUSTER_FILE
-    temporary = path.with_suffix(".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
-            file.flush()
-            # Some file systems write the new name before the contents: the file would be empty after a power cut.
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        folder = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    content = msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n"
+    write_durably(data_dir / CLUSTER_FILE, content)
 
 
 def read_cluster(data_dir: Path) -> LocalCluster | None:

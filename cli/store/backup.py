@@ -22,7 +22,7 @@ from cli.common.output import print_json, size
 from cli.store.files import progress_bar
 from cli.store.salvage import backup_stopped
 from coord.admin_token import ADMIN_FILE
-from coord.env_os import OsDisk
+from coord.durable import sync_folder
 from coord.errors import ConfigError, CoordError
 from coord.offline.backup import BackupReader, NewNode, make_directories
 from coord.offline.directory import Progress
@@ -91,7 +91,7 @@ def backup(
         with progress_bar() as progress:
             manifest = fetch_first(nodes, draft, progress)
         os.link(draft, file)
-        OsDisk(file.absolute().parent).sync_folder("")
+        sync_folder(file.absolute().parent)
     except OSError as error:
         raise CliError(f"{error.filename or file}: {error.strerror}") from error
     finally:

@@ -12,7 +12,7 @@ import click
 from cli.common.errors import CliError, UsageFaultError
 from cli.common.output import print_json, size
 from cli.store.files import progress_bar
-from coord.env_os import OsDisk
+from coord.durable import sync_folder
 from coord.errors import ConfigError, CoordError
 from coord.offline.backup import BackupReader
 from coord.offline.directory import StoppedDirectory
@@ -29,7 +29,7 @@ def backup_stopped(directory: Path, file: Path, *, committed_only: bool, as_json
             with BackupReader(draft) as whole:
                 whole.load(progress)
         os.link(draft, file)
-        OsDisk(file.absolute().parent).sync_folder("")
+        sync_folder(file.absolute().parent)
     except ConfigError as error:
         raise UsageFaultError(str(error)) from error
     except CoordError as error:

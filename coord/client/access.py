@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from coord.client.ops import digest_acl
-from coord.digests import digest_of, is_digest
 from coord.errors import ConfigError
 from coord.security import process
 from coord.security.credentials import STORE_AUTH_FILE, STORE_MASTERS_FILE, check_directory, read_private
 from coord.tls.reloading import CallerContext
+from coord.wire.digests import digest_of, is_digest
 from coord.wire.opcodes import PERM_ALL, PERM_READ
 from coord.wire.values import OPEN_ACL, Acl
 

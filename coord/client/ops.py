@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from coord.digests import digest_of
 from coord.errors import BadArguments, MultiFailed, OperationError, error_for
+from coord.wire.digests import digest_of
 from coord.wire.multi import decode_multi_reply, encode_multi
 from coord.wire.opcodes import (
     ANY_VERSION,

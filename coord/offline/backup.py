@@ -19,6 +19,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from coord.durable import sync_folder
 from coord.env import DiskFile, replace_file
 from coord.env_os import OsDisk
 from coord.errors import ConfigError, CorruptRecord
@@ -219,4 +220,4 @@ def _make(node: NewNode, meta: SnapshotMeta, machine: StateMachine, voters: list
     wal.close()
     replace_file(disk, "", META, encode_meta(node.node_id, cluster, voters, level=machine.level))
     os.rename(draft, node.path)
-    OsDisk(node.path.parent).sync_folder("")
+    sync_folder(node.path.parent)

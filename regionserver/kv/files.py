@@ -49,6 +49,7 @@ import lmdb
 from twisted.logger import Logger
 
 from coord import kill_points
+from coord.durable import sync_folder
 from coord.rpc.wire import RpcError
 from regions.messages.heartbeat import Measure
 from regions.records.model import RegionRecord
@@ -69,7 +70,6 @@ from regionserver.kv.rows import seal, seal_all
 from regionserver.kv.snapshot import DAMAGE, RowSnapshot
 from regionserver.opener import RegionError
 from regionserver.request_gate import FENCED, NOT_SERVING
-from regionserver.storage.directory import sync_folder
 from regionserver.storage.ownership import DirectoryLock
 
 log = Logger()

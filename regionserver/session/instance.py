@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
+from coord.durable import write_durably
 from coord.env_os import check_owned
 from coord.errors import ConfigError
 from regions.records.model import Incarnation
@@ -185,7 +186,7 @@ class Instance:
 
     def _write(self) -> None:
         try:
-            write_durably(self._directory / _RECORD, encode_record(self._record))
+            write_durably(self._directory / _RECORD, encode_record(self._record), mode=0o600)
         except OSError as error:
             raise ConfigError(f"{self._directory / _RECORD} cannot be written: {error.strerror}") from error
 
@@ -249,20 +250,3 @@ def _advice(directory: Path) -> str:
             f" its replicas: `rk server new-identity --data-dir {directory}`"
         )
     return "remove it to make a new one"
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace `path` durably; after a crash it has the old or the new content. Raise OSError."""
-    temporary = path.with_name(path.name + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    temporary.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

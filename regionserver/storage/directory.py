@@ -40,6 +40,7 @@ from typing import Final
 import msgspec
 
 from coord import kill_points
+from coord.durable import sync_folder
 from coord.errors import ConfigError
 from regions.records.kinds import DIRECTORIES
 from regions.records.model import RegionRecord
@@ -285,15 +286,6 @@ def _raise_generation(path: str, token: int) -> bool:
             return True
     os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     return True
-
-
-def sync_folder(path: str) -> None:
-    """Make the names in a directory durable. Raise OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)

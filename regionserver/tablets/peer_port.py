@@ -8,9 +8,9 @@ from typing import Final
 
 from twisted.logger import Logger
 
+from coord.durable import write_durably
 from coord.errors import ConfigError
 from coord.peers.stream import listening_socket
-from regionserver.session.instance import write_durably
 
 log = Logger()
 
@@ -40,7 +40,7 @@ def bind_peer_port(data_dir: Path, address: tuple[str, int]) -> socket.socket:
     chosen = int(found.getsockname()[1])
     if port == 0 and chosen != former:
         try:
-            write_durably(file, str(chosen).encode())
+            write_durably(file, str(chosen).encode(), mode=0o600)
         except OSError as error:
             found.close()
             raise ConfigError(f"{file} cannot be written: {error.strerror}") from error

@@ -11,13 +11,13 @@ import pytest
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_digest_acl
 
-from coord.digests import digest_of
 from coord.errors import AUTH_FAILED, OK, THROTTLED_OP
 from coord.server.clients.audit import LINES_PER_SESSION
 from coord.tree.reads import MULTI_READ_BYTES_MAX
 from coord.tree.sessions import IDENTITIES_MAX
 from coord.wire import opcodes as op
 from coord.wire import records as r
+from coord.wire.digests import digest_of
 from tests.security.store_node import Honest, Store, create, honest_client, running_store
 from tests.support.helpers import eventually, finished, rk
 from tests.support.rawclient import RawClient

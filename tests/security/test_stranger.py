@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 import pytest
 
-from coord.digests import digest_of
 from coord.errors import OK, SESSION_CLOSED_REQUIRE_SASL_AUTH
 from coord.peers import framing
 from coord.peers.guard import NONCE_BYTES
@@ -27,6 +26,7 @@ from coord.server.config.settings import DEFAULT_WORDS
 from coord.server.peers import codec, hello_frames
 from coord.wire import opcodes as op
 from coord.wire import records as r
+from coord.wire.digests import digest_of
 from regions import messages as ms
 from regionserver.tablets.links.hello import ServerHello, encode_hello
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk

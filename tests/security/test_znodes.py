@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from coord.digests import digest_of
+from coord.wire.digests import digest_of
 from tests.support.helpers import daemon, eventually, free_ports, rk
 
 pytestmark = pytest.mark.e2e

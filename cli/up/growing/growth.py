@@ -6,9 +6,7 @@ next start has a cluster that both files describe.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +22,7 @@ from cli.topology.model import LOCAL_MAX, MASTERS, SERVERS
 from cli.topology.model import STORE as STORE_TABLE
 from cli.up.cluster_file import ClusterFile
 from cli.up.control import ControlRequest
+from coord.durable import write_durably
 from coord.errors import ConfigError
 
 #: The table of a topology file for each role.
@@ -97,8 +96,8 @@ class Growth:
         changed = with_daemon(text, table, int(daemon.number), daemon.rack)
         node = next(one for one in parsed(changed, str(path)).nodes() if one.name == daemon.name)
         daemon.options, daemon.rack = list(node.options), node.rack
-        replace_file(path, changed)
-        return lambda: replace_file(path, text)
+        write_topology(path, changed)
+        return lambda: write_topology(path, text)
 
 
 def next_daemon(local: LocalCluster, role: str, rack: str, data_dir: Path, is_free: Callable[[int], bool]) -> Daemon:
@@ -166,15 +165,10 @@ def _store_addresses(local: LocalCluster) -> str:
     return local.store if local.outside else ",".join(one.address for one in local.coord)
 
 
-def replace_file(path: Path, text: str) -> None:
+def write_topology(path: Path, text: str) -> None:
     """Replace a file's text in one step; its mode stays. Raise CliError."""
     target = path.resolve()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.chmod(target.stat().st_mode & 0o777)
-        temporary.replace(target)
+        write_durably(target, text.encode(), mode=target.stat().st_mode & 0o777)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise CliError(f"cannot write {path}: {error.strerror}", "The file must list the new daemon.") from error

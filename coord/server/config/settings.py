@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from coord.digests import is_digest
 from coord.errors import ConfigError
 from coord.server.config.addresses import EVERY_ADDRESS, NODE_ID_MAX, Address, MemberAddress, Members
 from coord.tls.context import NEED, NONE, TlsFiles
 from coord.wire.client_conn import FOUR_LETTER_WORDS
+from coord.wire.digests import is_digest
 
 #: Four-letter words that are answered by default: they reveal only whether the node works.
 DEFAULT_WORDS: Final = frozenset({"srvr", "ruok", "mntr", "isro"})

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from coord.admin_token import ADMIN_FILE, admin_json, read_admin_json, token_or_new
+from coord.durable import write_durably
 from coord.env_os import OsEntropy
 from coord.errors import ConfigError
 from coord.http import Action
 from coord.peers.partition import CUT_PATH, HEAL_PATH, LosingLinks, PartitionEndpoint
-from regionserver.session.instance import write_durably
 
 
 class LinkCuts:
@@ -36,7 +36,7 @@ class LinkCuts:
         """
         try:
             token = token_or_new(read_admin_json(self._file), OsEntropy())
-            write_durably(self._file, admin_json(address, token))
+            write_durably(self._file, admin_json(address, token), mode=0o600)
         except OSError as error:
             raise ConfigError(f"{self._file} cannot be written: {error.strerror}") from error
         self._token = token.encode()

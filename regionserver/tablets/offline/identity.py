@@ -15,11 +15,11 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from coord.durable import sync_folder
 from coord.errors import ConfigError
 from coord.offline.directory import LockedDirectory
 from coord.storage.extent import NAME as EXTENT
 from regionserver.session.instance import MOVED, read_record
-from regionserver.storage.directory import sync_folder
 from regionserver.tablets.disk.layout import BLOCKS, LOG, METAS, QUARANTINE, ROWS, free_name, is_tablet
 
 _RECORD: Final = "instance.json"

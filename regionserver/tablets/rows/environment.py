@@ -25,6 +25,7 @@ from typing import Any, Final
 import lmdb
 import msgspec
 
+from coord.durable import sync_folder
 from coord.rpc.wire import RpcError
 from regionserver.kv.files import DEATHS_MAX
 from regionserver.kv.layout import READERS_MAX, reserve_lock
@@ -32,7 +33,6 @@ from regionserver.kv.messages import DAMAGED
 from regionserver.kv.pages import Damaged, check_tree, check_whole
 from regionserver.kv.rows import seal, unseal
 from regionserver.kv.snapshot import DAMAGE
-from regionserver.storage.directory import sync_folder
 from regionserver.tablets.disk.layout import DATABASE, STEADY, TEMPORARY
 from regionserver.tablets.rows import state as states
 from regionserver.tablets.rows import steady

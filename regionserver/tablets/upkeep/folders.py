@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from regionserver.storage.directory import sync_folder
+from coord.durable import sync_folder
 from regionserver.tablets.disk.layout import QUARANTINE, TEMPORARY, free_name, parse_quarantine_name
 from regionserver.tablets.upkeep.quarantine import QuarantineFolder
 

@@ -24,7 +24,7 @@ from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.local import make_masters_identity
 from cli.common.options import SETTINGS, variable_of
 from cli.main import rk, run
-from coord.digests import digest_of
+from coord.wire.digests import digest_of
 from coord.wire.values import OPEN_ACL, Acl
 from tests.support.helpers import free_ports
 

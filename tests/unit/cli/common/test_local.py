@@ -118,7 +118,7 @@ def test_description_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypat
     local.masters[0].pid = 42
     write_cluster(local, tmp_path)
     after = (tmp_path / "cluster.json").read_bytes()
-    assert synced == [("cluster.tmp", before), (tmp_path.name, after)]
+    assert synced == [(".cluster.json.tmp", before), (tmp_path.name, after)]
     assert before != after
 
 

@@ -16,7 +16,7 @@ from cli.up.control import ControlRequest
 from cli.up.growing.rights import store_rights
 from cli.up.growing.securing import Securing
 from cli.up.shape import shape_of
-from coord.digests import digest_of
+from coord.wire.digests import digest_of
 
 
 def test_credentials_that_cannot_be_made_leave_the_cluster_open(tmp_path: Path) -> None:
