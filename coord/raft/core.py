@@ -332,13 +332,11 @@ class RaftCore:
 
     def ready(self) -> Ready:
         """Return the pending work for the shell, and clear it."""
-        lead = self.leadership
-        if lead is not None and lead.pending:
+        if (lead := self.leadership) is not None and lead.pending:
             lead.replicate()
         log = self.log
         r = self._last_ready.next(self.term, self.vote, self.role, self.leader, log.commit, self.configs.current)
-        r.snapshot = self._follower.snapshot
-        self._follower.snapshot = None
+        r.snapshot, self._follower.snapshot = self._follower.snapshot, None
         if log.persisting < log.last:
             r.entries = log.between(log.persisting + 1, log.last)
             log.persisting = log.last
@@ -347,7 +345,8 @@ class RaftCore:
             r.committed = log.between(log.applying + 1, last)
             log.applying = last
         self._output.move_to(r)
-        if r.must_persist():
+        r.must_persist = r.snapshot is not None or r.hard_state is not None or len(r.entries) > 0
+        if r.must_persist:
             self._writes.add(r.number, log.persisting, self.term, self.vote)
         return r
 
@@ -551,7 +550,8 @@ class RaftCore:
         if not self.log.commit_to(lead.next_commit()):
             return
         lead.pending = True
-        if not self.configs.current.is_voter(self.id) and self.configs.newest_index() <= self.log.commit:
+        is_voter = lead.counts or self.configs.current.is_voter(self.id)
+        if not is_voter and self.configs.newest_index() <= self.log.commit:
             # This leader's own removal is committed, so its leadership ends here (Raft §6). It makes the best voter
             # campaign at once, so that the group does not wait for an election timeout.
             successor = lead.best_successor()

@@ -230,6 +230,8 @@ class Ready:
         #: Snapshot to be installed before everything else, or None.
         self.snapshot: RaftSnapshot | None = None
         self.hard_state: HardState | None = None
+        #: True if there is something to write: snapshot, hard state or entries. The core waits for `persisted`.
+        self.must_persist: bool = False
         #: Entries to be appended to the log on disk. They replace what it has from `entries[0].index` on.
         self.entries: list[Entry] = []
         self.messages: list[Message] = []
@@ -238,10 +240,6 @@ class Ready:
         self.committed: list[Entry] = []
         self.read_states: list[ReadState] = []
         self.events: list[RaftEvent] = []
-
-    def must_persist(self) -> bool:
-        """Return True if there is something to write, so that the core waits for `persisted`."""
-        return self.snapshot is not None or self.hard_state is not None or len(self.entries) > 0
 
 
 class RaftConfig:

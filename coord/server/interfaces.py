@@ -13,6 +13,9 @@ from coord.tree.machine import StateMachine
 class PeerTransport(Protocol):
     """The links to the other nodes. Frames to one peer arrive in order, or the link breaks."""
 
+    #: True if frames may be queued that `flush` has not sent.
+    has_queued: bool
+
     def send(self, peer: int, frame: bytes) -> bool:
         """Queue a frame. Return False without a link to the peer, or if the link was closed because its queue is
         full."""

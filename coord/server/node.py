@@ -30,8 +30,6 @@ from twisted.logger import Logger
 
 from coord.env import Clock, Entropy
 from coord.errors import (
-    NotLeader,
-    ProposalDropped,
     RemoteProtocolError,
     StateDiverged,
     UnsupportedLevel,
@@ -316,7 +314,7 @@ class Node:
         self.is_full = is_full
         if is_full:
             log.error("node {id}: disk full; rejecting writes until there is space", id=self.settings.node_id)
-            self.hand_over()
+            self.membership.hand_over()
         else:
             log.info("node {id}: the disk has space again; accepting writes", id=self.settings.node_id)
 
@@ -350,25 +348,33 @@ class Node:
         core = self.core
         now_ms = self.clients.now_ms = self._clock.monotonic_ms()
         has_more = self.pipeline.turn_end()
-        try:
-            has_more = self._transfers.step(now_ms) or has_more
-        except UnsupportedLevel as error:
-            self.on_failed(error)
-            return False
+        transfers = self._transfers
+        if transfers.is_busy:
+            try:
+                has_more = transfers.step(now_ms) or has_more
+            except UnsupportedLevel as error:
+                self.on_failed(error)
+                return False
+        rounds = 0
         while True:
-            self.submission.submit(self.machine)
+            # A part without work is not asked for it: an attribute of each says whether it has some.
+            if self.proposals.waiting or self.submission.is_due:
+                self.submission.submit(self.machine)
             if self.syncs.new:
                 self.syncs.ask(core)
-            if self.membership.is_busy():
+            if self.membership.is_busy:
                 self.membership.turn()
             if not core.has_ready():
-                self._transfers.drop_unwanted()
+                if transfers.is_busy:
+                    transfers.drop_unwanted()
                 break
-            if self._clock.monotonic_ms() - now_ms > TURN_MS_MAX:
+            if rounds and self._clock.monotonic_ms() - now_ms > TURN_MS_MAX:
                 has_more = True
                 break
+            rounds += 1
             self._perform(core.ready())
-        self._peers.flush()
+        if self._peers.has_queued:
+            self._peers.flush()
         return has_more
 
     def _perform(self, ready: Ready) -> None:
@@ -381,7 +387,7 @@ class Node:
             self._install(ready.snapshot)
         if ready.messages:
             self._send(ready.messages)
-        if ready.must_persist():
+        if ready.must_persist:
             batch = WriteBatch()
             if ready.snapshot is not None:
                 batch.set_base(ready.snapshot.index, ready.snapshot.term)
@@ -391,7 +397,7 @@ class Node:
             for entry in ready.entries:
                 batch.add_entry(entry.term, entry.index, entry.kind, entry.data)
                 has_level = has_level or entry.kind == LEVEL
-            if ready.entries and (has_level or self.levels.has_pending()):
+            if ready.entries and (has_level or self.levels.in_log):
                 self.levels.appended(ready.entries)
             self._submitted = self._writer.submit(batch)
             self._held.append((self._submitted, ready.number, ready.messages_after_persist))
@@ -401,14 +407,15 @@ class Node:
             else:
                 self._send(ready.messages_after_persist)
         # Peers and disk work while this node applies.
-        self._peers.flush()
+        if self._peers.has_queued:
+            self._peers.flush()
         self._writer.flush()
         if ready.committed:
             self._apply(ready.committed)
         for state in ready.read_states:
             if not self.liveness.contact.confirmed(state.context):
-                self.syncs.confirmed(state)
-        if ready.committed or ready.read_states:
+                self.syncs.confirm(state)
+        if self.syncs.confirmed:
             self.syncs.release(self.applied_index, self.pipeline)
         if ready.config_changed:
             self.on_members_changed()
@@ -425,6 +432,7 @@ class Node:
             self.elections_won += 1
             self._leading_since_ms = self._clock.monotonic_ms()
         self._role = ready.role
+        self.submission.is_due = True
         self.syncs.ask_again()
         self.liveness.report(is_patient=False)
         log.info(
@@ -450,7 +458,8 @@ class Node:
         clients = self.clients
         has_config = False
         for entry in entries:
-            self.proposals.entry_applied(entry.term)
+            if entry.term > self.proposals.term:
+                self.proposals.entry_applied(entry.term)
             if entry.kind == NORMAL:
                 self.batches += 1
                 if clients.waiting_reads:
@@ -536,25 +545,6 @@ class Node:
         self.snapshot_policy.take(self.machine, self.applied_index)
 
     # --- leadership ---------------------------------------------------------------------------------------------------
-
-    def hand_over(self) -> bool:
-        """As the leader, transfer leadership to the connected voter that has most of the log.
-
-        Return False if this node does not lead or no voter can take over.
-        """
-        lead = self.core.leadership
-        if lead is None:
-            return False
-        voters = self.core.configs.current.voters
-        candidates = [p for p in lead.peers if p.peer in voters and p.counts and self._peers.is_connected(p.peer)]
-        if not candidates:
-            return False
-        best = max(candidates, key=lambda p: (p.match, p.peer))
-        try:
-            self.core.transfer_leadership(best.peer)
-        except (ProposalDropped, NotLeader):
-            return False
-        return True
 
     def propose(self, commands: list[bytes]) -> None:
         """See `NodeContext.propose`."""

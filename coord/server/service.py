@@ -442,7 +442,7 @@ class Service:
             except Exception as error:  # a broken invariant: stop the node
                 log.failure("exception at the end of a turn")
                 self.node.on_failed(error)
-        if not self._is_stopping:
+        if node.membership.removed_at and not self._is_stopping:
             self._removal.turn_end()
         if node.failure is None:
             has_more = self.clients.send_all() or has_more
@@ -469,7 +469,7 @@ class Service:
     def _stop(self) -> Deferred[None] | None:
         """Stop on SIGTERM. A leader transfers leadership first, so that clients are hardly interrupted."""
         self._is_stopping = True
-        if self.node.failure is not None or not self.node.hand_over():
+        if self.node.failure is not None or not self.node.membership.hand_over():
             return None
         log.info("node {id} transfers leadership and stops", id=self.settings.node_id)
         self._stopped = Deferred()

@@ -99,6 +99,8 @@ class Submission:
         self._forwarded = Forwarded()
         #: Peers that have not yet announced the first number on their present link.
         self._fresh_links: set[int] = set()
+        #: True if `submit` may have work although no command of this node waits.
+        self.is_due = False
 
     def submit(self, machine: StateMachine) -> None:
         """Pass this turn's commands to the leader, which may be this node."""
@@ -111,8 +113,12 @@ class Submission:
                 batcher.add(term, [sent.command for sent in proposals.take(term)[1]])
             if batcher.commands:
                 batcher.propose(core, machine)
-        elif core.leader and (proposals.waiting or proposals.sent) and self._peers.is_connected(core.leader):
+            self.is_due = len(batcher.commands) > 0
+            return
+        self.is_due = core.leader in self._fresh_links and len(proposals.sent) > 0
+        if core.leader and (proposals.waiting or self.is_due) and self._peers.is_connected(core.leader):
             if core.leader in self._fresh_links:
+                self.is_due = False
                 self._fresh_links.clear()
                 first, unapplied = proposals.unapplied(core.term)
                 self._peers.send(core.leader, raft_frames.encode_forward(core.term, first, []))
@@ -147,10 +153,12 @@ class Submission:
         except ValueError as error:
             raise RemoteProtocolError(str(error)) from error
         self.batcher.add(term, fresh)
+        self.is_due = True
 
     def propose(self, commands: list[bytes]) -> None:
         """As the leader, add commands of the store itself to the next batch."""
         self.batcher.add(self._core.term, commands)
+        self.is_due = True
 
     def reap(self, machine: StateMachine) -> None:
         """As the leader, propose to delete empty containers and expired TTL znodes. Applying checks each again."""
@@ -164,3 +172,4 @@ class Submission:
         Frames of an earlier link may be lost, and after a snapshot some numbers never come.
         """
         self._fresh_links.add(peer)
+        self.is_due = True

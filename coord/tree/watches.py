@@ -180,7 +180,7 @@ class WatchTable:
         #: Number -> watcher, those of closed connections included.
         self._numbered: dict[int, Watcher] = {}
         #: Watchers of closed connections that still have watches in the tables.
-        self._leaving: list[Watcher] = []
+        self.leaving: list[Watcher] = []
         self._count = 0
 
     # --- setting watches ---------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class WatchTable:
         watcher.recursive.put(path, None)
 
     def _watcher(self, session_id: int) -> Watcher:
-        if self._leaving:
+        if self.leaving:
             self.sweep(_REMOVED_PER_WATCH)
         watcher = self._watchers.get(session_id)
         if watcher is None:
@@ -345,17 +345,17 @@ class WatchTable:
         watcher = self._watchers.pop(session_id, None)
         if watcher is not None:
             watcher.is_gone = True
-            self._leaving.append(watcher)
+            self.leaving.append(watcher)
 
     def sweep(self, most: int) -> bool:
         """Remove at most this many watches of closed connections. Return True if some are left."""
-        while self._leaving and most > 0:
-            watcher = self._leaving[-1]
+        while self.leaving and most > 0:
+            watcher = self.leaving[-1]
             most -= 1
             if not self._remove_one(watcher):
-                del self._leaving[-1]
+                del self.leaving[-1]
                 del self._numbered[watcher.number]
-        return len(self._leaving) > 0
+        return len(self.leaving) > 0
 
     def _remove_one(self, watcher: Watcher) -> bool:
         """Remove one watch of a closed connection. Return False if it has none."""
@@ -380,7 +380,7 @@ class WatchTable:
             is_known = self._numbered.get(watcher.number) is watcher
             assert is_known, f"session {session_id:#x} has a watcher without a number"
             assert not watcher.is_gone, f"session {session_id:#x} watches by a closed connection"
-        known = len(self._watchers) + len(self._leaving)
+        known = len(self._watchers) + len(self.leaving)
         assert len(self._numbered) == known, f"{len(self._numbered)} numbers for {known} watchers"
         for kind, table in enumerate((self._data, self._child, self._persistent, self._recursive)):
             for path, watchers in table.items():

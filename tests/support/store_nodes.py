@@ -54,6 +54,8 @@ class SeededRng:
 class Links:
     """The links of one node: frames go into the cluster's queues."""
 
+    has_queued = False
+
     def __init__(self, cluster: StoreNodes, node_id: int) -> None:
         self._cluster = cluster
         self._id = node_id

@@ -226,7 +226,8 @@ class Pipeline:
         self._restorable = RESTORED_PER_TURN
         if self._restoring:
             self._restore_waiting()
-        return self.watches.sweep(REMOVED_PER_TURN) or len(self._restoring) > 0
+        is_sweeping = len(self.watches.leaving) > 0 and self.watches.sweep(REMOVED_PER_TURN)
+        return is_sweeping or len(self._restoring) > 0
 
     def _restore_waiting(self) -> None:
         """Go on with the setWatches of earlier turns, as many as this turn has room for."""

@@ -28,7 +28,8 @@ class Syncs:
         """`first_context` must exceed every context that an earlier process of this node used."""
         self.new: Waiting = []
         self._asked: dict[int, Waiting] = {}
-        self._confirmed: list[tuple[int, Waiting]] = []
+        #: (index, syncs that are answered when this node has applied it).
+        self.confirmed: list[tuple[int, Waiting]] = []
         self._next_context = first_context
         self._ticks = 0
 
@@ -60,27 +61,25 @@ class Syncs:
             if self._ticks >= RETRY_TICKS:
                 self.ask_again()
 
-    def confirmed(self, state: ReadState) -> None:
+    def confirm(self, state: ReadState) -> None:
         """Handle the core's reply. Ignore the context of a request that was repeated under a new context."""
         waiting = self._asked.pop(state.context, None)
         if waiting is not None:
-            self._confirmed.append((state.index, waiting))
+            self.confirmed.append((state.index, waiting))
 
     def release(self, applied_index: int, pipeline: Pipeline) -> None:
         """Reply to the syncs whose index is applied."""
-        if not self._confirmed:
-            return
         still: list[tuple[int, Waiting]] = []
-        for index, waiting in self._confirmed:
+        for index, waiting in self.confirmed:
             if index > applied_index:
                 still.append((index, waiting))
                 continue
             for connection, pending in waiting:
                 pipeline.release_sync(connection, pending)
-        self._confirmed = still
+        self.confirmed = still
 
     def forget(self) -> None:
         """Drop all syncs: their connections are closed."""
         self.new.clear()
         self._asked.clear()
-        self._confirmed.clear()
+        self.confirmed.clear()

@@ -279,6 +279,26 @@ class MembershipLeader:
             raise RefusedError(NEW_CONFIG_NO_QUORUM, "none of the remaining participants answers: none could lead")
         return max(candidates)[1]
 
+    def hand_over(self) -> bool:
+        """Transfer leadership to the connected voter that has most of the log, without a request.
+
+        Return False if this node does not lead or no voter can take over.
+        """
+        core = self._context.core
+        lead = core.leadership
+        if lead is None:
+            return False
+        voters = core.configs.current.voters
+        candidates = [p for p in lead.peers if p.peer in voters and p.counts and self._peers.is_connected(p.peer)]
+        if not candidates:
+            return False
+        best = max(candidates, key=lambda p: (p.match, p.peer))
+        try:
+            core.transfer_leadership(best.peer)
+        except (ProposalDropped, NotLeader):
+            return False
+        return True
+
     def _transfer_steps(self, next_leader: int, config: Configuration) -> list[MembershipStep]:
         if next_leader == self._context.core.id:
             return []

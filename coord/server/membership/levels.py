@@ -43,7 +43,7 @@ class Levels:
         #: Peers with a link -> the highest level that their builds support.
         self.announced: dict[int, int] = {}
         #: (index, level) of the LEVEL entries after the applied index, in order.
-        self._in_log: list[tuple[int, int]] = []
+        self.in_log: list[tuple[int, int]] = []
         #: Peer -> why this node's build is too old for the store, according to the peer's hello.
         self._outdated: dict[int, str] = {}
         #: Nodes that are not members and dialed with an unsuitable build -> the reason.
@@ -52,10 +52,6 @@ class Levels:
         self.on_required: Callable[[], None] = _do_nothing
         self._take(context.core.log.entries)
 
-    def has_pending(self) -> bool:
-        """Return True if the log has LEVEL entries that are not applied."""
-        return bool(self._in_log)
-
     def in_force(self) -> int:
         """Return the level by which this node plans commands now."""
         return self._context.machine.level
@@ -63,16 +59,16 @@ class Levels:
     def required(self) -> int:
         """Return the lowest level that peers must support: the level in force, or the level of a LEVEL entry in the
         log."""
-        return max([self.in_force(), *(level for _, level in self._in_log)])
+        return max([self.in_force(), *(level for _, level in self.in_log)])
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
     def appended(self, entries: list[Entry]) -> None:
         """Record the entries that are about to be written to the log, from whose first index on the log is replaced."""
         before = self.required()
-        if self._in_log:
+        if self.in_log:
             first = entries[0].index
-            self._in_log = [(index, level) for index, level in self._in_log if index < first]
+            self.in_log = [(index, level) for index, level in self.in_log if index < first]
         self._take(entries)
         if self.required() > before:
             self.on_required()
@@ -81,12 +77,12 @@ class Levels:
         applied = self._context.applied_index
         for entry in entries:
             if entry.kind == LEVEL and entry.index > applied:
-                self._in_log.append((entry.index, decode_level(entry.data)))
+                self.in_log.append((entry.index, decode_level(entry.data)))
 
     def applied(self, index: int) -> None:
         """Drop the LEVEL entries up to `index`: they are in force, or replaced by a snapshot."""
-        if self._in_log:
-            self._in_log = [(place, level) for place, level in self._in_log if place > index]
+        if self.in_log:
+            self.in_log = [(place, level) for place, level in self.in_log if place > index]
 
     def installed(self, index: int, before: int) -> None:
         """Record a state from the leader at `index`; `before` is the level that was required until then."""
@@ -161,8 +157,8 @@ class Levels:
             index = self._context.core.propose(encode_level(level), LEVEL)
         except (NotLeader, ProposalDropped):
             return
-        assert not self._in_log or self._in_log[-1][0] < index, f"LEVEL entry {index} after {self._in_log[-1]}"
-        self._in_log.append((index, level))
+        assert not self.in_log or self.in_log[-1][0] < index, f"LEVEL entry {index} after {self.in_log[-1]}"
+        self.in_log.append((index, level))
         log.info("raising the feature level to {to}: {what}", to=level, what=describe(level))
         self.on_required()
 

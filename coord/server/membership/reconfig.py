@@ -79,6 +79,8 @@ class Reconfiguration:
         self._requests: dict[int, _ClientRequest] = {}
         self._next_token = 1
         self._ticks = 0
+        #: True if `turn` has work to do.
+        self.is_busy = False
         #: 16 bytes that identify this store.
         self.cluster = bytes(16)
         #: Index of the configuration that removed this node; 0 for a member and for a node that was never a member.
@@ -106,11 +108,8 @@ class Reconfiguration:
         assert self._next_token not in self._requests, f"token {self._next_token} is in use"
         self._requests[self._next_token] = mine
         self._next_token += 1
+        self.is_busy = True
         return mine
-
-    def is_busy(self) -> bool:
-        """Return True if `turn` has work to do."""
-        return bool(self._requests) or self._leading.is_busy()
 
     def turn(self) -> None:
         """Send requests to the leader and answers to clients, as far as possible now; do the leader's work."""
@@ -127,6 +126,7 @@ class Reconfiguration:
             elif mine.leader == 0 and self._context.core.leader and mine.request is not None:
                 self._send(token, mine, mine.request)
         self._leading.turn()
+        self.is_busy = len(self._requests) > 0 or self._leading.is_busy()
 
     def _send(self, token: int, mine: _ClientRequest, request: MembershipRequest) -> None:
         """Send a request to the leader, which may be this node."""
@@ -162,6 +162,7 @@ class Reconfiguration:
             self._leading.announced(peer, request.client)
         else:
             self._leading.take(peer, token, request)
+            self.is_busy = True
 
     def answered(self, peer: int, token: int, text: bytes) -> None:
         """Handle ANSWER from a leader. Raise RemoteProtocolError."""
@@ -207,6 +208,10 @@ class Reconfiguration:
     def leadership_established(self) -> None:
         """Begin to lead: this node has applied every entry of earlier terms."""
         self._leading.write_addresses()
+
+    def hand_over(self) -> bool:
+        """See `MembershipLeader.hand_over`."""
+        return self._leading.hand_over()
 
     def leadership_ended(self) -> None:
         """End all requests of the leadership that this node has lost."""

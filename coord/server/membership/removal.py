@@ -41,8 +41,8 @@ class Removal:
         self._has_begun = False
 
     def turn_end(self) -> None:
-        """Begin the removal if a peer has reported it. Called at the end of each turn."""
-        if not self._membership.removed_at or self._has_begun:
+        """Begin the removal, once. Called at the end of each turn after a peer has reported it."""
+        if self._has_begun:
             return
         self._has_begun = True
         log.error(

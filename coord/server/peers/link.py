@@ -58,6 +58,7 @@ class PeerLinks:
         self.acceptor = Acceptor(self._context, self)
         self._links: dict[int, Link] = {}
         self._queue = FrameQueue()
+        self.has_queued = False
         self._has_started = False
         self.follow(addresses)
 
@@ -190,6 +191,7 @@ class PeerLinks:
             return False
         if self._context.loses_outgoing:
             return True
+        self.has_queued = True
         return self._queue.put(link, frame)
 
     def is_connected(self, peer: int) -> bool:
@@ -212,4 +214,5 @@ class PeerLinks:
 
     def flush(self) -> None:
         """See `PeerTransport.flush`."""
+        self.has_queued = False
         self._queue.flush()

@@ -36,6 +36,9 @@ class SnapshotTransfers:
         #: The received state that the core has been offered and has not installed.
         self._offered: Arrival | None = None
         self._freeing = GradualFree()
+        #: True while a received state is restored or offered to the core, or a replaced one is freed: `step` and
+        #: `drop_unwanted` have work.
+        self.is_busy = False
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -73,6 +76,7 @@ class SnapshotTransfers:
     def take_message(self, peer: int, message: Message) -> None:
         """Handle a SNAPSHOT message, which follows the last chunk. Raise InvalidMessage."""
         self._core.check(message)
+        self.is_busy = True
         refused = self._inbox.complete(peer, message)
         if refused is not None:
             self._hand_to_core(refused)
@@ -89,6 +93,7 @@ class SnapshotTransfers:
             arrival = self._inbox.step(now_ms)
             if arrival is not None:
                 self._hand_to_core(arrival)
+        self.is_busy = has_more or self._offered is not None
         return has_more
 
     def _hand_to_core(self, arrival: Arrival) -> None:
@@ -129,4 +134,5 @@ class SnapshotTransfers:
 
     def free(self, machine: StateMachine) -> None:
         """Free a replaced state, a part per turn."""
+        self.is_busy = True
         self._freeing.add(machine)

@@ -475,7 +475,7 @@ class Group:
                     m.match_index = self.everywhere()
                 out.messages.append(m)
         out.promises += r.messages_after_persist
-        if r.must_persist():
+        if r.must_persist:
             assert r.snapshot is None, f"a snapshot at {r.snapshot and r.snapshot.index} in a Ready of a tablet"
             self.write_ready = r.number
             self.memory.added(r.entries)

@@ -244,7 +244,7 @@ class Simulation(SeededHistory):
         if self.bug.forgets_vote and r.hard_state is not None:
             r.hard_state = HardState(r.hard_state.term, 0)
         disk = node.disk
-        if r.must_persist():
+        if r.must_persist:
             disk.write(Record(r.number, r.snapshot, r.hard_state, r.entries))
             if not node.syncing:
                 self._begin_sync(node)

@@ -48,7 +48,7 @@ def is_change_under_way(world: World, clients: Iterable[Client]) -> bool:
     for each in world.hosts.values():
         process = each.process
         newest = each.config_index if process is None else process.node.core.configs.newest_index()
-        if newest > world.check.config_index or (process is not None and process.node.membership.is_busy()):
+        if newest > world.check.config_index or (process is not None and process.node.membership.is_busy):
             return True
     return False
 

@@ -451,7 +451,7 @@ class Story:
 
     def _transfer(self) -> None:
         for process in self.world.leaders():
-            if process.host.paused_until <= self.world.now and process.node.hand_over():
+            if process.host.paused_until <= self.world.now and process.node.membership.hand_over():
                 process.wake()
                 self._count("hand_over")
 

@@ -265,7 +265,7 @@ class SyncWithoutQuorum(Bug):
 
     def patches(self) -> list[Patch]:
         def add(self: syncs.Syncs, connection: Any, waiting: Any) -> None:
-            self._confirmed.append((0, [(connection, waiting)]))
+            self.confirmed.append((0, [(connection, waiting)]))
 
         return [instead(syncs.Syncs, "add", add)]
 
@@ -306,9 +306,10 @@ class TermLagsEntries(Bug):
 
     def patches(self) -> list[Patch]:
         def perform(self: Any, ready: Any) -> None:
-            if ready.must_persist():
+            if ready.must_persist:
                 late, self.__dict__["late_state"] = self.__dict__.get("late_state"), ready.hard_state
                 ready.hard_state = late
+                ready.must_persist = late is not None or ready.snapshot is not None or len(ready.entries) > 0
             real(self, ready)
 
         real = node.Node._perform

@@ -7,9 +7,7 @@ snapshot's child. It runs in turns, as under the real reactor.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable
-from hashlib import sha1
 from typing import Any, Final
 
 from coord.env import read_file, replace_file
@@ -29,6 +27,7 @@ from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import IrreparableError, recover_or_repair
 from coord.server.snapshots.job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
+from coord.wire.digests import digest_of
 from simulation.engine.disk import SimDisk
 from simulation.engine.history import SeededHistory, Violation
 from simulation.engine.timeline import SECOND
@@ -56,7 +55,7 @@ CLUSTER: Final = b"simulated store."
 META: Final = "members"
 #: The operator of the store, who may change its members.
 SUPER_PASSWORD: Final = b"secret"
-SUPER_DIGEST: Final = "super:" + b64encode(sha1(b"super:" + SUPER_PASSWORD, usedforsecurity=False).digest()).decode()
+SUPER_DIGEST: Final = digest_of("super", SUPER_PASSWORD.decode())
 
 
 class Bug(PlantedBug):
@@ -192,7 +191,8 @@ class Process:
             self.reactor.serve()
             if node.failure is None:
                 has_more = node.turn_end()
-            self.removal.turn_end()
+            if node.membership.removed_at:
+                self.removal.turn_end()
             if node.failure is None:
                 has_more = self.clients.send_all() or has_more
         except PowerCut:

@@ -54,7 +54,7 @@ class Group:
                 while core.has_ready():
                     moved = True
                     ready = core.ready()
-                    if ready.must_persist():
+                    if ready.must_persist:
                         core.persisted(ready.number)
                     for entry in ready.committed:
                         self.committed.setdefault(entry.index, set()).add(entry.term)
