@@ -36,7 +36,7 @@ REMOVED_PER_TURN: Final = 500
 _REMOVED_PER_WATCH: Final = 2
 
 #: Parents for which the recursive watches at and above them are kept. A change looks its parent up instead of climbing.
-_PARENTS_MAX: Final = 4096
+PARENTS_MAX: Final = 4096
 
 #: Paths in the single dict of a small PathMap. To move them into many dicts takes a millisecond.
 WHOLE_MAX: Final = 8192
@@ -288,7 +288,7 @@ class WatchTable:
         parent = path[: last_slash(path)] or ROOT
         above = self._above.get(parent)
         if above is None:
-            if len(self._above) >= _PARENTS_MAX:
+            if len(self._above) >= PARENTS_MAX:
                 self._above.clear()
             above = self._above[parent] = self._at_and_above(parent)
         if not above:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord import errors as e
-from coord.tree.watches import REMOVED_PER_TURN, WHOLE_MAX, WatchTable
+from coord.tree.watches import PARENTS_MAX, REMOVED_PER_TURN, WHOLE_MAX, WatchTable
 from coord.wire import records as r
 from coord.wire.values import WatchSets
 from tests.unit.coord.tree.tree_store import Client, Store, create_op, delete_op, set_op
@@ -405,3 +405,35 @@ def test_watches_of_one_session_are_bounded(c: Client, store: Store) -> None:
     assert session is not None
     sets = r.encode_set_watches(WatchSets(0, [b"/w", b"/x"], [], [], [], []), second=False)
     assert store.machine.begin_watches(r.OP_SET_WATCHES, sets, session, store.watches) == (e.QUOTA_EXCEEDED, None)
+
+
+def test_a_change_of_the_recursive_watches_takes_effect_at_once() -> None:
+    """The table keeps the watches above a parent, and must not go on with those of before the change."""
+    table = WatchTable()
+    table.watch_recursive(b"/w", 1)
+    path = b"/w/a/b"
+
+    def told() -> list[int]:
+        table.validate()
+        return table.triggered(DATA, path)
+
+    assert told() == [1]
+    table.watch_recursive(b"/w/a", 2)
+    assert told() == [2, 1]
+    table.watch_recursive(b"/", 3)
+    assert told() == [2, 1, 3]
+    assert table.remove(b"/w/a", 2, r.WATCHER_PERSISTENT_RECURSIVE)
+    assert told() == [1, 3]
+    table.drop(1)
+    assert table.triggered(DATA, path) == [3]
+    assert not table.sweep(REMOVED_PER_TURN)
+    assert told() == [3]
+
+
+def test_the_parents_kept_for_recursive_watches_are_bounded() -> None:
+    """Otherwise each directory that has ever changed would stay in memory."""
+    table = WatchTable()
+    table.watch_recursive(b"/", 1)
+    for number in range(2 * PARENTS_MAX + 1):
+        assert table.triggered(DATA, b"/%d/leaf" % number) == [1]
+    assert len(table._above) <= PARENTS_MAX
