@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from cli.common.options import PLACES, SETTINGS, variable_of
 
-# Neither the configuration file of whoever runs the tests nor the cluster that their variables name must count.
+# The tests must use neither the user's configuration file nor the cluster that the user's variables name.
 os.environ["RK_CONFIG_FILE"] = ""
 for _option in (*PLACES, "root", "cluster-id", "context", "json", *(name for name, _metavar, _help in SETTINGS)):
     os.environ.pop(variable_of(_option), None)

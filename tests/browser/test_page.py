@@ -144,7 +144,7 @@ def test_the_page_equals_rk_status_at_rest(browser: Any, cluster: LocalUp) -> No
 def test_every_view_is_quiet_accessible_and_fits_a_phone(browser: Any, cluster: LocalUp) -> None:
     """No complaint, no foreign host, no violation found by axe, nothing wider than the screen; dark and light.
 
-    Fails if a table that scrolls has no `tabindex`, and if `main` is wider than the screen.
+    Fails if a scrolling table has no `tabindex`, and if `main` is wider than the screen.
     """
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     address = pages_of(cluster)["active"]
@@ -165,7 +165,8 @@ def test_every_view_is_quiet_accessible_and_fits_a_phone(browser: Any, cluster: 
 
 
 def test_the_map_is_used_by_keyboard(browser: Any, cluster: LocalUp) -> None:
-    """Tab reaches it, arrows move, Enter opens the region, which tells its life. Fails if `RegionMap.move` stays."""
+    """Tab reaches the map, arrows move on it, Enter opens the region with its history. Fails if `RegionMap.move`
+    stays."""
     with tab(browser, pages_of(cluster)["active"] + "#/regions", token=token_of(cluster)) as one:
         one.page.locator("canvas").first.focus()
         for press in ("Home", "Shift+ArrowRight", "Shift+ArrowRight"):
@@ -307,7 +308,7 @@ def test_a_late_reply_does_not_turn_the_page_back(browser: Any) -> None:
 
 
 def test_what_is_unfolded_stays_unfolded(browser: Any) -> None:
-    """The view is drawn anew when another round is shown. Fails if `replace` forgets what was open."""
+    """The view is drawn again when another round is shown. Fails if `replace` closes the unfolded parts."""
     with synthetic("--regions", "40") as (address, _), tab(browser, address + "#/plans") as one:
         one.wait("document.querySelector('main details') !== null")
         one.page.locator("main summary").first.click()

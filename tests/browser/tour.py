@@ -1,9 +1,11 @@
-"""Writes docs/tour.md and its pictures: from an empty directory to a drill, as somebody sees it who has only the wheel.
+"""Writes docs/tour.md and its pictures: from an empty directory to a drill, from the view of a user who has only the
+wheel.
 
     python -m tests.browser.tour [--pure]
 
 Builds the wheel, installs it into an empty environment, runs `rk up`, opens the live page in Debian's chromium, and
-runs two drills. The page has what was typed and printed; `--pure` builds without the compiler. Takes some minutes.
+runs two drills. The page has the typed commands and their output; `--pure` builds without the compiler. Takes some
+minutes.
 """
 
 from __future__ import annotations
@@ -124,7 +126,7 @@ def views(tour: Tour, browser: Any, address: str, token: str) -> None:
 
 
 def drill(tour: Tour, browser: Any, name: str, addresses: dict[str, str], token: str) -> None:
-    """Show a drill: the map before, when something is missing, and when all is well again; then the report."""
+    """Show a drill: the map before the fault, during it, and after the recovery; then the report."""
     tour.note(f"## rk drill {name}")
     tabs = {role: Tab(browser, f"{address}#/regions", token, viewport=SIZE) for role, address in addresses.items()}
     tab = tabs["active"]

@@ -45,7 +45,7 @@ Wrong {
 
 
 class Servers(Protocol):
-    """What the Java program needs of the servers that it runs on."""
+    """The interface of servers on which the Java program runs."""
 
     addresses: list[str]
     jaas: Path

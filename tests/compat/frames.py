@@ -40,8 +40,8 @@ _WRITES: Final = r.WRITE_OPCODES - {r.OP_CHECK}
 
 
 class Frame(NamedTuple):
-    """A frame without the parts that may differ, and separately its zxids: of the header, and of the changes that it
-    reports."""
+    """A frame without the parts that may differ. Its zxids (of the header, and of the reported changes) are kept
+    separately."""
 
     shown: tuple[Any, ...]
     zxid: int = 0
@@ -49,7 +49,7 @@ class Frame(NamedTuple):
 
 
 class Known(NamedTuple):
-    """An intended difference: what docs/store says about it, and why no run fails because of it."""
+    """An intended difference: its text in docs/store, and why no run fails because of it."""
 
     documented: str
     here: str

@@ -1,8 +1,8 @@
-"""Seeded runs of requests, as bytes: proper requests, and some that no proper client would send.
+"""Seeded runs of requests, as bytes: valid requests, and some that no valid client would send.
 
 A run is a list of steps; a step is one or more requests of one session, sent at once. Names are few, so that requests
-meet; some paths, flags, versions, access lists and types are odd. A run uses only znodes below ROOT, and those that
-every store has. A player may replace ROOT's name by another of the same length.
+concern the same znodes; some paths, flags, versions, access lists and types are unusual. A run uses only znodes below
+ROOT, and those that every store has. A player may replace ROOT's name by another of the same length.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Spark's standalone masters with recoveryMode=ZOOKEEPER on our store: processes, and what their web pages say.
+"""Spark's standalone masters with recoveryMode=ZOOKEEPER on our store: their processes, and the content of their web
+pages.
 
 Two masters elect a leader and keep applications and workers in the store; one worker runs a job. All processes come
 from pyspark's jars and are started as Spark's scripts start them, on separate ports.

@@ -1,7 +1,7 @@
 """Clusters whose processes die or stop at named points (`coord/kill_points.py`), for the tests between two steps.
 
 Each point is taken in up to three ways. The process at work dies there. Or it stops there, the tablet's leader or the
-active master dies meanwhile, and it goes on: what it was doing is then outdated, or it is asked for again.
+active master dies meanwhile, and the process continues: its work is outdated by then, or is requested again.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ class Armed:
         return victim
 
     def _victim(self, case: Case, region_id: Callable[[], str], stopped: Process) -> Process:
-        """Return who is to die. Without a leader the stopped server itself is: it has just become the leader, or there
-        is none yet."""
+        """Return the process to kill. Without a known leader this is the stopped server itself: it has just become the
+        leader, or there is no leader yet."""
         servers = self.cluster.servers
         if case.who is Who.MASTER:
             return self.cluster.wait_active()

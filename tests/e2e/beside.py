@@ -43,7 +43,7 @@ _PAUSE_S: Final = 0.3
 _CLIENTS: Final = 4
 #: Regions of each table that are used.
 _REGIONS: Final = 8
-#: What the clients put, and where: behind the first key of a region, in a row of their own.
+#: The value that the clients put, and its key: after the first key of a region, in a row of their own.
 _VALUE: Final = b"beside a drill"
 _SUFFIX: Final = "\x01beside"
 

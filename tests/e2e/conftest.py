@@ -28,8 +28,8 @@ ON_ZOOKEEPER_ALONE: Final = frozenset({"test_masters_and_servers_run_unchanged_o
 #: The test on ZooKeeper that `make test` keeps: masters and servers start there, and regions open.
 ALWAYS: Final = "test_regions_are_spread_and_owned_once[zookeeper]"
 
-#: Files that take longest, the longest first: `--dist loadfile --no-loadscope-reorder` distributes them in this order,
-#: so that no worker has a long one at the end.
+#: The slowest files, the slowest first: `--dist loadfile --no-loadscope-reorder` distributes them in this order, so
+#: that no worker has a slow file at the end.
 LONGEST: Final = (
     *("test_drills.py", "test_region_server_tablets.py", "test_drills_members.py", "test_up.py", "test_incidents.py"),
     *("test_stranger.py", "test_region_server_alone.py", "test_masters_failover.py", "test_balancer.py"),

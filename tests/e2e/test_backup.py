@@ -33,7 +33,7 @@ KEYS: Final = [f"{letter}-written-{number}" for letter in "agmpz" for number in 
 
 
 class Write(NamedTuple):
-    """One write of a number: when it began and when it was acknowledged (0: never)."""
+    """One write of a number: the times of its begin and of its acknowledgment (0: never)."""
 
     number: int
     began_ms: int
@@ -172,7 +172,7 @@ def interrupt_restore(data_dir: Path, folder: Path) -> None:
 
 
 def test_everything_is_lost_and_restored(tmp_path: Path) -> None:
-    """B13: every row that was acknowledged before its region's point is there, and none that nobody wrote."""
+    """B13: every row that was acknowledged before its region's point exists, and no row that was never written."""
     first, lost, new = tmp_path / "first", tmp_path / "lost", tmp_path / "new"
     loaded = {one.key: one.value or b"" for one in rows_of_csv(EXAMPLE)}
     assert len(loaded) == 63_664

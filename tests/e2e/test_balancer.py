@@ -59,7 +59,7 @@ def test_a_new_server_gets_its_share_and_the_switch_survives_a_failover(store: s
         cluster.check_owners()
 
 
-#: Regions of the table that `rk up` makes, and those that have nearly all bytes of its input.
+#: Regions of the table that `rk up` creates, and the regions with nearly all bytes of its input.
 REGIONS, LARGE = 120, 17
 
 

@@ -101,7 +101,7 @@ def test_calls_to_a_dead_store_end_by_their_deadline(tmp_path: Path) -> None:
 
 
 def _every_call_ends(client: RegionClient) -> None:
-    """Check calls that have to read the region's place, and one whose place is known: its server serves until its lease
+    """Check calls that must read the region's place, and a call whose place is known: the server serves until its lease
     ends."""
 
     def ask(table: str) -> object:

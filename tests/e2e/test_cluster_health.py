@@ -124,7 +124,8 @@ def server_with_regions(up: LocalUp) -> dict[str, Any]:
 
 
 def test_each_ruin_has_its_verdict(tmp_path: Path) -> None:
-    """B2, B3, B7, B8: the command works without an active master, without a majority of the store, and with nothing."""
+    """B2, B3, B7, B8: the command works without an active master, without a majority of the store, and without any
+    process."""
     data_dir = tmp_path / "rk-data"
     at = ("--data-dir", str(data_dir))
     with local_up(data_dir, "--base-port", str(free_base_port()), *SHAPE) as up:
@@ -171,7 +172,8 @@ def test_each_ruin_has_its_verdict(tmp_path: Path) -> None:
             assert "store-2 accepts connections and does not answer" in found.reasons
         becomes(up, HEALTHY)
 
-        # Its session and so its place in the store outlive the silence by seconds: nobody else serves its regions.
+        # The session, and so the place in the store, lasts some seconds longer than the silence, so no other server
+        # serves the regions.
         server = server_with_regions(up)
         with frozen(up, server["name"]):
             found = health(up)

@@ -34,7 +34,7 @@ SERVERS: Final = 2
 
 
 class Place:
-    """What stands for the containers' names and paths."""
+    """Replacements of the containers' names and paths."""
 
     def __init__(self, folder: Path, hosts: list[str]) -> None:
         network = 20 + os.getpid() % 200

@@ -120,7 +120,7 @@ class Side:
         return taken
 
     def watcher(self, which: int) -> Callable[[WatchedEvent], None]:
-        """Return a new callback: kazoo would call a repeated one only once.
+        """Return a new callback: kazoo would call a repeated callback only once.
 
         Events without a type are left out. No store sends them: kazoo makes one for each watch of a session that ends,
         and loses those that its threads have not delivered when they stop.

@@ -1,4 +1,4 @@
-"""As test_differential.py, with our own client: the operations that kazoo does not have.
+"""As test_differential.py, with our own client: operations that kazoo does not have.
 
 Persistent and recursive watches, their removal and their return after a cut connection, containers and ttl znodes,
 multi-reads, lists of ephemerals, counts of descendants, identities. Two sessions per store; the second store's sessions

@@ -1,8 +1,8 @@
 """Each drill on one cluster of `rk up`: it measures, the invariants hold, nothing is lost, and the cluster is whole
 afterwards (N1).
 
-The cluster begins with the default table, which consists of tablets. Then a table of shared regions is added, so all
-other drills must be correct for both.
+The cluster begins with the default table, which consists of tablets. Then a table of shared regions is added, so that
+all other drills must be correct for both kinds.
 
 `make test` runs each once, `make test-drills` five times (RK_DRILL_RUNS), over real processes.
 """
@@ -109,7 +109,7 @@ def check_names(report: dict[str, Any]) -> set[str]:
 
 
 def test_a_newcomers_table_survives_a_dead_server(newcomer: LocalUp) -> None:
-    """No region moves or is reopened: other members lead at once, and the server comes back as a member."""
+    """No region moves or is reopened: other members lead at once, and the server returns as a member."""
     for report in drill(newcomer, "server-crash"):
         found = figures(report)
         assert found["all tablets led elsewhere"] < found["until noticed"], "nobody waits for the store"
@@ -134,7 +134,7 @@ def test_the_loss_of_the_only_rack_is_refused(newcomer: LocalUp) -> None:
 
 @pytest.mark.parametrize("name", ["tablet-leader-kill", "tablet-freeze"])
 def test_tablets_outlive_their_leader(newcomer: LocalUp, name: str) -> None:
-    """Other members lead, every client is answered, and the server comes back as the same member.
+    """Other members lead, every client gets its answer, and the server returns as the same member.
 
     The load writes keys and bytes, which a table with columns rejects: each such drill said INVARIANTS BROKEN.
     """
@@ -306,7 +306,7 @@ def test_an_interrupted_drill_restores_the_cluster(up: LocalUp) -> None:
 
 
 def test_a_drill_ends_when_its_cluster_has_gone(tmp_path: Path) -> None:
-    """Ctrl-C after a crash of the whole cluster: nothing is left that could be restored, so the drill does not try."""
+    """Ctrl-C after a crash of the whole cluster: no process could be restored, so the drill does not try."""
     data_dir = tmp_path / "rk-data"
     with local_up(data_dir, "--base-port", str(free_base_port()), *SHAPE) as found:
         found.event("up")

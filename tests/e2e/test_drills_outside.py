@@ -50,7 +50,7 @@ def store_of(up: LocalUp) -> str:
 
 @pytest.mark.parametrize(("name", "role"), [("server-crash", "server"), ("master-failover", "master")])
 def test_a_drill_kills_and_starts_by_the_operators_commands(up: LocalUp, tmp_path: Path, name: str, role: str) -> None:
-    """The victim is named by its address, comes back, and the verdict is that of any drill."""
+    """The victim is named by its address and started again, and the verdict is that of any drill."""
     script = tmp_path / "hook.py"
     script.write_text(HOOK)
     hook = f"{sys.executable} {script} {up.data_dir}"

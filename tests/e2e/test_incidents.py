@@ -60,20 +60,20 @@ def told(up: LocalUp, *lines: str, status: int = 0, where: str = "") -> str:
     for line in lines:
         done = run_rk(*line.split(), *(where or f"--data-dir {up.data_dir}").split())
         assert done.returncode == status, f"rk {line}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        # What a slow answer is waited for is said after a second, so it depends on the machine.
+        # After a second a command prints what it waits for, so this output depends on the machine.
         found += [one for one in (done.stdout + done.stderr).splitlines(True) if not one.startswith("rk: waiting for")]
     return "".join(found)
 
 
 def reads(said: str, expected: str) -> None:
-    """Check what was printed against a transcript, in which `...` stands for any text, and any spaces are equal."""
+    """Compare the output with a transcript, in which `...` stands for any text, and any number of spaces is equal."""
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     assert doctest.OutputChecker().check_output(expected.strip() + "\n", said.strip() + "\n", flags), said
 
 
 def comes_to_read(up: LocalUp, line: str, expected: str, status: int = 0) -> None:
-    """Wait until a command ends so. A busy machine answers a probe of a second late, so a node that serves no client is
-    silent at one moment and says that it does not serve at the next."""
+    """Wait until a command ends with this output. On a busy machine a probe with a limit of a second may get no answer,
+    so a node that serves no client may be silent once and report its state the next time."""
 
     def does() -> bool:
         reads(told(up, line, status=status), expected)
@@ -100,7 +100,7 @@ def test_a_disabled_table_is_refused_at_once_and_the_runs_keep_their_past(up: Lo
 
 
 def test_sizes_are_those_of_the_rows(up: LocalUp) -> None:
-    """B4: what is measured, not what somebody planned; an empty region is empty."""
+    """B4: the sizes are measured, not planned; an empty region has size 0."""
 
     def measured() -> bool:
         [table] = json.loads(told(up, "table list --json"))
@@ -123,7 +123,8 @@ def test_sizes_are_those_of_the_rows(up: LocalUp) -> None:
 
 
 def test_a_fenced_live_server_gets_nothing_back(up: LocalUp) -> None:
-    """B6, B9, B11: its regions stay elsewhere; why says so; the history has the date and who asked for it."""
+    """B6, B9, B11: its regions stay elsewhere; `rk why` shows this; the history has the time of the request and its
+    user."""
     said = told(up, "server fence server-2 --yes")
     reads(said, "server-2 is fenced until `rk server unfence`; of its 2 replicas, ... on server-...")
     told(up, "balance run")
@@ -181,7 +182,7 @@ def test_masters_that_are_frozen(up: LocalUp) -> None:
 def test_a_store_without_a_majority(up: LocalUp, tmp_path: Path) -> None:
     """B3: the living node is not taken for the broken one, and the wait ends when it was told to."""
     with frozen(up, "store-1", "store-2"):
-        # A follower keeps its role until it has heard nothing from the leader for an election timeout.
+        # A follower keeps its role until it has received no message from the leader for an election timeout.
         comes_to_read(
             up,
             "status --timeout 12",

@@ -65,7 +65,8 @@ def test_the_next_master_assigns_a_new_table_after_a_crash(cluster: Cluster) -> 
     cluster.ask(active, ms.CreateTable("big", SPLITS), ms.Tables)
     active.kill()
     status = cluster.wait_settled()
-    # If no OFFLINE znode existed yet, no region was open or about to be: then the takeover is rightly a startup.
+    # If no OFFLINE znode existed yet, no region was open or about to be opened: then the takeover is correctly a
+    # startup.
     assert (status.regions, status.epoch) == (REGIONS, 2)
     cluster.check_owners()
     plans = [

@@ -1,6 +1,6 @@
 """Tests that docs/requirements.md asks for by name: tables over a change of the leader master (TS-01, TS-02, TS-03).
 
-The active master is changed in two ways: it dies, or it lives and does not know yet that it was replaced.
+The active master is changed in two ways: it dies, or it stays alive without knowing yet that it was replaced.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_a_table_is_deleted_and_another_created_after_the_leader_has_changed(
     cluster: Cluster, way: str, waits: bool
 ) -> None:
     """TS-02: create A, change the leader, wait for a heartbeat of each server, delete A, create B; TS-03: without the
-    wait. Nothing of A stays, and B does not crowd onto few servers (KUDU-1353, KUDU-1358)."""
+    wait. No trace of A remains, and B does not crowd onto few servers (KUDU-1353, KUDU-1358)."""
     name = f"{way}-{waits}"
     create = ms.CreateTable(f"a-{name}", SPLITS, wait_ms=60_000, request_id=f"a-{name}")
     former = cluster.ask_active(create, ms.Tables).tables[0].table

@@ -47,7 +47,7 @@ def test_regions_are_spread_and_owned_once(cluster: Cluster) -> None:
 
 
 def test_a_killed_masters_moves_are_completed_by_its_standby(cluster: Cluster) -> None:
-    """MF-01 to MF-08, RT-13: the standby finishes every move; nothing is lost, nothing is open twice."""
+    """MF-01 to MF-08, RT-13: the standby finishes every move; no row is lost, no region is open twice."""
     active = cluster.wait_active()
     for region in sorted(cluster.owners())[:30]:
         cluster.ask(active, ms.MoveRegion(region), ms.Accepted)

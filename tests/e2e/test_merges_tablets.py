@@ -41,7 +41,7 @@ CASES = (
     Case("BeginSlot", Who.ITSELF),
     Case("WriteBlock READY", Who.LEADER),
 )
-#: Each case merges two tablets of its own. All have rows: one without has no file.
+#: Each case merges two tablets of its own. All tablets have rows, because a tablet without rows has no file.
 SPLITS = [f"{letter}-{at}" for letter in "acemprtx" for at in (1, 2, 3, 4)][:-1]
 
 
@@ -65,7 +65,7 @@ def are_apart(left: RegionRecord, right: RegionRecord) -> bool:
 
 
 def test_tablets_are_merged_under_writers(armed: Armed, client: RegionClient) -> None:
-    """Two whose members are on different servers. No row is lost or doubled, and nothing is left of the parents."""
+    """Two tablets with members on different servers. No row is lost or doubled, and no file of the parents remains."""
     cluster = armed.cluster
     wait_at_rest(cluster, with_parents=True)
     before = regions_of(cluster)
@@ -88,7 +88,8 @@ def test_tablets_are_merged_under_writers(armed: Armed, client: RegionClient) ->
 
 
 def test_a_death_between_two_steps_ends_before_or_after(armed: Armed, client: RegionClient) -> None:
-    """Whichever process dies at whichever point: the keys are whole, no row is lost, and the work is done or undone."""
+    """For any process that dies at any point: the key space is whole, no row is lost, and the work is done or
+    undone."""
     cluster = armed.cluster
     for case in CASES:
         wait_at_rest(cluster, with_parents=False)

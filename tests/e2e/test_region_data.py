@@ -131,8 +131,8 @@ class _Socket:
 
 def test_a_frozen_owner_serves_nothing_of_its_old_lease(cluster: Cluster, client: RegionClient) -> None:
     """Freeze the server amid writes for longer than its lease, then continue it. It rejects the requests in its socket
-    buffer, another server has its files, and no acknowledged write is lost. (The hold of the region, the lease and the
-    Place of the files each prevent this; this test does not tell them apart.)"""
+    buffer, another server has its files, and no acknowledged write is lost. (The lock on the region, the lease and the
+    Place of the files each prevent a late write; this test does not distinguish them.)"""
     load = Load(client, TABLE, rate_per_s=300)
     load.start()
     key = "k05x"
@@ -185,8 +185,8 @@ def test_a_request_for_an_earlier_opening_is_refused(cluster: Cluster, client: R
 def test_a_server_cut_off_from_the_store_stops_before_its_regions_can_go(
     cluster: Cluster, client: RegionClient
 ) -> None:
-    """Regions are opened elsewhere when the store has dropped the registration, and not earlier; by then the server,
-    which does not know that, answers for none of them."""
+    """Regions are opened elsewhere only after the store has dropped the registration. By then the server, which does
+    not know this, serves none of them any more."""
     folder = cluster.folder / "cut"
     with _Link(cluster.hosts) as link:
         (port,) = free_ports(1)

@@ -217,8 +217,8 @@ def test_a_damaged_row_parks_its_region(cluster: Cluster, client: RegionClient) 
 
 
 def test_fsck_reads_every_row_on_request(cluster: Cluster, client: RegionClient) -> None:
-    """Without --deep a damaged row that no client reads is not noticed; with --deep each is named, and the region stays
-    open."""
+    """Without --deep a damaged row that no client reads is not noticed. With --deep each damaged row is named, and the
+    region stays open."""
     region = region_of(cluster, "e")
     client.write(TABLE, [Change(f"e{number:04}", f"value {number:04}".encode()) for number in range(7000)])
     path = unassigned(cluster, region)

@@ -276,7 +276,7 @@ def test_rows_survive_the_leaders_server(cluster: Cluster) -> None:
     cluster.put("r1", c="3")
     leader.start()
     leader.registered()
-    # Read from the server that was away: its rows have the entry that it had missed.
+    # Read from the server that was away: its rows have the missed entry.
     written = cluster.put("r1", d="4")
     late = TabletRead("r1", ["a", "b", "c", "d"], written.outcome.index)
     found = cluster.eventually_answered(late, [leader])

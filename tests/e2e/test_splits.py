@@ -191,7 +191,8 @@ def test_refusals_say_what_is_in_the_way(cluster: Cluster) -> None:
 def test_a_death_between_two_steps_ends_before_or_after(
     cluster: Cluster, client: RegionClient, point: str, is_merge: bool
 ) -> None:
-    """Whichever process dies at whichever point: the keys are whole, no row is lost, and the work is done or undone."""
+    """For any process that dies at any point: the key space is whole, no row is lost, and the work is done or
+    undone."""
     merge_all(cluster)
     nothing_under_way(cluster)
     [region] = regions_of(cluster)

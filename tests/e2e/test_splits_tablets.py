@@ -19,7 +19,8 @@ from tests.support.helpers import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.e2e
 
-#: Points in the order in which a split passes them, and who dies there, by the key at which a tablet is split.
+#: Points in the order in which a split passes them, and the process that dies there, by the key at which a tablet is
+#: split.
 CASES = {
     "a-1": Case("Create reshardings", Who.ITSELF),
     "e-3": Case("heirs copied", Who.ITSELF),
@@ -92,7 +93,7 @@ def check_at_rest(armed: Armed) -> None:
 
 
 def test_a_tablet_is_split_under_writers(armed: Armed, client: RegionClient) -> None:
-    """No row is lost or doubled, clients find the daughters, and nothing is left of the parent."""
+    """No row is lost or doubled, clients find the daughters, and no file of the parent remains."""
     cluster = armed.cluster
     wait_at_rest(cluster, with_parents=True)
     with Writers(client) as writers:
@@ -107,7 +108,8 @@ def test_a_tablet_is_split_under_writers(armed: Armed, client: RegionClient) -> 
 
 
 def test_a_daughter_is_split_when_the_first_split_has_ended(armed: Armed, client: RegionClient) -> None:
-    """The command waits for the end of the first split, and no longer. What no wait can change it refuses at once."""
+    """The command waits for the end of the first split, and no longer. A request that waiting cannot help is refused at
+    once."""
     cluster = armed.cluster
     wait_at_rest(cluster, with_parents=True)
     count = len(regions_of(cluster))
@@ -123,7 +125,7 @@ def test_a_daughter_is_split_when_the_first_split_has_ended(armed: Armed, client
 
 
 def test_a_death_between_two_steps_ends_before_or_after(armed: Armed, client: RegionClient) -> None:
-    """Whichever process dies at whichever point: the keys are whole, no row is lost, and the work is done."""
+    """For any process that dies at any point: the key space is whole, no row is lost, and the work is done."""
     cluster = armed.cluster
     for key, case in CASES.items():
         wait_at_rest(cluster, with_parents=False)

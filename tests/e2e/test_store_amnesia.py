@@ -57,7 +57,7 @@ def test_deposed_leader_and_a_wiped_voter_lose_nothing(tmp_path: Path) -> None:
         cluster.processes[old].send_signal(signal.SIGCONT)
         post(cluster, tmp_path, old, "/heal")
         eventually(lambda: cluster.status(wiped)["joining"], what="the emptied node to know that it is one")
-        # Its clients' writes, and all other entries that it appends, wait for a majority in vain.
+        # Its clients' writes, and all other entries that it appends, never get a majority.
         eventually(lambda: cluster.status(old)["leader"] == 0, what="the deposed leader to step down")
         assert cluster.status(old)["commit_index"] == committed
         assert cluster.status(wiped)["joining"]

@@ -284,7 +284,7 @@ def test_word_byte_by_byte(node: Cluster) -> None:
 
 
 def test_client_that_does_not_read_costs_a_bounded_amount(node: Cluster) -> None:
-    """Its requests are no longer read when its answers pile up; other clients are served meanwhile."""
+    """When its answers pile up, its requests are not read any more; other clients are served meanwhile."""
     greedy = Raw(node).connect()
     greedy.send(1, op.OP_CREATE, create(b"/big", b"x" * 500_000))
     assert greedy.reply() == (1, 0)

@@ -126,7 +126,8 @@ def test_a_client_that_selects_gets_its_answers_at_once(tmp_path: Path, authorit
 
 
 def test_certificates_of_options_are_watched(tmp_path: Path, authority: Authority) -> None:
-    """Those of this test live for two days: `rk health` says so of what the node shows, and /health of all its files.
+    """The certificates of this test live for two days: `rk health` reports the one that the node presents, and /health
+    all files of the node.
 
     Fails if `judge` leaves store nodes out, and if `admin_site` watches no files.
     """
@@ -226,7 +227,8 @@ def test_superuser(tmp_path: Path) -> None:
 
 
 def test_a_store_that_requires_identities_serves_nobody_else(tmp_path: Path) -> None:
-    """kazoo with the user of SASL works. Without it, or with a digest, the first request fails and says why."""
+    """kazoo with the user of SASL works. Without this user, or with a digest, the first request fails with the
+    reason."""
     users = tmp_path / "users"
     users.write_text("bob:builder\n")
     users.chmod(0o600)

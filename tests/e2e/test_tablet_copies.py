@@ -65,7 +65,7 @@ def fails(cluster: Cluster) -> Machine:
     """Damage the rows of a follower while it is stopped. Return its server, with a FAILED replica."""
     leader = cluster.leader(TABLET)
     victim = next(one for one in cluster.machines if one is not leader)
-    # A clean stop makes a steady point. Without one a start makes the rows anew from the log.
+    # A clean stop makes a steady point. Without one a start rebuilds the rows from the log.
     assert victim.process is not None
     victim.process.terminate()
     victim.process.wait(60)

@@ -1,7 +1,7 @@
 """kill -9 between every two steps of the creation of a table of tablets, in real masters and servers.
 
 Each case creates a table of one tablet. A process dies at a point of the creation: a server, the active master, or the
-one that leads meanwhile. Afterwards the table is there once, its tablet becomes healthy by itself and keeps rows, and
+server that leads by then. Afterwards the table is there once, its tablet becomes healthy by itself and keeps rows, and
 no file is left over.
 
     RK_ALL_POINTS=1    every point in every way (`make kill-points`); otherwise a few

@@ -1,5 +1,5 @@
-"""Kudu's rogue leader on real processes: a leader's server stands still, its member moves to another server, and then
-the process goes on as if it still led. It quarantines and deletes nothing of the others."""
+"""Kudu's rogue leader on real processes: a leader's server is stopped, its member moves to another server, and then the
+process continues as if it still led. It must not quarantine or delete replicas of the others."""
 
 from __future__ import annotations
 

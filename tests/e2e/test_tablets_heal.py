@@ -134,7 +134,7 @@ def test_a_dead_servers_members_are_replaced(cluster: Cluster) -> None:
     for one in healed:
         # One new number for each lost member, however many masters decided.
         assert one.next_number == 4 + any(member.uuid == uuid for member in before[one.region_id].members), one
-    # The server comes back, and its former replicas go away: they are members of nothing.
+    # The server returns, and its former replicas are removed, because they are not members any more.
     victim.start()
     cluster.wait_servers(4)
     folder = victim.log.with_suffix("") / "data"

@@ -46,7 +46,8 @@ def wait_quiet(cluster: Cluster, servers: list[Process]) -> None:
 
 
 def test_quiet_tablets_serve_requests_and_replace_a_dead_leader(cluster: Cluster) -> None:
-    """After kill -9 of a server its tablets are led by others without any request, and become quiet without it."""
+    """After kill -9 of a server other servers lead its tablets without any request, and the tablets become quiet
+    without it."""
     with connect(cluster.hosts, timeout_s=CALL_S) as client:
         client.put("rows", "a", b"1")
         wait_quiet(cluster, cluster.servers)

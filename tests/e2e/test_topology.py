@@ -108,7 +108,7 @@ def exec_start(file: Path, host: str) -> list[str]:
 
 @pytest.mark.parametrize("credentials", ["keys", "certificates", "insecure"])
 def test_daemons_of_machines_work_together(tmp_path: Path, credentials: str) -> None:
-    """Each daemon has an address of its own, as on machines; the secrets are those that the topology asks for.
+    """Each daemon has an address of its own, as on machines; the secrets are those that the topology demands.
 
     With keys the command lines are those of systemd's units. Commands know all of this from the file.
     """

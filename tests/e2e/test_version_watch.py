@@ -103,7 +103,7 @@ def test_kazoo_accounts_for_every_version_across_failures_and_a_restart(store: O
         assert account.total["/s/a"] == writer.get("/s/a")[1].version
         check_versions(account, "/s/a")
 
-        # The program stops, misses three changes and a child that comes and goes, and goes on from its token.
+        # The program stops, misses three changes and a child that is created and deleted, and continues from its token.
         watch.stop()
         assert watch.error is None
         token = watch.token

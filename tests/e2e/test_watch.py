@@ -120,7 +120,7 @@ def test_status_without_a_master_still_says_what_it_can(store: KazooClient) -> N
     found = json.loads(done.stdout)
     assert found["store"][0]["role"] == "standalone"
     assert [server["address"] for server in found["servers"]] == ["127.0.0.1:4001"]
-    assert found["servers"][0]["open"] is None  # not 0: nobody has said it
+    assert found["servers"][0]["open"] is None  # not 0: no process has reported it
     assert "no master is active" in found["note"]
 
 

@@ -113,7 +113,7 @@ def test_client_from_the_future_is_dropped_without_an_answer(raw: RawClient) -> 
 
 
 def test_requests_may_follow_the_connect_request_at_once(raw: RawClient) -> None:
-    """They are in the same segment, before any answer."""
+    """The requests are in the same TCP segment as the connect request, before any answer."""
     hello = r.encode_connect_request(r.ConnectRequest(timeout_ms=5000))
     ping = r.encode_request_frame(99, r.OP_PING, b"")
     read = r.encode_request_frame(1, r.OP_EXISTS, r.encode_path_watch(b"/", False))

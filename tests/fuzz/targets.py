@@ -303,7 +303,7 @@ def fuzz_node(data: bytes) -> None:
 
 
 def _promised(node: Node) -> tuple[int, ...]:
-    """Return the promises of a node: its durable state, and what it has sent to others."""
+    """Return the promises of a node: its durable state, and the messages that it has sent."""
     log = node.core.log
     return (node.core.term, node.core.vote, log.last, log.last_term, log.commit, log.stable)
 

@@ -118,7 +118,7 @@ def test_promtool_accepts_the_files(words: str) -> None:
 
 
 def test_daemons_export_what_the_page_lists(cluster: LocalUp) -> None:
-    """Nothing undocumented; what is missing on one daemon, such as a standby, another of its kind has."""
+    """No metric is undocumented. A metric that one daemon lacks, such as a standby, another daemon of its kind has."""
     daemons = cluster.event("up")["cluster"]
     for kind, daemon in (("coord", "store"), ("masters", "master"), ("servers", "server")):
         exported = set()

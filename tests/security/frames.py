@@ -1,4 +1,4 @@
-"""Mutated frames for every kind of port, and what a process may keep of them."""
+"""Mutated frames for every kind of port, and the memory that a process may keep."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FRAMES: Final = int(os.environ.get("RK_FRAMES", "1000"))
 WARMING: Final = 200
 #: Connections that are open at the same time, each with one mutated stream.
 AT_ONCE: Final = 50
-#: What a process may keep of any number of frames: caches of its allocator, lines of its log.
+#: Memory that a process may keep after any number of frames: caches of its allocator, lines of its log.
 KEPT_KB: Final = 48 << 10
 #: Frames between two lines of progress of a long run.
 _REPORTED: Final = 2_000

@@ -55,7 +55,7 @@ def _run(work: Callable[[], Any], sender: Connection) -> None:
 
 
 class Port(NamedTuple):
-    """A port of a cluster: what it is for, and its kind in `frames`."""
+    """A port of a cluster: its purpose, and its kind in `frames`."""
 
     name: str
     kind: str
@@ -102,7 +102,7 @@ def listening(pids: list[int]) -> set[int]:
 
 @dataclass
 class Call:
-    """A connection of a stranger: what it sent, and what came back until the daemon closed it."""
+    """A connection of a stranger: the sent bytes, and the received bytes until the daemon closed the connection."""
 
     port: Port
     name: str

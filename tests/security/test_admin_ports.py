@@ -87,7 +87,7 @@ def test_half_requests_do_not_keep_probes_out(ports: list[int]) -> None:
 
         def closed() -> bool:
             if next(checks) % 50 == 0:
-                # One more line, as one that wants to stay sends it.
+                # One more line, as from a caller that wants to keep its connection.
                 for one in held:
                     with contextlib.suppress(ConnectionError):
                         one.sendall(b"a: b\r\n")

@@ -1,7 +1,7 @@
 """A stranger's flood at every port of a secured cluster, beside clients who are at work.
 
-The stranger connects as fast as the machine allows, says the beginning of every protocol, and leaves. Its process has
-the lowest priority, so it slows the cluster by what the daemons do for it, and hardly by taking their processors.
+The stranger connects as fast as the machine allows, sends the beginning of every protocol, and disconnects. Its process
+has the lowest priority, so it slows the cluster by what the daemons do for it, and hardly by taking their processors.
 """
 
 from __future__ import annotations

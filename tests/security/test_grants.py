@@ -1,4 +1,4 @@
-"""What users and daemons may do in a cluster of `rk up --secure`, with real processes."""
+"""Permissions of users and daemons in a cluster of `rk up --secure`, with real processes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,8 @@ def test_what_is_shown_of_grants(users: Users) -> None:
 
 
 def test_a_daemon_does_its_work_alone(users: Users) -> None:
-    """A server whose machine is in strange hands drops no table and orders no other server; a master no rows."""
+    """The credentials of a stolen server cannot drop a table or order another server; those of a master cannot read
+    rows."""
     certs = users.up.data_dir / "certs"
     server, master = (read_daemon(certs, Principal(kind, UUID)) for kind in (SERVER, MASTER))
     for request in (ms.DeleteTable("packages"), ms.CreateTable("new"), ms.ShutdownCluster(), ms.FenceServer("s")):
@@ -137,7 +138,7 @@ def test_a_user_is_no_daemon_and_a_stranger_is_nobody(users: Users) -> None:
 
 
 def test_refusals_are_recorded(users: Users) -> None:
-    """In the history, for whoever asks later who has tried what, also if another caller is refused all the time."""
+    """The history shows later which caller has tried which request, even if another caller is refused all the time."""
 
     def texts() -> str:
         found = json.loads(users.done("history", "--only", "requests", "--json", "--limit", "0"))

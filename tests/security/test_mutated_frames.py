@@ -88,7 +88,7 @@ def is_served(running: Open) -> None:
 
 
 def test_no_process_ends_and_none_keeps_memory(running: Open) -> None:
-    """After each port's frames all daemons answer; after all of them their memory is as before."""
+    """After the frames of each port all daemons answer. After all frames their memory is as before."""
     for name, (kind, port) in running.ports.items():
         frames.attack(name, kind, port, frames.WARMING, lambda: is_served(running))
     before = {name: frames.kilobytes(pid) for name, pid in pids(running).items()}

@@ -110,7 +110,8 @@ def test_the_oldest_silent_connection_gives_way_to_a_newcomer(process: Process) 
 
 
 def test_unfinished_frames_hold_a_bounded_memory(process: Process) -> None:
-    """Whoever began first gives way when all unfinished frames exceed the bound; an honest caller is served."""
+    """When all unfinished frames exceed the bound, the connection whose frame began first is closed; an honest caller
+    is served."""
     before = kilobytes(process)
     with contextlib.ExitStack() as stack:
         strangers = [stack.enter_context(connect(process)) for _ in range(GREEDY)]

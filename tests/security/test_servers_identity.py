@@ -36,7 +36,7 @@ pytestmark = pytest.mark.e2e
 _SHAPE: Final = ("--store-nodes", "1", "--masters", "2", "--servers", "3", "--regions", "2", "--plan-engine", "greedy")
 _TINY: Final = ("--masters", "1", "--servers", "1", "--no-table", "--plan-engine", "greedy")
 _SHARED: Final = "the masters' credential for the store"
-#: No znode has this version: a request with it changes nothing, and tells whether it would be allowed.
+#: No znode has this version: a request with it changes nothing, but shows whether it would be allowed.
 _NO_VERSION: Final = 1_000_000
 _ROOT: Final = DEFAULT_ROOT
 

@@ -29,7 +29,7 @@ LENGTHS = (-(2**31), -(2**31) + 1, -65536, -1, 0, 1, 7, 2**20 + 1, 2**24, 2**30,
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """Yield a node that serves, with znodes that belong to somebody."""
+    """Yield a serving node that has znodes with owners."""
     with running_store(tmp_path_factory.mktemp("held"), "--words", "*") as made:
         with contextlib.closing(made.stranger()) as owner:
             for path in (SECRET, SECRET + b"/child"):
@@ -130,7 +130,7 @@ def test_access_lists_hold_for_every_request(store: Store, honest: Honest, proof
 
 
 def test_watches_do_not_give_names_away(store: Store, honest: Honest) -> None:
-    """CVE-2024-23944: a recursive watch above a closed znode hears nothing of what happens below."""
+    """CVE-2024-23944: a recursive watch above a closed znode gets no events from below it."""
     with contextlib.closing(store.stranger()) as spy, contextlib.closing(store.stranger()) as owner:
         added = spy.ask(op.OP_ADD_WATCH, r.encode_path_version(b"/", op.WATCH_PERSISTENT_RECURSIVE))
         assert added is not None

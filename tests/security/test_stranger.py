@@ -71,7 +71,7 @@ class Target:
         return found
 
     def names(self) -> list[str]:
-        """Return what a stranger may not learn besides: rows, tables, users, places of files, ids."""
+        """Return further names that a stranger must not learn: rows, tables, users, places of files, ids."""
         found = [VALUE, "packages", str(self.up.data_dir), "user:admin"]
         for file in self.up.data_dir.glob("server-*/*"):
             if file.is_file() and file.stat().st_size < 10_000:
@@ -156,7 +156,7 @@ def serves_no_request(answer: bytes) -> bool:
 
 
 def test_every_port_is_known(target: Target) -> None:
-    """What the next tests attack is what the kernel says is open, and nothing else is."""
+    """The ports that the next tests attack are exactly those that the kernel reports as open."""
     assert {one.number for one in target.ports} == listening(target.pids)
     assert {one.kind for one in target.ports} == {
         frames.STORE, frames.STORE_PEERS, frames.MASTER, frames.SERVER, frames.TABLET_PEERS, frames.ADMIN,

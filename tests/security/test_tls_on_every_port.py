@@ -208,7 +208,8 @@ def test_a_revoked_certificate_loses_the_stores_peers(cluster: LocalUp) -> None:
 
 
 def test_handshakes_that_do_not_end_are_closed_at_every_port(cluster: LocalUp) -> None:
-    """Nothing at all, a part of the first record, and a whole one without what follows: the daemon ends each of them.
+    """Connections that send nothing, a part of the first record, or a whole record and no more: the daemon ends each of
+    them.
 
     Fails if `PeerListener` plans no end of unidentified connections.
     """

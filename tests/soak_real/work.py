@@ -1,4 +1,4 @@
-"""The work and the faults of a soak: DDL, moves, splits and merges, rows, kills. A seed decides what comes next."""
+"""The work and the faults of a soak: DDL, moves, splits and merges, rows, kills. A seed determines the sequence."""
 
 from __future__ import annotations
 

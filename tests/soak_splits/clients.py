@@ -1,4 +1,4 @@
-"""Clients that know what their rows must be. Each writes keys of its own, so nobody else changes them."""
+"""Clients that know the expected content of their rows. Each writes keys of its own, which no other client changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class SlowCall(NamedTuple):
 
 
 class Expected:
-    """What the rows of one client may be: after an acknowledged write the value; after one that failed, either."""
+    """Possible content of one client's rows: after an acknowledged write the new value; after a failed write the old or
+    the new one."""
 
     def __init__(self) -> None:
         self._values: dict[str, set[Value]] = {}

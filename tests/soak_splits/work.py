@@ -1,4 +1,4 @@
-"""The splits and merges of a soak, and the kills. A seed decides what comes next, the machine when it happens."""
+"""The splits and merges of a soak, and the kills. A seed determines the sequence, the machine the times."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Resharder(Worker):
     def _ask(self, request: ms.SplitRegion | ms.MergeRegions) -> ms.Resharded:
         """Ask the active master, through changes of the active master. Raise RpcError if it refuses.
 
-        The region may have been taken meanwhile: then another one is chosen, rather than to wait for this one.
+        Another thread may have taken the region meanwhile. Then choose another region instead of waiting.
         """
 
         def asked() -> ms.Resharded | RpcError | None:

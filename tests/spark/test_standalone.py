@@ -69,7 +69,8 @@ def test_spark_submit_runs_the_job(spark: Standalone, source: tuple[Path, str], 
 def test_executors_that_lack_something_are_told_of_in_a_line(
     spark: Standalone, source: tuple[Path, str], tmp_path: Path
 ) -> None:
-    """One line instead of a Java stack trace: the missing module, the interpreter, and the setting for another one."""
+    """The error is one line instead of a Java stack trace: the missing module, the interpreter, and the setting for
+    another one."""
     bare = tmp_path / "nothing-installed"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)

@@ -32,7 +32,7 @@ WEIGHTS: Final = {
 #: Faults that lose durable data. The next one comes only after the node of the former one has caught up, and never for
 #: a majority.
 FORGETFUL: Final = ("flip", "cut-log", "flip-snapshot", "wipe", "replace")
-#: Faults for a store of one node: those that keep everything that it acknowledged.
+#: Faults for a store of one node: only those after which all acknowledged writes must exist.
 OF_ONE: Final = ("kill", "stop", "freeze", "storm", "full", "flood")
 #: Faults that choose their node when they happen, or hit all nodes.
 OF_NOBODY: Final = ("kill-leader", "freeze-leader", "kill-all", "stop-all")

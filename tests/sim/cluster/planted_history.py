@@ -113,7 +113,7 @@ class StepsOfServersForgotten(Bug):
 
 
 class Sound(Bug):
-    """No bug: on the scripts above, with as many merges, the history equals the log."""
+    """No bug: with the scripts above, and as many merges, the history equals the log."""
 
     def patches(self) -> list[Patch]:
         return quick_merges()

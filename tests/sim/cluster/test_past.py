@@ -1,4 +1,5 @@
-"""The fold of the history at random instants equals what the store had then, and at the end what it has now."""
+"""The fold of the history at random instants equals the store's state at that time, and at the end its present
+state."""
 
 from __future__ import annotations
 

@@ -80,12 +80,12 @@ def power_cut(world: World) -> None:
     world.start_master()
 
 
-#: What a bulk plan of first members may be like.
+#: Kinds of bulk plans of first members.
 PLANS: Final = ("whole", "whole", "half", "dead servers", "one server", "late", "never")
 
 
 class BulkPlan(NamedTuple):
-    """What a planner answers, and how late."""
+    """The answer of a planner, and its delay."""
 
     plan_id: str
     servers: dict[str, str]

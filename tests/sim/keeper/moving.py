@@ -25,7 +25,7 @@ class MovingWorld(ChangingWorld):
         super().__init__(seed, machines=machines, regions=regions, replicas=replicas)
         #: Chance of its own, so that the histories of `ChangingWorld` stay as they are.
         self.whim = random.Random(seed)
-        #: What the store has below /intents.
+        #: Contents of /intents in the store.
         self.intents: dict[str, TabletIntents] = {}
 
     def _make_keeper(self, epoch: int, unused: object) -> Keeper:

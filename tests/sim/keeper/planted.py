@@ -86,7 +86,7 @@ def _makes_twice() -> Iterator[type[Keeper]]:
 
 @contextmanager
 def _plan_is_believed() -> Iterator[type[Keeper]]:
-    """A bulk plan's servers are taken as they are if all of them are there."""
+    """A bulk plan's servers are used unchecked if all of them are live."""
 
     def believed(planned: Sequence[str], candidates: Sequence[Site], count: int) -> list[str]:
         known = {one.uuid for one in candidates}

@@ -41,7 +41,7 @@ from tests.sim.keeper.world import TABLE
 KEYS: Final = 1_000_000
 #: Why a server cannot make a daughter's member: its disk was lost.
 NO_PARENT: Final = "refused: no replica of the parent"
-#: No region is split when there are so many.
+#: Number of regions at which no more are split.
 REGIONS_MAX: Final = 12
 _LEGAL: Final = {(one.before, one.after) for one in RESHARDING_STEPS}
 
@@ -207,7 +207,7 @@ class SplittingWorld(ChangingWorld):
             self.works[region_id] = (record, version + 1)
 
     def _cleaned(self, work: ReshardingRecord) -> None:
-        """Check that each member of the daughters is made, or was silent for so long that nobody waits for it."""
+        """Check that each member of the daughters is made, or was silent for so long that it is not waited for."""
         for daughter in work.daughters:
             region_id = daughter.region_id
             for one in () if self.table[0].purging_ms else self.regions[region_id][0].members:

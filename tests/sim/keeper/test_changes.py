@@ -64,8 +64,8 @@ def test_the_number_of_copies_goes_up_and_down() -> None:
 
 
 def test_a_report_that_is_late_costs_a_number() -> None:
-    """A copy is in the store before its leader's report is there. Without the wait for the report the master gives the
-    number up, and another one out."""
+    """A copy is in the store before its leader's report arrives. Without the wait for the report the master gives the
+    number up and assigns another one."""
     expected = r"wanted|voters"
     with mock.patch.object(next_change, "REPORT_LATE_MS", 0), pytest.raises(BrokenInvariantError, match=expected):
         play(GrowingWorld)

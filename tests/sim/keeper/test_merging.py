@@ -80,7 +80,8 @@ def _not_aligned() -> Iterator[None]:
 
 @contextmanager
 def _second_parent_goes_at_once() -> Iterator[None]:
-    """Only the first parent is held: members of the second one change, and its replicas go when it is replaced."""
+    """Only the first parent is held: members of the second parent change, and its replicas are removed when it is
+    replaced."""
     original = TabletParents.mark
 
     def mark(self: Any, region_id: str, *, is_leaving: bool) -> None:

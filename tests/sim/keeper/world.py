@@ -172,7 +172,7 @@ class World:
             raise BrokenInvariantError(f"seed {self.seed} at {self.now}: {what}")
 
     def _watch(self, region_id: str, number: int) -> None:
-        """A watch event: the active master reads the znode, and sees what is there by then."""
+        """A watch event: the active master reads the znode in its state at that time."""
         keeper = self.master
         if keeper is not None:
             record, version = self.transitions.get(f"{region_id}-{number}", (None, -1))

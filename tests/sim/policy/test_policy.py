@@ -21,7 +21,7 @@ from tests.sim.policy.world import BrokenPolicyError, World
 SEEDS: Final = int(os.environ.get("RK_SEEDS", "150"))
 #: Number of seeds within which a planted bug must be found.
 SEEDS_PLANTED: Final = 150
-#: What a run must meet: a simulation that never reaches a situation proves nothing about it.
+#: Situations that a run must reach: a simulation that never reaches a situation proves nothing about it.
 RARE: Final = (
     "promoted", "refused", "add", "remove", "transfer leadership", "disk lost", "master died", "server died",
     "move",
@@ -83,7 +83,7 @@ def _several_at_once() -> Iterator[None]:
 
 @contextmanager
 def _removes_first() -> Iterator[None]:
-    """A failed voter goes before its successor is there, as Kudu's 3-2-3 had it; so does one that moves."""
+    """A failed or moving voter is removed before its successor exists, as in Kudu's 3-2-3."""
 
     def removes(facts: Situation) -> policy.Decision | None:
         gone = [one for one in facts.voters if one in facts.failed or one.number in facts.leaving]

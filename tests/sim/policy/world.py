@@ -242,7 +242,7 @@ class World:
         if self.report is not None:
             self.intents = remaining(self.intents, self.report.report.members)
         found = self.decide()
-        # A number that is given out, in no configuration, and not what the policy adds: its transition ends.
+        # A number that is assigned, in no configuration, and not the one that the policy adds: its transition ends.
         known = {one.number for one in self.report.report.members} if self.report is not None else set()
         kept = found.member.number if isinstance(found, Do) and found.change is MemberChange.ADD else 0
         if self.report is not None and self.now >= self.asked_until:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.sim.store.clients import Client
     from tests.sim.store.world import Host, World
 
-#: What is lost: the directory, the log, the end of its last file, or any one file.
+#: The kind of loss: the directory, the log, the end of its last file, or any one file.
 HARMS: Final = ("directory", "log", "tail", "file")
 
 

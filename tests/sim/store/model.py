@@ -133,7 +133,7 @@ class Model:
     # --- the past -----------------------------------------------------------------------------------------------------
 
     def at(self, path: bytes, zxid: int) -> View | None:
-        """Return the znode as it was at `zxid`; None if it did not exist."""
+        """Return the state of the znode at `zxid`; None if it did not exist."""
         place = bisect_right(self._zxids.get(path, ()), zxid)
         return self._views[path][place - 1] if place else None
 

@@ -13,7 +13,7 @@ from tests.support.planted import Patch, instead
 
 
 class ShortLogTaken(Bug):
-    """A log that is missing, or shorter than it was, is taken for all there ever was of it."""
+    """A missing or shortened log is regarded as complete."""
 
     number = 17
     known = "this store, found by hand: stores that compare no lengths"

@@ -14,7 +14,7 @@ APART = ("_part_from_leader",)
 
 
 class AnsweredWithoutContact(Bug):
-    """A node that its leader cannot hear of goes on answering its clients."""
+    """A node without contact to its leader continues to answer its clients."""
 
     number = 20
     known = "ZooKeeper's followers between the loss of their leader and syncLimit"
@@ -28,7 +28,8 @@ class AnsweredWithoutContact(Bug):
 
 
 class EndedUnasked(Bug):
-    """The leader ends a session as soon as it is due, whatever the node that serves it has answered meanwhile."""
+    """The leader expires a session as soon as it is due, without waiting for the agreement of the node that serves
+    it."""
 
     number = 20
     known = "a ping answered by a follower between two reports"

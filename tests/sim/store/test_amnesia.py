@@ -52,8 +52,7 @@ def test_no_disk_is_lost_beside_a_late_starter_that_waits(seed: int) -> None:
 
 
 def test_no_disk_is_lost_beside_an_emptied_one() -> None:
-    """The operator has emptied a directory: its node holds nothing until it is started, and does not count until
-    later."""
+    """The operator has emptied a directory: its node has no data until it is started, and counts only later."""
     world = _peaceful(1)
     _started(world, 3)
     assert world.play_until(60 * SECOND, lambda: amnesia.may_lose(world, [], world.hosts[1]))

@@ -24,7 +24,8 @@ def _change_one(world: World) -> None:
         world.at(world.now + SECOND // 10, _change_one, world)
         return
     process = world.chance.pick(up)
-    # Otherwise it might pass its state on, to others or to its next start, before the difference is found.
+    # Otherwise the replica might pass its state on, to other nodes or to its next start, before the difference is
+    # found.
     process.node.snapshot_policy.maybe_take = lambda *_: None
     process.host.is_odd = True
     machine = process.node.machine

@@ -126,8 +126,8 @@ def test_requests_that_came_before_their_session_see_nothing_before_its_events()
 
 
 def test_a_node_that_has_voted_has_not_lost_its_disk() -> None:
-    """The first leader has a log; its voters died before they received any of it. They must vote again, or there is no
-    leader."""
+    """The first leader has a log; its voters died before they received any of it. They must vote again, because
+    otherwise there is no leader."""
     voter, wiped = StoreNodes(3).nodes[1], StoreNodes(3).nodes[1]
     voter.core.term = 1
     for node in (voter, wiped):

@@ -397,7 +397,7 @@ class TombstoneVotesTwice(Bug):
 
 
 class TombstoneForgotten(Bug):
-    """A tombstone's votes are lost at a restart: it knows those before its deletion only."""
+    """A tombstone's votes are lost at a restart: only the votes before its deletion remain."""
 
     known = "PySyncObj #202, with a tombstone"
     favours = ("_delete_replica", "_bridge", "_kill", "_power_cut")

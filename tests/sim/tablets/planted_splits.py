@@ -88,7 +88,8 @@ class LastNotesNotCopied(SplitBug):
 
 
 class PreparedByADeadProcess(SplitBug):
-    """Files that a process has prepared are used by the next one, whose notes begin later; figures are not compared."""
+    """The next process uses the prepared files of a dead one, although its notes begin later; figures are not
+    compared."""
 
     favours = ("_kill_splitting", "_power_cut_splitting", "_kill_split_leader")
 

@@ -26,7 +26,7 @@ if is_switched_on(PURE_VARIABLE):
     RUNS = [(3, range(1, 7)), (4, range(1, 3)), (5, range(1, 7))]
 
 
-#: What failed once: (seed, servers, seconds of faults), and why it failed.
+#: Former failures: (seed, servers, seconds of faults), and the reason.
 FAILED_ONCE = [
     # The check of quiet followers took a late frame of a former process for a word of the leader.
     (179578258842, 3, TROUBLE_S),

@@ -1,4 +1,4 @@
-"""`rk simulate --tablets`: its verdict, its report, what it refuses."""
+"""`rk simulate --tablets`: its verdict, its report, refused options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rk tablet unsafe-change-config`: when it is refused, whom it asks, and what it warns of."""
+"""`rk tablet unsafe-change-config`: refusals, questions to servers, and warnings."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_it_is_refused_while_a_majority_lives(servers: FakeServers) -> None:
 def test_a_member_that_does_not_run_cannot_stay_and_the_longest_log_must(servers: FakeServers) -> None:
     assert "has no running replica" in run("--keep", UUIDS[4], "--yes", code=1)
     assert "reaches further" in run("--keep", UUIDS[0], "--yes", code=1)
-    # One that is FAILED has no rows to go on with, and does not count as living.
+    # A FAILED replica has no usable rows, and does not count as live.
     servers.views[UUIDS[2]] = view(3, (9, 99), ReplicaState.FAILED)
     assert "has no running replica" in run("--keep", UUIDS[2], "--yes", code=1)
     assert servers.asked == []

@@ -55,7 +55,7 @@ def gate() -> Gate:
 
 @pytest.mark.parametrize("cost_s", [PLAIN_S, RPC_S, HANDSHAKE_S])
 def test_a_flood_gets_its_share_of_the_time(gate: Gate, cost_s: float) -> None:
-    """What was saved at first, the share later."""
+    """First the saved budget, later the share."""
     gate.flood(1.0, cost_s)
     assert gate.flood(100.0, cost_s) == pytest.approx(100.0 * SHARE / cost_s, rel=0.1)
 
@@ -78,7 +78,7 @@ def test_a_proof_opens_a_port_that_waits(gate: Gate) -> None:
 
 
 def test_what_was_saved_is_bounded(gate: Gate) -> None:
-    """A quiet day is worth no more than a quiet while; nothing can be given back twice to gain time."""
+    """A quiet day saves no more budget than a short quiet time, and no cost can be given back twice."""
     gate.clock.advance(86_400.0)
     gate.budget.give_back(1.0)
     gate.budget.charge(SAVED_S)

@@ -1,4 +1,4 @@
-"""What the active master tells its auditor about owners (N5)."""
+"""The owners that the active master reports to its auditor (N5)."""
 
 from __future__ import annotations
 

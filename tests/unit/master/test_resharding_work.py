@@ -1,4 +1,4 @@
-"""What the master does about orders, replies and refused writes of splits and merges (X11)."""
+"""The master's handling of orders, replies and rejected writes of splits and merges (X11)."""
 
 from __future__ import annotations
 

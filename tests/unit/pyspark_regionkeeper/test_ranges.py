@@ -30,7 +30,7 @@ _COMPARE: dict[str, Any] = {
 
 
 def holds(row: dict[str, Any], conditions: list[Condition]) -> bool:
-    """Return what Spark would say of a row."""
+    """Return Spark's result for a row."""
     return all(_COMPARE[one.sign](row[one.column], one.value) for one in conditions)
 
 

@@ -39,7 +39,7 @@ class Locator:
 
 
 def rows_of(monkeypatch: pytest.MonkeyPatch, part: RegionPart, buckets: int, *keys: str) -> list[tuple[str, bytes]]:
-    """Return what a task gets of a region whose pages have these placed keys."""
+    """Return the rows that a task gets from a region whose pages have these placed keys."""
 
     def read(_self: Any, _region: Any, _known: Any, sink: Spool, _span: Any) -> None:
         sink.begin()

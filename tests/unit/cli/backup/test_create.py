@@ -1,4 +1,4 @@
-"""What `rk backup create` refuses before it begins, and what a manifest says of an unchanged region."""
+"""Requests that `rk backup create` refuses before it begins, and the manifest's entry of an unchanged region."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class SplittingSource:
         """End the reads: there are none."""
 
     def read(self, region: RegionRecord, known: RowsPoint | None, sink: RowsSink) -> RegionRead:
-        """Read a region, or find that it is there no more."""
+        """Read a region, or find that it does not exist any more."""
         if daughters := self.cluster.later.pop(region.region_id, None):
             over = {
                 one.region_id for one in self.cluster.regions if any(one.start_key >= d.start_key for d in daughters)
@@ -123,7 +123,7 @@ class SplittingSource:
 
 
 def backed_up(cluster: SplitCluster, folder: Path) -> list[RegionBackup]:
-    """Return what the manifest of a backup says of the regions."""
+    """Return the regions' entries in the manifest of a backup."""
     creation = Creation(cluster, folder, SplittingSource(cluster), threads=1)  # type: ignore[arg-type]
     manifest = creation.run(tables_to_back_up(cluster, ()), None, lambda *_: None).manifest  # type: ignore[arg-type]
     assert manifest.tables[0].record.regions == len(manifest.tables[0].regions)

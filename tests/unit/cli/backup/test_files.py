@@ -1,4 +1,4 @@
-"""The files of a backup: what is written is read again; any cut and any changed byte is found and named."""
+"""The files of a backup: written files can be read again; any cut and any changed byte is found and named."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def read(path: Path, start: str = "", end: str = "") -> dict[bytes, bytes]:
 
 
 def entry(path: Path, totals: RowsTotals, region_id: str = "r1", start: str = "", end: str = "") -> RegionBackup:
-    """Return what a manifest says of a region."""
+    """Return the manifest's entry of a region."""
     size = path.stat().st_size
     return RegionBackup(
         region_id, start, end, rows_file(region_id), size, totals.rows, totals.size, totals.digest.hex(), 1

@@ -1,4 +1,5 @@
-"""Reading one region: servers die, lose the region or the snapshot; the rows are of one moment or there are none."""
+"""Reading one region: servers die, lose the region or the snapshot; the rows are all of one moment, or the read
+fails."""
 
 from __future__ import annotations
 

@@ -211,7 +211,8 @@ def test_every_level_of_every_place_is_decided_by_one_level(file: Path, monkeypa
     ids=["arrays", "tables", "dots", "header", "number", "long", "escape", "cut"],
 )
 def test_a_file_made_by_somebody_else_costs_one_sentence(file: Path, content: str, says: str) -> None:
-    """It may be of a project that was downloaded. No traceback, no time without end, nothing for the terminal."""
+    """The file may come from a downloaded project. There is no traceback, no endless time, and no control character for
+    the terminal."""
     file.write_text(content)
     with pytest.raises(UsageFaultError) as found:
         read_configuration(None, ())

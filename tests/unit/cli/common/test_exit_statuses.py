@@ -34,7 +34,7 @@ def test_commands_of_the_table_exist() -> None:
 
 
 def test_commands_with_a_verdict_are_in_the_table() -> None:
-    """A command that returns a status, and does not only raise errors, says what the status means."""
+    """A command that returns a status, and does not only raise errors, has a row with the status's meaning."""
     for path, command in all_commands():
         assert command.callback is not None
         if inspect.unwrap(command.callback).__annotations__.get("return") == "None":

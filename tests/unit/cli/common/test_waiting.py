@@ -125,7 +125,7 @@ def test_the_innermost_option_counts(monkeypatch: pytest.MonkeyPatch, silent: st
     for words, expected in wanted.items():
         rest = ("table", "list") if "table" not in words else ()
         run([*words, *rest, "--store", f"127.0.0.1:{free_ports(1)[0]}"])
-        limit_each_wait()  # else what is left of it
+        limit_each_wait()  # else the rest of it
         assert limit_s(15.0) == expected
     monkeypatch.setenv("RK_TABLE_LIST_TIMEOUT", "7")
     for words, expected in (((), 7.0), (("--timeout", "9"), 9.0)):

@@ -1,4 +1,4 @@
-"""`rk debug bundle`: what is never in it, and that it comes whatever is down."""
+"""`rk debug bundle`: it never contains secrets, and is written with any process down."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tests.support.helpers import free_ports
     ],
 )  # fmt: skip
 def test_secrets_are_taken_out(text: str, expected: str) -> None:
-    """By their value, and by their name if nobody here knows the value; names of files stay."""
+    """By their value, or by their name if the value is unknown here; names of files stay."""
     assert Hider({"s3cr3t-value", "is"}).text(text) == expected
 
 

@@ -1,4 +1,4 @@
-"""What the drills' tests hold against `rk health`: green while a client is refused, red while all are served."""
+"""Faults of `rk health` that the drills' tests report: green while a client is refused, red while all are served."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_a_store_without_a_list_of_members_has_only_the_named_nodes(content: byt
 
 
 def test_a_parked_region_is_parked_in_the_list_of_transitions(capsys: pytest.CaptureFixture[str]) -> None:
-    """No master tries it again, so OFFLINE would look like one that waits its turn.
+    """No master retries the region, so OFFLINE would suggest that the region only waits for its turn.
 
     Tried: with the state alone in `_rit` both rows are OFFLINE; without the error its last cell is empty.
     """

@@ -163,7 +163,8 @@ def _carried_out(cluster: MemoryCluster) -> None:
 def test_revert_moves_back_what_is_still_where_the_plan_put_it(
     cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What has moved since stays, with the reason; so does what would go to a server that is gone or draining."""
+    """Regions that have moved since stay, with the reason. So do regions that would move to a server that is dead or
+    draining."""
     assert run(["plan", "revert", str(made)]) == ExitStatus.NOT_FOUND
     assert "was never applied here" in capsys.readouterr().err
     assert run(["plan", "apply", str(made), "--no-wait"]) == 0
@@ -299,7 +300,7 @@ def test_a_target_is_moved_alone_and_resume_makes_the_rest(
 def test_a_person_is_asked_before_very_many_moves(
     answer: str, status: int, moves: int, cluster: MemoryCluster, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with --yes, and no script is. Tried: without `_confirm` the refused plan moves four."""
+    """Neither with --yes nor in a script. Tried: without `_confirm` the refused plan moves four."""
     monkeypatch.setattr(apply, "ASKED_ABOVE", 3)
     asked: list[str] = []
 

@@ -13,7 +13,7 @@ from cli.up.hold import hold
 
 
 def test_the_second_start_names_the_first_one(tmp_path: Path) -> None:
-    """Without a pid in the file, as on a full disk, it names nobody."""
+    """Without a pid in the file, as on a full disk, it names no process."""
     with hold(tmp_path, is_new=True):
         with (
             pytest.raises(CliError, match=f"in use by the `rk up` with pid {os.getpid()}"),

@@ -1,4 +1,4 @@
-"""Store nodes that were removed: which they are, and what `rk up` keeps of them."""
+"""Store nodes that were removed: how they are found, and what `rk up` records about them."""
 
 from __future__ import annotations
 

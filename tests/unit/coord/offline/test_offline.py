@@ -149,7 +149,7 @@ def test_torn_tail_is_a_note(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 40, 400])
 def test_shortened_or_missing_log_is_damage(tmp_path: Path, cut: int) -> None:
-    """The log does not show that it was longer; its extent does."""
+    """The log itself does not show its former length; the extent does."""
     path = make(tmp_path / "n", history(5))
     [segment] = path.glob("wal/*.log")
     used = segment.read_bytes().rfind(SEAL_MAGIC)
@@ -187,7 +187,7 @@ def test_log_behind_no_snapshot_is_damage(tmp_path: Path) -> None:
 
 
 def test_snapshot_without_a_log_is_damage(tmp_path: Path) -> None:
-    """The node may have acknowledged later entries, and voted: nothing proves that it has not."""
+    """The node may have acknowledged later entries and voted; there is no proof of the contrary."""
     path = make(tmp_path / "n", history(8), (8,))
     for segment in path.glob("wal/*.log"):
         segment.unlink()

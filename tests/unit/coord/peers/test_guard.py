@@ -140,7 +140,7 @@ def test_proofs_of_another_connection_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", [framing.HELLO, codec.WHO, codec.RAFT, framing.PROOF, framing.COUNTER])
 def test_nothing_else_is_heard_before(kind: int) -> None:
-    """Neither a hello nor a question nor a Raft message."""
+    """Before the proof, the guard accepts neither a hello nor a question nor a Raft message."""
     with pytest.raises(RemoteProtocolError):
         made(SECRET, b"l").counter(kind, bytes(32))
 

@@ -206,7 +206,7 @@ def test_what_is_not_allowed_is_not_dispatched(own: tuple[Credentials, Credentia
 
 
 def test_on_an_open_server_every_caller_is_nobody() -> None:
-    """No credentials: no proof, and nothing changes for clients."""
+    """Without credentials there is no proof, and clients work as before."""
     world = Secured(None)
     assert world.call(None, 1) == [Answer(1)]
     assert world.seen == [(NOBODY, 1)]
@@ -254,7 +254,7 @@ def test_a_certificate_of_another_authority_serves_nothing(tmp_path: Path) -> No
 
 
 def test_a_certificate_copied_to_another_machine_is_noticed(tmp_path: Path) -> None:
-    """It names the hosts of its own machine, and the caller has dialed another one."""
+    """The certificate names the hosts of its own machine, and the caller has dialed another host."""
     alice, server = with_certificates(tmp_path / "own", ("s1.example",))
     world = Secured(server)
     [error] = world.call(alice, 1)
@@ -403,7 +403,7 @@ def test_the_authority_is_rotated_without_a_restart(tmp_path: Path) -> None:
 
 
 def test_an_open_server_gets_no_request_of_a_secured_caller(own: tuple[Credentials, Credentials]) -> None:
-    """A daemon that proves nothing may be anybody: the caller sends it nothing but the hello."""
+    """A daemon without a proof may be any process, so the caller sends only the hello."""
     world = Secured(None)
     [error] = world.call(own[0], 1)
     assert error.code == Code.UNAUTHENTICATED

@@ -31,7 +31,7 @@ def test_a_secured_port_wants_a_token(directory: Path, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/health", "/ready"])
 def test_probes_need_none(directory: Path, path: str) -> None:
-    """They say no names."""
+    """/health and /ready reveal no names."""
     assert status(directory, path) == 200
 
 

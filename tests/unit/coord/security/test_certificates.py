@@ -1,4 +1,4 @@
-"""What a certificate says, and the watch of its expiry in health, metrics and credentials."""
+"""The contents of a certificate, and its expiry in health, metrics and credentials."""
 
 from __future__ import annotations
 

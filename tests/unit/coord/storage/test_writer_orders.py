@@ -60,7 +60,7 @@ class Bench:
         self.writer = ThreadWriter(wal, may)
         self.writer.start(self)
 
-    # What the node is told.
+    # Notifications to the node.
 
     def on_persisted(self, number: int) -> None:
         assert self.persisted <= number <= self.written <= self.submitted
@@ -72,7 +72,7 @@ class Bench:
     def on_failed(self, error: Exception) -> None:
         self.failed.append(error)
 
-    # What the node does.
+    # Actions of the node.
 
     def submit(self, count: int = 1) -> None:
         """Submit batches of one entry."""

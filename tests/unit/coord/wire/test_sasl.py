@@ -121,7 +121,7 @@ def test_order_of_tokens() -> None:
     [b"", b'nonce="x"', b"algorithm=md5-sess", b'nonce="x",algorithm=md5-sess,qop="auth-conf"', b'nonce="x",nonce="y"'],
 )
 def test_client_refuses_a_challenge_it_cannot_answer(challenge: bytes) -> None:
-    """It does not send its name then."""
+    """In this case the client does not send its name."""
     client = SaslClient("bob", "s", b"C")
     client.evaluate(None)
     with pytest.raises(SaslError):

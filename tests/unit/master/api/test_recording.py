@@ -81,7 +81,7 @@ def test_a_request_that_is_refused_after_its_entry_was_written_has_its_refusal(t
 
 
 def test_a_request_that_is_repeated_is_recorded_once(tmp_path: Path) -> None:
-    """A client that waits for the end of its request repeats it."""
+    """A client that waits for the end of its request repeats the request."""
     bench = Bench(tmp_path)
     for _ in range(3):
         bench.ask(ms.SetTableIntent("orders", TableIntent.DISABLED, request_id="r1"))
@@ -89,7 +89,7 @@ def test_a_request_that_is_repeated_is_recorded_once(tmp_path: Path) -> None:
 
 
 def test_a_takeover_records_the_servers_that_it_finds(tmp_path: Path) -> None:
-    """Without this entry nobody could say which servers were up before the first change."""
+    """Without this entry the history would not show which servers were up before the first change."""
     bench = Bench(tmp_path, servers=2)
     bench.go_on(1.0)
     begin, found = events(bench)[:2]

@@ -66,7 +66,7 @@ def test_a_page_is_bounded(cluster: TabletCluster, monkeypatch: pytest.MonkeyPat
 
 
 def test_errors_name_the_fault_and_the_remedy(cluster: TabletCluster) -> None:
-    """What was wrong, and what to do."""
+    """Each error names the fault, and what to do."""
     cases = [
         (lambda: listed(cluster, table="nobody"), ms.NOT_FOUND, "there is no table 'nobody'"),
         (lambda: listed(cluster, table="counters"), ms.BAD_REQUEST, "table counters has no tablets"),

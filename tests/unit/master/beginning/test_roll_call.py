@@ -84,7 +84,7 @@ def test_a_heartbeat_of_a_holder_makes_it_a_failover_at_once(tmp_path: Path) -> 
 
 
 def test_a_heartbeat_ends_the_wait(tmp_path: Path) -> None:
-    """That of a server without regions does not: it may have begun after the crash."""
+    """The heartbeat of a server without regions does not, because such a server may have started after the crash."""
     young = Young(tmp_path)
     young.heard.add(Incarnation("s2", 7))
     young.go_on(1.0)

@@ -87,7 +87,7 @@ def test_all_is_well() -> None:
 
 
 def test_a_silent_server_makes_its_regions_unavailable() -> None:
-    """Its session still lives, so its regions are still open by the store; nobody hears it."""
+    """The session still lives, so its regions are open according to the store, but the server sends no heartbeats."""
     sight = Sight(cluster_of(4))
     sight.beat("s1", "s2")
     sight.clock.advance(6)
@@ -154,7 +154,7 @@ def test_without_a_cluster_state_nothing_is_called_healthy() -> None:
 
 
 def test_a_store_without_a_leader_is_unavailable() -> None:
-    """By what its nodes say."""
+    """According to the answers of its nodes."""
     nodes = [StoreNodeFigure("a:1", "follower"), StoreNodeFigure("b:1", "", "refuses connections")]
     sight = Sight(cluster_of(1), nodes)
     sight.beat("s1", "s2")

@@ -103,7 +103,7 @@ class PagePort(SynchronousTestCase):
             assert self.ask(f"GET {path}", host="evil.example")[0] == 403
 
     def test_without_permission_there_is_nothing(self) -> None:
-        """Neither files nor data nor the stream."""
+        """Without permission the port serves neither files nor data nor the stream."""
         self.may_serve = False
         for path in ("/", "/ui/app.js", "/ui/data/echo", "/ui/stream"):
             assert self.ask(f"GET {path}")[0] == 403

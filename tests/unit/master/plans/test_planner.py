@@ -48,7 +48,7 @@ def test_the_snapshot_has_the_former_places() -> None:
 
 
 def test_the_snapshot_has_measured_sizes() -> None:
-    """Those of the records are estimates."""
+    """Sizes in the records are estimates."""
     one = world()
     taken = snapshot_of(one, one.replicas.values(), RegionSizes({f"r{n}-0": Measure(n, 100 * n) for n in range(4)}))
     assert taken.regions.size_bytes.tolist() == [0, 100, 200, 300]

@@ -1,4 +1,5 @@
-"""One active master and scripted servers that take tablets, on a store in memory whose every change is audited."""
+"""One active master and scripted servers that take tablets, on a store in memory. Every change of the store is
+audited."""
 
 from __future__ import annotations
 

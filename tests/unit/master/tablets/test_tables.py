@@ -82,7 +82,7 @@ def test_an_undelete_opens_the_resting_replicas_again(world: TabletBench) -> Non
 
 
 def test_a_deleted_table_is_finished_once_all_replicas_rest(world: TabletBench) -> None:
-    """Not while one of them takes part."""
+    """The table is not finished while a replica takes part."""
     path = LAYOUT.table(world.table_id())
     (first, _) = world.regions()
     world.servers.servers["s2"].broken.add(first.region_id)

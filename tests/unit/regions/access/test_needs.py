@@ -19,7 +19,7 @@ REQUESTS: tuple[type, ...] = (
     *KvRegions.requests,
     *ServerTablets.requests,
 )
-#: What a scope reads of a request.
+#: The field that a scope reads from a request.
 FIELDS = {
     Scope.TABLE: "table",
     Scope.REGION: "region_id",

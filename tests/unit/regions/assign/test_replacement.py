@@ -76,7 +76,7 @@ def test_attempts_that_are_used_up_are_reason_enough() -> None:
 
 
 def test_a_region_that_was_open_once_is_never_replaced() -> None:
-    """It has data, so it is parked as usual."""
+    """Such a region has data, so it is parked as usual."""
     cluster = ModelCluster(CONFIG)
     cluster.put(region("r1", at("gone")))
     cluster.failing = {"a": "no room", "b": "no room"}

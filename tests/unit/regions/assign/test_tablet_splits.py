@@ -1,4 +1,4 @@
-"""What may be in the way of a split of a tablet."""
+"""Possible objections to a split of a tablet."""
 
 from __future__ import annotations
 

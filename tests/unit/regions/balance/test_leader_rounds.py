@@ -87,7 +87,7 @@ def moving(tablets: Tablets) -> None:
         tablets.move(region_id, TabletMove("c", "d"))
 
 
-#: What keeps leaders away, and the servers that get some.
+#: Obstacles for leaders on servers, and the servers that get leaders.
 CASES: Final[dict[str, tuple[Callable[[Tablets], None], set[str]]]] = {
     "nothing": (lambda _: None, {"b", "c"}),
     "b lags": (judge(behind=CAUGHT_UP_ENTRIES + 1), {"c"}),

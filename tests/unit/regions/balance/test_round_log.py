@@ -1,4 +1,4 @@
-"""What is kept of the balancer's rounds."""
+"""The log of the balancer's rounds."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def found(view: ClusterView) -> list[tuple[Problem, str]]:
 
 
 def replica(view: ClusterView, number: int, region_id: str = "t.0") -> tuple[str, int]:
-    """Return the place of a member's replica in the view: uuid of its server, and position in its list."""
+    """Return the place of a member's replica in the view: uuid of its server, and position in the server's list."""
     for uuid, own in view.replicas.items():
         for at, one in enumerate(own or ()):
             if (one.report.region_id, one.report.number) == (region_id, number):

@@ -60,7 +60,7 @@ def test_the_first_configuration_counts_from_one() -> None:
     ],
 )
 def test_a_configuration_that_cannot_be(members: tuple[Member, ...], reason: str) -> None:
-    """It comes from another cluster, or from a bug, and is not written."""
+    """Such a configuration comes from another cluster, or from a bug, and is not written."""
     found = objection_to_report(REGION, members)
     assert reason in found
     assert bool(found) is bool(reason)

@@ -46,7 +46,7 @@ class Cell(NamedTuple):
 DEATH, MOVES, DONE, REPLAN = Cause.SERVER_DEATH, Cause.MOVE_CONTINUES, Cause.DONE, Cause.REPLAN
 
 CELLS = [
-    # RF-04 OFFLINE: whoever died, OPEN goes to a live destination; a dead one is replaced.
+    # RF-04 OFFLINE: after any death, OPEN goes to a live destination; a dead destination is replaced.
     Cell("RF-04 source dead", OFFLINE, "a", True, DONE, ends_on="b"),
     Cell("RF-04 source dead, no plan", OFFLINE, "a", False, REPLAN),
     Cell("RF-04 destination dead", OFFLINE, "b", True, DEATH),

@@ -65,7 +65,7 @@ def put(file: RegionFile, **rows: str) -> None:
 
 
 def rows_files(folder: Path) -> list[str]:
-    """Return the files of rows in a region's directory. Without any there must be no mark either."""
+    """Return the files of rows in a region's directory. Without any file there must be no mark either."""
     names = {path.name for path in folder.glob("*.mdb")}
     assert (MARKER in names) == any(name.startswith("rows-") for name in names)
     return sorted(names - {MARKER})

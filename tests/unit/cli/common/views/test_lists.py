@@ -50,7 +50,7 @@ def test_every_list_has_the_options() -> None:
 
 
 def test_order() -> None:
-    """Equal rows keep their order; what is unknown comes last in both directions."""
+    """Equal rows keep their order; unknown values come last in both directions."""
     assert names(Listing()) == "bacd"
     assert names(Listing(sort="name")) == "abcd"
     assert names(Listing(sort="-name")) == "dcba"
@@ -97,7 +97,7 @@ def test_default_limit(
     as_json: bool,
     limit: int,
 ) -> None:
-    """Only a terminal has a limit that nobody asked for: a pipe to grep must miss no row."""
+    """Only a terminal has a default limit, because a pipe to grep must miss no row."""
 
     class Out(io.StringIO):
         def isatty(self) -> bool:

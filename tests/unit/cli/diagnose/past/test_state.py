@@ -77,7 +77,7 @@ def view() -> HistoryView:
 
 
 def test_the_state_at_a_point_is_one_screen() -> None:
-    """N2: what is not covered is said to be unknown."""
+    """N2: parts that the history does not cover are shown as unknown."""
     past = view()
     picture = picture_at(past.entries, Point(at_ms=NOW_MS + 25), {"t.2-0": ("s2", NOW_MS + 40)})
     found = state_of(picture, past, TABLES, Point(at_ms=NOW_MS + 25))

@@ -1,4 +1,4 @@
-"""What the loss of servers costs tablets, and whether their members were replaced as they must be."""
+"""The effects of a loss of servers on tablets, and whether their members were replaced correctly."""
 
 from __future__ import annotations
 

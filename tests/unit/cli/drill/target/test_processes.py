@@ -1,4 +1,4 @@
-"""Processes of a cluster that `rk up` does not run: the operator's commands, and what they are told."""
+"""Processes of a cluster that `rk up` does not run: the operator's commands, and their arguments."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Waiting:
 
 
 def test_a_removed_node_leaves() -> None:
-    """Nobody added it again."""
+    """The node was not added again."""
     waiting = Waiting(store(3))
     waiting.decide()
     assert waiting.left == 1

@@ -167,7 +167,7 @@ def test_the_refusal_of_an_older_listener_names_its_version() -> None:
 
 
 def test_a_level_entry_that_cannot_be_read_costs_the_link() -> None:
-    """It would stop the node that applies it."""
+    """Such an entry would stop the node that applies it."""
     frame = raft_frames.encode_raft(Message(APPEND, 1, 2, 3, entries=[Entry(1, 1, 3, b"\2")]))
     with pytest.raises(RemoteProtocolError, match="feature level"):
         raft_frames.decode_raft(frame, 5, len(frame))

@@ -1,4 +1,4 @@
-"""What is kept of the auditor's checks."""
+"""The log of the auditor's checks."""
 
 from __future__ import annotations
 

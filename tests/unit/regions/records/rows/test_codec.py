@@ -36,7 +36,7 @@ ROW = {"region": "eu", "id": 42, "amount": 2.5, "note": "x"}
 
 
 def test_the_bytes_of_a_row() -> None:
-    """They are on disks: they never change."""
+    """The bytes are on disks, so they must never change."""
     assert SALES.encode(ROW) == ("eu b42", b"\xc1" + msgspec.msgpack.encode([3, 2.5, "x"]))
     assert SALES.decode(*SALES.encode(ROW)) == ROW
 

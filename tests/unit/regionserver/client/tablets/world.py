@@ -75,7 +75,7 @@ class World:
         self.index = 0
         #: Values of the row, the latest last.
         self.versions: list[bytes | None] = [None]
-        #: How often each operation was carried out, by the value that it puts.
+        #: Number of times that each operation was carried out, by its value.
         self.done: Counter[bytes] = Counter()
         self.sent: Counter[str] = Counter()
         #: The time at which a leader could be asked again after the latest fault.
