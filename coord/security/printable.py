@@ -42,7 +42,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class QuotedStream:
-    """A text stream whose texts are printable. Everything else is the stream's own, also its `buffer` for bytes."""
+    """A text stream whose texts are printable. All else is the wrapped stream's, such as `buffer`."""
 
     def __init__(self, stream: TextIO) -> None:
         #: The wrapped stream, for code that sends controls of its own and quotes the texts itself.

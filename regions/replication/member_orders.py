@@ -91,7 +91,7 @@ class MemberOrders:
         transition = work.transition
         assert transition is not None, work.key
         table = tablet.table.record
-        # A newcomer is made by a copy alone, never from nothing.
+        # A newcomer is always made by a copy.
         must_exist = transition.begun or transition.joins is not None
         endpoints = [self._endpoint(member) for member in tablet.record.members]
         return OpenOrder(

@@ -300,7 +300,7 @@ class GivenUp:
         self._given_up: list[Tablet] = []
 
     def add(self, tablet: Tablet) -> None:
-        """Give a tablet up, unless GIVEN_UP_MAX others are: then its turn comes later."""
+        """Give a tablet up. While GIVEN_UP_MAX others are given up, it waits for its turn."""
         if len(self._given_up) >= GIVEN_UP_MAX:
             self._given_up = [one for one in self._given_up if self._is_given_up(one)]
         if len(self._given_up) < GIVEN_UP_MAX:

@@ -123,7 +123,7 @@ def fence(folder: str, owner: Owner, evict: Incarnation | None, last_token: int)
     """Make sure that no former owner of a region that is split or merged can write any more.
 
     The region is never opened again, and `last_token` was its last open. A later lock file belongs to a daughter whose
-    open has done the same.
+    open has called this function, too.
 
     Raises:
         OwnerHeld: another server than `evict` holds the lock.

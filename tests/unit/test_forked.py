@@ -53,7 +53,7 @@ def test_a_fork_is_like_a_new_process(allowed: None, monkeypatch: pytest.MonkeyP
 
 
 def test_a_fork_is_killed_as_a_group(allowed: None, tmp_path: Path) -> None:
-    """It leads a session, signals end it, and the status names the signal."""
+    """The fork leads a session, signals end it, and its status names the signal."""
     log = tmp_path / "log"
     (port,) = free_ports(1)
     words = ["coord", "run", "--id", "1", "--data-dir", str(tmp_path / "node"), "--client-address", f"127.0.0.1:{port}"]

@@ -1,4 +1,4 @@
-"""Alert rules and dashboard name metrics that exist; every rule says what to do and is tested."""
+"""Alert rules and dashboard name metrics that exist; every rule has an advice and a test."""
 
 from __future__ import annotations
 

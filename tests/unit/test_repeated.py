@@ -127,7 +127,8 @@ def run_pytest(folder: Path, *words: str, again: bool = False) -> tuple[int, lis
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_the_plugin_notes_what_passes_in_the_second_run(tmp_path: Path, workers: list[str]) -> None:
-    """Not failed or skipped tests, and nothing of the first run. The second run has only the failed tests."""
+    """The plugin notes neither failed nor skipped tests, nor tests of the first run. The second run has only the failed
+    tests."""
     (tmp_path / "test_some.py").write_text(
         "import pathlib, pytest\n"
         "def test_sound(): pass\n"

@@ -1,4 +1,4 @@
-"""A store whose nodes are of two builds, and clients that send requests that no proper client would send."""
+"""A store with nodes of two builds, and clients that send requests that no valid client would send."""
 
 from __future__ import annotations
 

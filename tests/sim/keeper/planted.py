@@ -114,7 +114,7 @@ def _as(found: type[Keeper]) -> Callable[[], AbstractContextManager[type[Keeper]
 
 Planted = tuple[Callable[[], AbstractContextManager[type[Keeper]]], str]
 
-#: Name, how to put it in, what the broken invariant says.
+#: Name, way to plant the bug, text of the broken invariant.
 PLANTED: Final[dict[str, Planted]] = {
     "stale report replaces a newer one": (_stale_report, "configuration fell"),
     "RUNNING on first OPENED": (_as(RunningOnFirstOpened), "RUNNING without a leader"),

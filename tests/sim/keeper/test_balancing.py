@@ -79,7 +79,7 @@ def _to_starting_servers() -> Iterator[None]:
 
 Planted = tuple[Callable[[], AbstractContextManager[None]], str]
 
-#: Name, how to put it in, what the broken invariant says.
+#: Name, way to plant the bug, text of the broken invariant.
 PLANTED: Final[dict[str, Planted]] = {
     "a lagging heir": (_lagging_heirs, "which lags"),
     "members move in an outage": (_in_an_outage, "are away"),

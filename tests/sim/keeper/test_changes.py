@@ -108,7 +108,7 @@ def _nobody_looks() -> Iterator[None]:
 
 Planted = tuple[Callable[[], AbstractContextManager[None]], str]
 
-#: Name, how to put it in, what the broken invariant says.
+#: Name, way to plant the bug, text of the broken invariant.
 PLANTED: Final[dict[str, Planted]] = {
     "a newcomer is opened by an order": (_newcomers_are_opened, "made from nothing"),
     "a voter is copied for ever": (_copied_for_ever, "is still"),

@@ -99,7 +99,7 @@ def _second_parent_goes_at_once() -> Iterator[None]:
         yield
 
 
-#: Name, how to put it in, what the broken invariant says.
+#: Name, way to plant the bug, text of the broken invariant.
 PLANTED: Final[dict[str, tuple[Callable[[], AbstractContextManager[None]], str]]] = {
     "merged when one parent is sealed": (_second_not_sealed, "is merged, and not sealed"),
     "merged where the members are on different servers": (_not_aligned, "the daughter on"),

@@ -203,7 +203,7 @@ def _forgets_heirs() -> Iterator[None]:
         yield
 
 
-#: Name, how to put it in, what the broken invariant says.
+#: Name, way to plant the bug, text of the broken invariant.
 PLANTED: Final[dict[str, tuple[Callable[[], AbstractContextManager[None]], str]]] = {
     "replicas of the parent go at once": (_parents_go_at_once, "goes before|has no leader"),
     "replaced without a seal": (_not_sealed, "rows"),

@@ -97,7 +97,7 @@ def _removes_first() -> Iterator[None]:
 
 Planted = tuple[Callable[[], AbstractContextManager[None]], dict[str, bool], str]
 
-#: Name, how to put it in, the leader's bug, what the broken invariant says.
+#: Name, way to plant the bug, the leader's bug, text of the broken invariant.
 PLANTED: Final[dict[str, Planted]] = {
     "REMOVE without CAS": (nullcontext, {"has_cas": False}, "lives|no majority|came back|is removed|two newcomers"),
     "eviction without a healthy majority": (_evicts_without_majority, {}, "no majority of the rest"),

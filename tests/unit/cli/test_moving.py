@@ -112,7 +112,7 @@ def test_a_dry_run_changes_nothing(cluster: MasterCluster, capsys: pytest.Captur
 
 
 def test_a_move_that_takes_long_goes_on(cluster: MasterCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command ends with what the move waits for; the list shows it; --cancel takes it back."""
+    """The command ends with what the move waits for; the list shows the move; --cancel withdraws it."""
     cluster.world.servers.loses = 10_000
     source, target = a_way(cluster.world, first(cluster.world))
     way = ("--from", name(source), "--to", name(target))

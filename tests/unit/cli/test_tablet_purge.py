@@ -84,7 +84,7 @@ def test_a_dry_run_says_sizes_and_ages_and_is_not_confirmed(servers: FakeServers
 def test_what_is_named_and_not_past_its_time_is_refused(servers: FakeServers) -> None:
     servers.folders = [QuarantinedReplica("t.1", "t", 1, 5_000_000, HOUR_MS)]
     assert "refused: the time of 2 former replicas is not over" in run("t", code=1)
-    # Without a name it is not an error: the command removes what is due.
+    # Without a name this is not an error: the command removes the folders that are due.
     assert "0 removed" in run()
 
 

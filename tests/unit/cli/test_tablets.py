@@ -181,7 +181,8 @@ def test_show_has_unknown_where_nobody_has_reported(cluster: FakeCluster) -> Non
 
 
 def test_show_has_the_present_figures_of_the_servers(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not those of the last report to the master: a follower reports when its state or its role changes."""
+    """The figures are not those of the last report to the master, because a follower reports only when its state or
+    role changes."""
     view, leader = cluster.tablets.view().replicas, cluster.tablets.leader("t.0")
     follower = next(one for one in view if view[one] and one != leader)
     number = next(one.report.number for one in view[follower] or [] if one.report.region_id == "t.0")
@@ -319,7 +320,7 @@ def test_why_judges_alike_with_and_without_a_master(cluster: FakeCluster, monkey
 def test_why_names_the_split_in_which_a_tablet_takes_part(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the parent, and as a daughter, whose record names the parent."""
+    """The tablet may be the parent, or a daughter, whose record names the parent."""
     daughters = (RegionRecord("t", "t.0A"), RegionRecord("t", "t.0B", start_key="f"))
     work = ReshardingRecord("t", ("t.0",), daughters, ReshardingState.CLOSING, seal="1.1")
     assert why_of(cluster, monkeypatch, master=True)[0].split == ""

@@ -53,7 +53,7 @@ def test_however_often_it_is_told_a_daemon_stops_once_and_without_a_traceback(si
 
 
 def test_log_lines_hold_no_controls_of_strangers(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither those of a name nor of an error's text in a traceback."""
+    """This holds for names, and for the texts of errors in tracebacks."""
     name = "server\x1b[2J\u202e"
     event = {"log_format": "lost {name}", "name": name, "log_level": LogLevel.warn, "log_namespace": "x", "log_time": 0}
     try:

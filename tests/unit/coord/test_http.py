@@ -150,7 +150,7 @@ class AdminPort(SynchronousTestCase):
         assert not idle[1].disconnecting
 
     def test_a_newcomer_is_refused_only_if_all_others_are_being_answered(self) -> None:
-        """Nobody gives way in the middle of an answer."""
+        """No connection is closed in the middle of an answer."""
         self.admin.actions[b"/later"] = lambda request: None
         for _ in range(http.CONNECTIONS_PER_ADDRESS_MAX):
             self.connect()[0].dataReceived(b"GET /later HTTP/1.0\r\n\r\n")

@@ -56,7 +56,7 @@ _CONDITIONS = st.lists(
 def test_a_range_has_every_row_that_meets_the_conditions(
     conditions: list[Condition], rows: list[tuple[str, int]]
 ) -> None:
-    """Whatever the texts and numbers are."""
+    """This holds for any texts and numbers."""
     span = key_range(SALES, conditions)
     for region, number in rows:
         row = {"region": region, "id": number}

@@ -52,7 +52,7 @@ def test_sizes_are_compared_with_the_reported_ones_and_not_too_often() -> None:
 
 
 def test_a_replica_that_comes_back_is_reported_again() -> None:
-    """Another server may have reported it meanwhile."""
+    """Another server may have reported the replica meanwhile."""
     sizes = Sizes()
     sizes.measured(R, Measure(1, 4096))
     assert sizes.take_changed(0) == [R]

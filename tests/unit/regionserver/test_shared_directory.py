@@ -118,7 +118,7 @@ def test_of_two_first_servers_with_two_directories_one_wins(tree: Tree, tmp_path
 
 
 def test_of_two_first_servers_in_one_directory_both_are_admitted(tree: Tree, tmp_path: Path) -> None:
-    """One of them writes the file, the other reads it."""
+    """One of the servers writes the file, the other reads it."""
     here = folder(tmp_path, "shared")
 
     def overtaken() -> None:

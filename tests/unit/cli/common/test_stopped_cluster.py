@@ -43,8 +43,8 @@ def test_every_command_says_that_it_is_not_running(
 def test_a_cluster_in_the_first_moments_of_its_start_is_starting(
     tmp_path: Path, command: str, is_described: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before and after `rk up` has written cluster.json. Tried: without the look at the lock `rk up add` says that the
-    cluster is not running, and names `rk up`."""
+    """The state before and after `rk up` has written cluster.json. Tried: without the look at the lock `rk up add` says
+    that the cluster is not running, and names `rk up`."""
     if is_described:
         local = design(shape_of(Globals(), None, 1, 1, 1, None, None, "greedy"), tmp_path)
         [port] = free_ports(1)

@@ -75,7 +75,7 @@ def test_a_wait_ends_at_its_limit_and_says_for_what(capsys: pytest.CaptureFixtur
 
 
 def test_a_terminal_shows_one_line_that_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is shorter than the terminal is wide, so it never leaves a second line behind."""
+    """The line is shorter than the terminal's width, so it never leaves a second line."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", "20")
@@ -115,7 +115,7 @@ def test_threads_wait_without_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_innermost_option_counts(monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
-    """A variable of a subcommand does not beat what stands on the command line; a place's own default is the last."""
+    """The command line has precedence over a variable of a subcommand; the caller's own default comes last."""
     assert limit_s(3.0) == 3.0
     wanted = {
         (): 15.0,
@@ -138,7 +138,8 @@ def test_the_innermost_option_counts(monkeypatch: pytest.MonkeyPatch, silent: st
 
 
 def test_the_option_is_the_deadline_of_all_waits_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts from the first wait; long work counts each wait. Without `left_s` in `limit_s` this fails."""
+    """The deadline counts from the first wait; for long work each wait counts separately. Fails without `left_s` in
+    `limit_s`."""
     now_s = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now_s[0])
     with pytest.raises(SystemExit):

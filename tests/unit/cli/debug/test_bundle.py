@@ -114,7 +114,8 @@ def stopped_cluster(data_dir: Path) -> LocalCluster:
 
 @pytest.mark.parametrize("words", [[], ["--hide-keys"]])
 def test_a_bundle_of_a_dead_cluster_has_what_is_on_this_machine(tmp_path: Path, words: list[str]) -> None:
-    """With everything down: verdict, configuration, logs, and why the rest is missing; no secret, though a log has it.
+    """With all processes down the bundle has the verdict, configuration, logs, and the reasons for the missing parts.
+    It has no secret, although a log contains one.
 
     Tried: without `hider.text` the secrets are in the log.
     """

@@ -183,7 +183,7 @@ orders t1.0001  (none) -> CLOSING  by 10.0.0.3:5000  close order  [e3-3]
 
 
 def test_requests_and_events_stand_between_the_steps() -> None:
-    """N2, B9: who has drained the server, what the balancer did, and when the store was away; 80 columns and the time.
+    """N2, B9: the user who drained the server, the balancer's moves, times without the store; 80 columns and the time.
 
     Tried: without the look at ` at ` in `_text` the last line calls user:admin an operator; without `in_text` the third
     one names the server by its uuid.

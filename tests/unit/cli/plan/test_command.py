@@ -117,7 +117,7 @@ def test_mistakes_are_sentences(source: Path, capsys: pytest.CaptureFixture[str]
 def test_a_path_needs_java_and_says_so(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Locality was requested: without Java there is no plan, and no file is left."""
+    """Locality was requested, so without Java there is no plan, and no file is left."""
     monkeypatch.setenv("JAVA_HOME", str(source))
     made = source.parent / "made"
     words = ["plan", "create", "--input", str(source), "--output", str(made)]
@@ -174,7 +174,7 @@ def test_a_process_of_its_own_is_ended_at_the_deadline(
 def test_the_flow_in_its_own_process_makes_the_same_plan(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It plans the copy of the input, and proves its value."""
+    """The flow plans the copy of the input, and proves its value."""
     pytest.importorskip("ortools")
     made = []
     for alone in (1, 10**9):

@@ -158,7 +158,7 @@ def local(data_dir: Path, *, secured: bool) -> Globals:
 
 
 def test_commands_find_the_credentials_of_the_local_cluster(tmp_path: Path) -> None:
-    """As they find its addresses; an open cluster needs none."""
+    """Commands find the credentials like the addresses; an open cluster needs none."""
     found = credentials_of(local(tmp_path / "closed", secured=True))
     assert found is not None
     assert str(found.principal) == f"user:{FIRST_USER}"
@@ -206,7 +206,7 @@ def test_the_secret_of_a_local_cluster_is_made_once(tmp_path: Path) -> None:
 def test_an_exposed_daemon_without_credentials_does_not_start(
     tmp_path: Path, kind: str, host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever wants that says --insecure."""
+    """An operator who wants this gives --insecure."""
     assert (
         run([kind, "run", "--store", "x:1", "--data-dir", str(tmp_path), "--address", f"{host}:7051"])
         == ExitStatus.USAGE
@@ -225,7 +225,8 @@ def test_who_may_start(host: str, certs_dir: Path | None, insecure: bool) -> Non
 
 
 def test_certificates_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As a table and in JSON; a file that is none, and a directory without any, are named."""
+    """Certificates are shown as a table and in JSON. A file that is not a certificate, and a directory without any, are
+    named."""
     here = ("--certs-dir", str(tmp_path / "ca"))
     assert run(["certs", "init", *here]) == ExitStatus.OK
     assert run(["certs", "show", *here]) == ExitStatus.USAGE

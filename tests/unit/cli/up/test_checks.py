@@ -379,7 +379,7 @@ def status(**changes: object) -> MasterStatus:
 
 
 def test_start_is_over_when_every_region_is_open_or_parked() -> None:
-    """Not while a master loads or plans, and not while a region is in transition."""
+    """The start is not over while a master loads or plans, or while a region is in transition."""
     assert _settled(status())
     assert _settled(status(open=9, parked=1, rit=1))
     assert not _settled(status(open=9, rit=1))

@@ -1,4 +1,4 @@
-"""cli.up.control: what is said of an `rk up` that does not answer."""
+"""cli.up.control: messages about an `rk up` that does not answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from cli.up.control import ControlRequest, ask, listen
 
 
 def test_a_suspended_supervisor_is_named(tmp_path: Path) -> None:
-    """Its socket takes the request. It runs, so nobody may start another one or give the drill's rows up."""
+    """Its socket accepts the request. The supervisor runs, so no second one may start, and the drill's rows must not be
+    given up."""
     with listen(tmp_path), subprocess.Popen(["sleep", "600"]) as process:
         try:
             process.send_signal(signal.SIGSTOP)

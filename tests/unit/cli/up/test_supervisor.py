@@ -104,7 +104,7 @@ def test_started_twice_is_one_process(tmp_path: Path) -> None:
 
 
 def test_a_forgotten_daemon_ends_and_is_not_started_again(tmp_path: Path) -> None:
-    """Neither after its end, which would be followed by a restart, nor on a drill's request."""
+    """It is not started after its end, which normally causes a restart, and not on a drill's request."""
     with supervised(tmp_path, {"a": SLEEPER, "b": SLEEPER}, control=True) as (found, news):
         found.keep_running(True)
         found.start("a")
@@ -224,7 +224,8 @@ def test_other_command_lines_hold_from_the_next_start_on(tmp_path: Path) -> None
 
 
 def test_a_restart_needs_nobody_who_waits_for_it(tmp_path: Path) -> None:
-    """Whoever asked for the restart may be killed before the daemon has ended; it is started again all the same.
+    """The process that requested the restart may be killed before the daemon has ended; the daemon is started again
+    nevertheless.
 
     Until then the daemon does not count as one that runs with the present command line. Tried: no `is_replaced` in
     `_restart`, or in `_state`.
@@ -265,7 +266,7 @@ def test_ends_in_words() -> None:
 def test_a_daemon_that_dies_is_started_again_with_growing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only after `keep_running`, and never a daemon whose end was requested."""
+    """Restarts happen only after `keep_running`, and never for a daemon whose end was requested."""
     monkeypatch.setattr(supervisor, "RESTART_S", 0.02)
     with supervised(tmp_path, {"a": "raise SystemExit(3)", "b": SLEEPER}) as (found, news):
         found.start("a")

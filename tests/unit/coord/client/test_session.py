@@ -300,7 +300,8 @@ def test_a_store_that_requires_identities_ends_the_session(is_ping: bool) -> Non
 
 
 def test_a_gap_is_reported_after_the_watch_is_restored() -> None:
-    """Not at the reconnect, but when the server has confirmed; removed watches get no event."""
+    """The gap is reported when the server has confirmed the watch, not at the reconnect; removed watches get no
+    event."""
     server = Server()
     server.begin()
     heard: list[tuple[int, str, int]] = []

@@ -105,7 +105,7 @@ def test_a_damaged_snapshot_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_without_its_log_a_directory_has_its_snapshot(tmp_path: Path) -> None:
-    """Without log and snapshot there is no state, and the report says so."""
+    """Without log and snapshot there is no state, and the report states this."""
     path = make(tmp_path / "n1", history(30), (20,))
     for file in segments(path):
         file.unlink()

@@ -180,7 +180,7 @@ def test_peers_are_served_in_a_turn_that_takes_few_events() -> None:
 
 
 def test_peers_are_served_before_the_others_of_a_turn() -> None:
-    """Whatever the kernel's order: the data of peers is applied before any client is served."""
+    """In any order of the kernel's events the data of peers is applied before a client is served."""
     reactor = TurnReactor()
     fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(4)]
     peers = (fds[1], fds[3])

@@ -87,7 +87,7 @@ def _begun(kind: type[RaftCore], first: Configuration, reached: list[int]) -> Gr
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_new_leader_waits_until_an_entry_of_its_term_is_committed(name: str) -> None:
-    """It is rejected before; once it is allowed, nodes without the change cannot elect the predecessor."""
+    """A change is rejected before that; once it is allowed, nodes without the change cannot elect the predecessor."""
     first, second, camp_1, camp_2 = SCHEDULES[name]
     group = _begun(RaftCore, first, camp_1)
     with pytest.raises(ProposalDropped, match="no entry of this term is committed"):

@@ -117,7 +117,7 @@ def test_the_schedule_loses_the_write_where_such_acknowledgements_count(monkeypa
 
 
 def test_wiped_voter_is_taken_out_and_votes_again_with_its_new_memory() -> None:
-    """Also if it restarts in between, and loses its disk a second time."""
+    """This holds even if the voter restarts in between, and loses its disk a second time."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     client = nodes.client(leader, timeout_ms=10_000)

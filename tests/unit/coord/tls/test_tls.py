@@ -174,7 +174,8 @@ def test_clients_without_a_certificate_of_ours_are_refused(ours: Authority, has_
 
 
 def test_a_session_is_resumed_by_the_next_connection(ours: Authority) -> None:
-    """As by a browser at an admin port: neither end signs again, and the server still knows the certificate."""
+    """This is what a browser does at an admin port: neither end signs again, and the server still knows the
+    certificate."""
     accepting = server_context(files(ours, "server", "want"))
     dialing = client_context(files(ours, "client"))
 

@@ -215,7 +215,7 @@ def counted_anew(tree: DataTree) -> int:
 
 
 def test_znode_that_goes_while_its_checksum_is_out_of_date_leaves_nothing_behind() -> None:
-    """Neither in the digest, whatever is created at its path later, nor in memory."""
+    """No trace remains in the digest, even if another znode is created at its path, nor in memory."""
     store = Store()
     client = store.client(1)
     tree = store.machine.tree
@@ -260,7 +260,7 @@ def planned_at_random(rng: random.Random) -> MultiOp:
 
 
 def test_multi_leaves_what_its_parts_leave_one_after_the_other() -> None:
-    """Also if its parts use the same znodes again and again."""
+    """This holds even if its parts use the same znodes repeatedly."""
     for seed in range(60):
         rng = random.Random(seed)
         alone, together = Store(), Store()

@@ -119,7 +119,7 @@ def test_the_wait_covers_the_sessions_of_dead_servers(timeout_ms: int, expected:
 
 
 def test_holders_are_the_registered_servers_of_shared_regions() -> None:
-    """Not those of tablets, which a startup neither wipes nor plans."""
+    """Servers of tablets are no holders, because a startup neither wipes nor plans tablets."""
     regions = [
         RegionRecord("t", "t.0", replicas=(ReplicaLocation(0, "s1", 7), ReplicaLocation(1, None, None))),
         RegionRecord("t", "t.1", replicas=(ReplicaLocation(0, "s2", 6),)),

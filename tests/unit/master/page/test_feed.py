@@ -102,7 +102,7 @@ def test_any_schedule_ends_with_equal_pictures(seed: int, monkeypatch: pytest.Mo
 
 
 def test_a_listener_that_reconnects_resumes() -> None:
-    """It gets what it has missed, and no snapshot."""
+    """The listener gets the missed messages, and no snapshot."""
     watched = Watched(20)
     watched.listen()
     watched.settle()

@@ -122,7 +122,7 @@ class PagePort(SynchronousTestCase):
         assert not self.feed.listeners
 
     def test_the_page_is_for_this_machine(self) -> None:
-        """Whatever the port listens on: loopback addresses in both families, and nobody else."""
+        """For any address of the port only loopback addresses of both families are served."""
         for host, expected in (
             ("127.0.0.1", True),
             ("127.8.0.1", True),
@@ -137,7 +137,7 @@ class PagePort(SynchronousTestCase):
             assert is_local(request) is expected, host
 
     def test_data_and_its_errors(self) -> None:
-        """One sentence each; an internal error says nothing about its cause."""
+        """Each error is one sentence; an internal error does not reveal its cause."""
         assert json.loads(self.ask("GET /ui/data/echo?name=%C3%A4%22%3C")[2]) == {"given": {"name": 'ä"<'}}
         assert self.ask("GET /ui/data/other")[0] == 404
         assert self.ask("GET /ui/data/away")[0] == 503

@@ -102,7 +102,7 @@ def test_a_job_that_succeeds_has_made_the_plan(machine: Machine, tmp_path: Path)
 
 
 def test_the_exact_flow_runs_as_a_job_as_well(machine: Machine, tmp_path: Path) -> None:
-    """Without the reactor and without Spark; if it fails, the note names it."""
+    """The job needs neither the reactor nor Spark; if it fails, the note names it."""
     planner = Planner(machine, tmp_path, engine="flow", deadline_s=DEADLINE_S, spark_master="local")
     for ending, said in ((ProcessDone(0), ("flow", "")), (ProcessTerminated(3), ("greedy", "flow: "))):
         results: list[Any] = []

@@ -52,7 +52,7 @@ def frozen(world: TabletBench) -> list[tuple[str, bytes, int]]:
 
 
 def test_a_failover_writes_nothing(world: TabletBench) -> None:
-    """No record or transition is written, and no order sent."""
+    """A failover writes no record and no transition, and sends no order."""
     before, orders = frozen(world), dict(world.servers.counts)
     world.fail_over()
     assert world.active_master.path == "failover"

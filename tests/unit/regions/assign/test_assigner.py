@@ -226,7 +226,7 @@ def test_lost_answers_are_asked_about_again() -> None:
 
 
 def test_what_a_new_master_finds_is_no_step() -> None:
-    """`rk history`: the steps were recorded by their masters, or the znode keeps them."""
+    """`rk history`: the steps were recorded by the masters that took them, or the znode keeps them."""
     cluster = ModelCluster()
     cluster.put(region())
     found = TransitionRecord("r1", "t1", 0, RegionState.OPENED, None, at("a"), took=(1, 2))

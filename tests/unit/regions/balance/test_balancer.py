@@ -195,7 +195,7 @@ def test_bytes_are_evened_out_by_swaps_that_keep_the_counts() -> None:
 
 
 def test_one_huge_region_is_left_where_it_is() -> None:
-    """No swap can improve it, so none is made."""
+    """No swap can improve the balance, so none is made."""
     world = cluster(server("a"), server("b"))
     put(world, "t", "huge", "a", size=10_000)
     for number in range(9):

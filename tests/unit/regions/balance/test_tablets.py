@@ -148,7 +148,7 @@ def test_servers_without_room_or_that_get_nothing_new_are_no_targets() -> None:
 
 
 def test_moves_without_a_target_are_withdrawn() -> None:
-    """Those of the balancer alone."""
+    """Only moves of the balancer are withdrawn."""
     tablets = Tablets("a", "b", "c", replicas=1)
     for number in range(2):
         tablets.tablet(f"x{number}", "a")

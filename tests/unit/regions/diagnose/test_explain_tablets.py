@@ -59,7 +59,7 @@ def test_a_disabled_table_waits_for_nothing(cluster: TabletCluster) -> None:
 
 
 def test_the_replicas_of_a_split_tablet_are_not_open(cluster: TabletCluster) -> None:
-    """They run until its daughters have theirs, and serve nobody."""
+    """They run until the daughters have replicas, and serve no client."""
     keeper = cluster.watch.keeper
     tablet = keeper.tablets["t.0"]
     keeper.region_seen(marked_replaced(tablet.record), tablet.version + 1)

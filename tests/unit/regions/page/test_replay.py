@@ -9,7 +9,7 @@ from regions.page.replay import PageReplay
 
 
 def test_a_listener_gets_what_it_has_missed() -> None:
-    """Nothing twice, nothing left out."""
+    """No message comes twice, and none is left out."""
     found = PageReplay("g")
     for text in (b"a", b"b", b"c"):
         found.add(text)

@@ -146,8 +146,8 @@ def test_pools_have_names_of_their_own() -> None:
 
 
 def test_a_service_of_its_own_leaves_key_value_regions_alone() -> None:
-    """A server of another kind that registers beside a server with all regions gets none of them, not even after a
-    death."""
+    """A server of another kind that registers beside a server with all regions gets none of these regions, not even
+    after a death."""
     cluster = ModelCluster()
     cluster.put(*(region(f"r{n}") for n in range(6)))
     cluster.start(KV_1, COUNTERS)

@@ -104,7 +104,7 @@ def test_a_server_is_retired_if_the_others_suffice() -> None:
 
 
 def test_the_record_of_a_tablet() -> None:
-    """It comes back from its znode as it was; damage is reported."""
+    """The record is decoded from its znode unchanged; damage is reported."""
     kept = TabletIntents("t", "r", (MOVE,), ("f",))
     assert decode_intents(encode(kept)) == kept
     assert Layout("/x").tablet_intents("r") == "/x/intents/r"

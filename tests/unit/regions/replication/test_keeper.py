@@ -76,7 +76,7 @@ def test_all_members_begin_in_one_multi(keeper: Keeper) -> None:
 
 
 def test_a_region_is_running_when_a_leader_has_reported(keeper: Keeper) -> None:
-    """DD-05. Not when its members are open, and not when a follower reports."""
+    """DD-05. The region is not RUNNING when its members are open, or when a follower reports."""
     effect = begun(keeper)
     for transition in effect.transitions:
         keeper.transition_seen("r", transition.replica, None, -1, NOW)
@@ -252,7 +252,7 @@ def test_without_a_plan_members_are_chosen_after_a_while() -> None:
 
 
 def test_few_tablets_get_their_members_at_once_and_evenly() -> None:
-    """What is begun in one turn counts as a load in the same turn."""
+    """Members that are begun in one turn count as load in the same turn."""
     first = members_begun(taken(new_table(1)))
     assert first == {"r0": "abc"}
     keeper = new_table(10)

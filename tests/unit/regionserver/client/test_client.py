@@ -188,7 +188,7 @@ def test_a_request_with_an_unknown_outcome_is_repeated_only_if_idempotent(cluste
 
 
 def test_the_timeout_of_a_silent_server_grows(cluster: Cluster) -> None:
-    """It may be frozen or slow; the call ends at its deadline, with an error that says so."""
+    """The server may be frozen or slow. The call ends at its deadline, with an error that names the deadline."""
     with pytest.raises(Unavailable, match=r"'n': no answer within 10 s; last: silence") as caught:
         cluster.client.put("rows", "n", b"1")
     assert [round(within_s) for _, _, within_s in cluster.asked] == [1, 2, 4, 3]
@@ -267,7 +267,7 @@ def test_many_changes_go_to_their_regions_in_bounded_writes(cluster: Cluster) ->
 
 
 def test_a_scan_goes_from_page_to_page_and_region_to_region(cluster: Cluster) -> None:
-    """It ends at its end, or after that many rows."""
+    """The scan ends at the end of the range, or after the limit of rows."""
     cluster.answers = [
         KvRows([KvRow("a", b"1"), KvRow("b", b"2")], "c"),
         KvRows([KvRow("c", b"3")]),

@@ -88,7 +88,7 @@ def test_rows_are_put_read_scanned_and_deleted(bench: SalesBench) -> None:
 
 
 def test_bytes_are_refused_in_a_table_with_columns_and_rows_in_another(bench: SalesBench) -> None:
-    """They would not be read as rows. Reading and deleting bytes goes on; nothing was sent."""
+    """Such bytes could not be read as rows. Reading and deleting bytes still works; nothing was sent."""
     client = bench.client
     for write in (
         lambda: client.put("sales", "b42", b"x"),

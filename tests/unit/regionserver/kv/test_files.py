@@ -323,7 +323,7 @@ def test_an_old_owners_acknowledged_writes_stay_and_no_later_ones_appear(
 
 
 def test_a_killed_owner_leaves_its_file_to_the_next(folder: Path) -> None:
-    """SIGKILL amid commits: no eviction, no copy, no acknowledged write lost."""
+    """SIGKILL amid commits: no eviction, no copy, and no acknowledged write is lost."""
     with old_owner(folder) as process:
         assert process.stdout is not None
         last = 0

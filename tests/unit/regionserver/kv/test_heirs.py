@@ -85,7 +85,7 @@ def halves(parent: RegionRecord, key: str) -> list[RegionRecord]:
 def test_a_prepared_split_only_renames_files_and_has_the_latest_rows(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is written between the copy and the close is in the daughters, and nothing is copied at the open."""
+    """Rows written between the copy and the close are in the daughters, and the open copies nothing."""
     parent = shelf.open(WHOLE)
     put(parent, a="1", c="1", m="1", x="1")
     low, high = halves(WHOLE, "m")

@@ -1,4 +1,4 @@
-"""Held snapshots: one moment while rows change; their ends; how many a server keeps, and for how long."""
+"""Held snapshots: the rows of one moment while rows change; their ends; the limits of their number and time."""
 
 from __future__ import annotations
 

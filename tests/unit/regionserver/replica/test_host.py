@@ -158,8 +158,8 @@ class HostTests(SynchronousTestCase):
         assert self.host.phases()[Phase.OPEN] == 20
 
     def test_what_a_master_doubts_is_looked_up_in_the_store(self) -> None:
-        """FN-02 to FN-04: another server's replicas are dropped without a write; our own and orphans stay; also over a
-        lost connection."""
+        """FN-02 to FN-04: another server's replicas are dropped without a write; own replicas and orphans stay, even
+        over a lost connection."""
         self.opened(3)
         for number in range(3):
             del self.store.znodes[PATHS.transition(f"r{number}", 0)]

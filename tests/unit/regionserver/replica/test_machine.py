@@ -51,8 +51,8 @@ class TestSchemaVersion:
         assert self.version(run) == known
 
     def test_the_handler_hears_of_what_comes_after_its_opening(self) -> None:
-        """Not of the version in the order to open; of a version that arrived during the open, once it has ended; of
-        each version once."""
+        """The opener gets no call for the version in the order to open. It gets one for a version that arrived during
+        the open, after the open; and only one call per version."""
         run = Run()
         run.opening(replace(open_order(), schema_version=3))
         run.step()
@@ -72,7 +72,7 @@ class TestSchemaVersion:
         assert run.replicas.alter(AlterOrder("r1", 0, 3)) == AlterResult("r1", 0, 4)
 
     def test_one_that_is_not_here_or_leaves_is_told_nothing(self) -> None:
-        """It gets the version with the next order to open it."""
+        """Such a replica gets the version with the next order to open it."""
         run = Run().until_open().master_deletes()
         assert run.replicas.alter(AlterOrder("r2", 0, 4)).schema_version == -1
         run.close()

@@ -78,7 +78,7 @@ class TestSession:
         assert run.idle()
 
     def test_a_region_that_cannot_be_closed_ends_the_process(self) -> None:
-        """It belongs to another server now; only the end of the process releases its files."""
+        """The region belongs to another server now, and only the end of the process releases its files."""
         run = Run().until_open()
         run.replicas.session_lost(run.now)
         for _ in range(replicas_module.DROPS_MAX):

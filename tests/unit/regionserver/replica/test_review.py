@@ -1,4 +1,5 @@
-"""A master asks whether a replica belongs to this server: the store decides; and the reports of replicas meanwhile."""
+"""A master orders a check whether a replica belongs to this server, and the store decides. Also tests the reports
+meanwhile."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ def test_a_clock_set_back_repeats_no_start_code(tmp_path: Path) -> None:
 
 
 def test_it_belongs_to_one_cluster_for_life(tmp_path: Path) -> None:
-    """FN-04: the first cluster that it joins; another one is rejected by a sentence that names the remedy, and nothing
-    is changed."""
+    """FN-04: a server belongs to the first cluster that it joins. Another cluster is rejected by a sentence with the
+    remedy, and nothing is changed."""
     first = Instance.open(tmp_path)
     first.adopt("c1", "here")
     first.adopt("c1", "here")

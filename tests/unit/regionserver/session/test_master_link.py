@@ -195,7 +195,7 @@ def test_a_full_report_is_sent_in_consecutive_parts() -> None:
 
 
 def test_a_repeated_request_for_a_full_report_waits_for_the_next_tick() -> None:
-    """What it asks for again, although it was just sent, waits for the next tick."""
+    """A report that the master requests again, although it was just sent, waits for the next tick."""
     link, server = MasterLink(ADDRESS), Server(1)
     beat(link, server)
     link.answered(leader(wants_full=True, wants_registration=True), 3)
@@ -292,9 +292,9 @@ STEPS = st.lists(
 @settings(max_examples=150)
 @given(STEPS, st.integers(1, 3))
 def test_the_leader_knows_every_replica_after_any_losses(steps: list[tuple[str, int, str]], report_max: int) -> None:
-    """HB-01, HB-03, HB-10, KUDU-1374: heartbeats lost, answers lost, heartbeats that arrive after later ones, leaders
-    that change, masters that start anew and masters that are gone for a moment: after two quiet ticks the leader's
-    state equals the server's."""
+    """HB-01, HB-03, HB-10, KUDU-1374: heartbeats lost, answers lost, heartbeats that arrive after later ones, changes
+    of the leader, restarts of masters, short absences of masters: after two quiet ticks the leader's state equals the
+    server's."""
     server = Server(3)
     ears = [Ear(0), Ear(1)]
     ties = [MasterLink(ADDRESS, report_max), MasterLink(ADDRESS, report_max)]

@@ -369,7 +369,7 @@ class MembershipTests(SynchronousTestCase):
         assert self.adopted == ["c1"]
 
     def test_a_new_server_may_start_before_the_first_master(self) -> None:
-        """It registers, and learns the cluster's id as soon as there is one, also over a lost connection."""
+        """The server registers, and reads the cluster's id as soon as there is one, even over a lost connection."""
         cluster = self.client.znodes.pop(PATHS.cluster)
         self.joined()
         assert self.adopted == []
@@ -380,7 +380,7 @@ class MembershipTests(SynchronousTestCase):
         assert self.adopted == ["c1"]
 
     def test_nothing_is_left_running_after_the_end(self) -> None:
-        """No timer, no renewal."""
+        """There is no timer and no renewal any more."""
         self.joined()
         self.member.end("stopping")
         self.member.end("again")

@@ -117,7 +117,8 @@ def test_after_an_eviction_the_old_holder_cannot_disturb_the_new_one(tmp_path: P
 
 
 def test_an_order_overtaken_by_a_later_one_is_rejected(tmp_path: Path, folder: Path) -> None:
-    """It was frozen before it had placed its mark: a server with a later order was here, even if it is gone again."""
+    """The server was frozen before it had placed its lock file. Meanwhile a server with a later order has opened the
+    region, even if it has closed it again."""
     late, later = DirectoryOpener(tmp_path), DirectoryOpener(tmp_path)
     take(later, token=9)
     later.close(REGION, 0)
@@ -150,7 +151,7 @@ def test_the_later_of_two_concurrent_opens_wins(tmp_path: Path, folder: Path, mo
 def test_two_daughters_on_one_server_close_the_parent_to_others_at_one_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Both have the token of the split. One open failed with EAGAIN, and its region came seconds later."""
+    """Both have the token of the split. Formerly one open failed with EAGAIN, and its region opened seconds later."""
     folder.mkdir(parents=True)
     daughters = owner_module.Owner("me", 1, 4, 8)
     module = owner_module.fcntl if moment == "flock" else owner_module.os

@@ -62,7 +62,7 @@ def test_a_daughter_is_made_again_as_long_as_its_parent_is_here() -> None:
     "parent", [None, ReplicaOnDisk(1, ReplicaState.TOMBSTONE), ReplicaOnDisk(1, ReplicaState.LOST)]
 )
 def test_a_daughter_is_never_made_without_its_parent(parent: ReplicaOnDisk | None) -> None:
-    """It would have no rows, and would vote for members that have none either."""
+    """Such a daughter would have no rows, and would vote for other members without rows."""
     for order in (open_order(), open_order(must_exist=True), open_order(RegionState.OPENING)):
         plan = plan_open(order, ME, None, [parent])
         assert (plan.stages, plan.outcome) == ((), OrderOutcome.FAILED)

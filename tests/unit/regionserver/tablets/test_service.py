@@ -175,7 +175,7 @@ class TabletServiceTest(SynchronousTestCase):
         assert self.successResultOf(answer).view == KnownLeader("r1", 5, None)
 
     def test_who_leads_is_answered_at_once(self) -> None:
-        """Without the group; for tablets that are not here nothing is known."""
+        """The answer needs no round of the group. For tablets that are not here it is empty."""
         self.hosting.leaders["r1"] = (4, 2, "you")
         found = self.successResultOf(self.ask(WhoLeads(["r1", "elsewhere"])))
         assert found == Leaders([KnownLeader("r1", 4, LEADER), KnownLeader("elsewhere")], NOW_MS)
@@ -201,7 +201,7 @@ class TabletServiceTest(SynchronousTestCase):
         assert (error.code, "r1 was split" in error.message) == (WRONG_REGION, True)
 
     def test_refusals_of_a_sealed_tablet_wait_for_its_daughters(self) -> None:
-        """Those of a write and of a read; other failures do not wait."""
+        """Refusals of a write and of a read wait; other failures do not."""
         daughters: Deferred[None] = Deferred()
         self.hosting.sealed["r1"] = daughters
         written, read, failed = self.ask(write()), self.ask(TabletRead("r1", ["c"])), self.ask(write())

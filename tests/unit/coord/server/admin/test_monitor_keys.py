@@ -99,7 +99,7 @@ def test_rejected_connections_are_counted() -> None:
 
 
 def test_every_node_lists_the_ephemerals_of_all_sessions() -> None:
-    """Also those of sessions that are connected to another node."""
+    """The list includes ephemerals of sessions that are connected to another node."""
     nodes = StoreNodes(3)
     nodes.leader()
     created: list[str] = []

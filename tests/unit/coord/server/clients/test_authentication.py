@@ -238,8 +238,8 @@ def requiring(nodes: StoreNodes, *schemes: str) -> StoreNodes:
     ],
 )
 def test_nothing_is_served_before_the_proof(nodes: StoreNodes, audit: Audit, opcode: int, body: bytes) -> None:
-    """Whatever the request, it is answered SessionClosedRequireSaslAuth and the connection ends; the audit log has a
-    line. Nothing that follows in the same bytes is served either."""
+    """Any request is answered SessionClosedRequireSaslAuth and the connection ends; the audit log has a line. Later
+    requests in the same bytes are not served either."""
     asker = Asker(requiring(nodes, "digest", "sasl"))
     client = asker.client
     frames = [struct.pack("!ii", xid, code) + rest for xid, code, rest in ((1, opcode, body), (2, op.OP_WHO_AM_I, b""))]
@@ -286,7 +286,7 @@ def test_an_identity_of_another_scheme_is_not_enough(nodes: StoreNodes) -> None:
 
 
 def test_a_certificate_is_proof_where_x509_is_required(nodes: StoreNodes) -> None:
-    """It has been checked by the time the session begins."""
+    """The certificate has been checked by the time the session begins."""
     requiring(nodes, "x509")
     for certificate, err in ((b"CN=bob", OK), (b"", SESSION_CLOSED_REQUIRE_SASL_AUTH)):
         client = Client(nodes.nodes[1], nodes.clock)

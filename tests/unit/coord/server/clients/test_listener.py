@@ -209,7 +209,7 @@ def test_ipv4_client_of_a_door_to_both_worlds_keeps_its_address() -> None:
 
 
 def test_a_stranger_who_holds_all_connections_of_an_address_makes_way() -> None:
-    """The oldest without a session does, after a while; nobody with a session."""
+    """The oldest connection without a session is closed after a while; connections with a session stay."""
     store = StoreNodes(1)
     doors: Any = Doors()
     listener = _listener(store, doors, ClientLimits(connections_per_address_max=2))

@@ -81,7 +81,7 @@ def test_reads_are_served_and_writes_refused(nodes: StoreNodes) -> None:
 
 
 def test_clients_that_want_to_write_are_sent_away(nodes: StoreNodes) -> None:
-    """They get no answer, so that they try the next node."""
+    """Such clients get no answer, so that they try the next node."""
     client = connected(nodes, nodes.nodes[1], ConnectRequest(timeout_ms=4000))
     assert not client.is_open
     assert client.connect_reply is None
@@ -146,7 +146,7 @@ def test_client_from_the_future_is_sent_away(nodes: StoreNodes) -> None:
 
 
 def test_mode_is_off_unless_set() -> None:
-    """Without the setting no client is served without a leader."""
+    """Without the setting a node without a leader serves no client."""
     nodes = made(read_only_mode=False)
     client = connected(nodes, nodes.nodes[1], WANTED)
     nodes.run(2)

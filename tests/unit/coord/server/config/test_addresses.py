@@ -31,7 +31,7 @@ from tests.support.store_nodes import SeededRng
     ],
 )
 def test_lines_of_zookeeper(text: str, again: str) -> None:
-    """They are read, and written as ZooKeeper writes them."""
+    """The lines are parsed, and printed as ZooKeeper prints them."""
     member, role = parse_server(text)
     assert member.zookeeper_line(role) == again
     assert parse_server(again) == (member, role)

@@ -74,7 +74,7 @@ def test_a_build_goes_back_before_the_raise() -> None:
 
 
 def test_the_level_waits_for_a_member_that_is_away() -> None:
-    """It announced the newer level before; it may come back with any build."""
+    """The member announced the newer level before, but may return with any build."""
     nodes = Mixed({1: NEXT, 2: NEXT, 3: SUPPORTED})
     nodes.leader()
     nodes.run(20)

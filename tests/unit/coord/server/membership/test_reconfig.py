@@ -215,7 +215,7 @@ def test_leadership_is_transferred() -> None:
 
 
 def test_observers_follow_and_never_vote() -> None:
-    """Also when they have caught up, and after a change of their address."""
+    """This holds even when they have caught up, and after a change of their address."""
     nodes = store(3)
     client = super_client(nodes, nodes.leader())
     nodes.start_empty(4)

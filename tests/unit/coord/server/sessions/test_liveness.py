@@ -78,7 +78,7 @@ def test_answers_of_a_leader_that_stands_alone_wait() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_in_contact_no_answer_waits(count: int) -> None:
-    """Neither on the leader nor on followers, with clients or without."""
+    """This holds on the leader and on followers, with clients and without."""
     nodes = StoreNodes(count)
     nodes.leader()
     nodes.run(10)

@@ -118,7 +118,7 @@ def test_a_difference_of_one_is_left_alone() -> None:
 
 
 def test_racks_decide_between_servers_that_are_equally_good() -> None:
-    """One rack leads both tablets. The other rack gets one of them, and that is the end."""
+    """One rack leads both tablets. The other rack gets one of them, and then the handovers end."""
     where = servers("s0/a", "s1/a", "s2/b", "s3/b")
     tablets: Tablets = {"t1": ["s0", "s2"], "t2": ["s1", "s3"]}
     found = chosen(tablets, where)

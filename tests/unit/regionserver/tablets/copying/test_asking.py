@@ -1,4 +1,4 @@
-"""What a leader tells the server of a member that needs a copy."""
+"""A leader's requests to the server of a member that needs a copy."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Server:
 def test_the_end_of_a_running_replicas_log_is_asked_for_first(
     own: list[OwnReplica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its leader has seen no refusal, and the server copies only a replica that is as the sender has seen it."""
+    """The leader has received no refusal, and the server copies only a replica whose state the sender knows."""
     monkeypatch.setattr(questions_module, "RpcClient", Server)
     Server.own, Server.orders = own, []
     servers = ServerQuestions(None)

@@ -214,7 +214,7 @@ def test_a_disk_below_its_reserve_takes_no_copies(tmp_path: Path) -> None:
 def test_a_disk_that_fails_a_copy_leaves_the_tombstone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, step: str
 ) -> None:
-    """Nothing of the copy stays, not even room; fails if `FilesWork.give_up` removes no files."""
+    """No file of the copy remains, and its space is free again. Fails if `FilesWork.give_up` removes no files."""
 
     async def test(cluster: CopyingCluster) -> None:
         victim = await cluster.follower()
@@ -255,7 +255,7 @@ def test_a_copy_is_canceled_and_begun_again(tmp_path: Path) -> None:
         victim.copies.answer(CancelCopy(job.job))
         ended = await cluster.ended(victim)
         assert (ended.state, ended.reason) == (CopyState.CANCELED, "the copy was canceled"), ended
-        # What the number has promised is remembered; its files are gone.
+        # The promises of the number are kept; its files are removed.
         assert memory is not None
         assert victim.seen() == SeenReplica(memory.number, ReplicaState.TOMBSTONE, memory.last_term, memory.last_index)
         assert files_of(victim, "data") == []
@@ -402,7 +402,7 @@ def test_a_copy_fails_if_the_log_behind_its_rows_is_gone(tmp_path: Path, monkeyp
         assert rows is not None
         await until(cluster.reactor, lambda: rows.applied[0] >= answer.index, "rows that hold the write")
         point = rows.steady()
-        # What the host does about a log that has become too long.
+        # The host's handling of a log that has become too long.
         floor = host.turn.steady(TABLET, point[0])
         assert floor is not None
         host._rows.floors.append(floor)

@@ -1,4 +1,5 @@
-"""StartTabletCopy: each row of its checks, alone and before every later one; each state in each role (TC-08, X13)."""
+"""StartTabletCopy: each row of its checks, alone and together with every later row; each state in each role (TC-08,
+X13)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Kudu's rogue leader: paused, deposed, and then it goes on with what it believed. Real sockets, disks and threads.
+"""Kudu's rogue leader: paused, deposed, and then it continues with its outdated state. Real sockets, disks and threads.
 
 While the leader was paused, another one was elected, a replica was removed and made again under a later number. The
-orders of the former leader come at each of these stages. They change no file: nothing is quarantined or deleted.
+orders of the former leader arrive at each of these stages. They change no file: nothing is quarantined or deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tests.unit.regionserver.tablets.copying.test_copies import ScriptedClaims, 
 
 
 async def goes_on(order: StartTabletCopy, victim: CopyingMachine, outcome: CopyOutcome) -> None:
-    """Have the former leader's order come, with what it saw or may see by now. It changes nothing."""
+    """Deliver the former leader's order, based on its former or its present knowledge. The order must change
+    nothing."""
     before = files_of(victim), victim.state(), victim.seen()
     jobs = len(victim.jobs())
     for seen in (order.seen, victim.seen()):
@@ -34,7 +35,7 @@ def test_a_rogue_leader_quarantines_nothing(tmp_path: Path) -> None:
     async def test(cluster: CopyingCluster) -> None:
         rogue = await cluster.leading()
         victim = await cluster.follower()
-        # What the rogue believes: it leads, and the victim's replica needs a copy.
+        # The outdated state of the former leader: it leads, and the victim's replica needs a copy.
         order = await cluster.order(victim)
         heir = next(one for name in cluster.wires.machines if (one := cluster.at(name)) not in (rogue, victim))
         rogue.running().members.transfer(TABLET, heir.number())

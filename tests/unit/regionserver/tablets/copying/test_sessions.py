@@ -55,7 +55,7 @@ def test_the_pace_of_all_copies_together() -> None:
     assert pace.pause_s(500, 10.0) == 0.0
     assert pace.pause_s(500, 10.0) == 0.5
     assert pace.pause_s(100, 10.25) == 0.75
-    # Time in which nothing was sent is not made up for.
+    # Budget of a time without sends is not saved.
     assert pace.pause_s(1000, 100.0) == 0.0
     assert pace.pause_s(1000, 100.0) == 1.0
     assert Pace(0).pause_s(1 << 40, 0.0) == 0.0

@@ -1,4 +1,4 @@
-"""What follows from the digests of a tablet's members."""
+"""Conclusions from the digests of a tablet's members."""
 
 from __future__ import annotations
 

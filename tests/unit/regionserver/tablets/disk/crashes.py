@@ -157,7 +157,7 @@ class Server:
             self.slots.step = step
 
     def process_is_gone(self) -> None:
-        """Continue after the death of the process alone: what it wrote is there, and may be lost by a power cut yet."""
+        """Continue after the death of only the process: its writes exist, but a power cut may still lose them."""
         self.disk.step = lambda: None
         if isinstance(self.slots, SlotStore):
             self.slots.step = lambda: None

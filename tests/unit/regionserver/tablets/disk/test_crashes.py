@@ -102,7 +102,7 @@ def copy_first(server: Server) -> None:
 
 
 def fetch(server: Server, *, first: SourceMeta = SOURCE) -> None:
-    """`first`: what the source says when the copy begins."""
+    """`first`: the source's answer at the beginning of the copy."""
     block = block_of(server)
     memory = memory_of(block, server_meta(server))
     written, at_rows = (merged(TABLET, 2, memory, one) for one in (first, SOURCE_AT_ROWS))

@@ -1,6 +1,6 @@
 """A directory on which a server refuses to start gets a new identity (TC-18), and a start makes it.
 
-Without `_RECORD` in `identity.PARTS` the old uuid comes back, and three of these tests fail.
+Without `_RECORD` in `identity.PARTS` the old uuid returns, and three of these tests fail.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_the_command_makes_a_refused_directory_startable_and_removes_nothing(box
 
 
 def test_a_command_that_was_cut_short_leaves_a_refusal_and_goes_on(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever part was moved last, a start is refused until all are moved."""
+    """After any number of moved parts, a start is refused until all are moved."""
     parts = identity.IdentityDirectory(box.path).former().parts
     for count in range(1, len(parts)):
         again = Box(box.path.parent / str(count))

@@ -148,7 +148,7 @@ def ready_before_the_slot(patch: pytest.MonkeyPatch) -> None:
 
 
 def copy_without_its_memory(patch: pytest.MonkeyPatch) -> None:
-    """Step 1 of a copy forgets what the number has promised."""
+    """Step 1 of a copy drops the promises of the number."""
     real = copying
     patch.setattr(superblock, "copying", lambda *arguments: msgspec.structs.replace(real(*arguments), memory=None))
 

@@ -114,7 +114,7 @@ def test_a_number_never_goes_back() -> None:
 
 
 def test_a_burned_number_is_never_copied_to() -> None:
-    """It would be a voter without the memory of its votes."""
+    """The copy would be a voter without the memory of its votes."""
     lost = superblock.burned(ready(), 2, 3, "the log has a hole", 2000)
     assert (lost.is_lost, lost.memory, lost.data_state, lost.generation) == (True, None, DataState.DELETED, 4)
     assert lost.quarantine == f"quarantine/{TABLET}.3"

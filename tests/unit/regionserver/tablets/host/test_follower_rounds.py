@@ -10,7 +10,7 @@ from regionserver.tablets.host.group import APPLY_TICKS, FOLLOWER_BYTES
 from regionserver.tablets.host.requests import Fate
 from tests.support.tablet_hosts import Hosts, fates, kinds
 
-#: Ticks after which every member has applied what was committed before.
+#: Ticks after which every member has applied the entries committed before.
 ENOUGH_TICKS = BEAT_TICKS + APPLY_TICKS
 
 

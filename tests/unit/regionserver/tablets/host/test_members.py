@@ -161,7 +161,7 @@ def test_an_add_whose_server_never_answers_is_given_up(hosts: Hosts) -> None:
 
 
 def test_the_leader_is_not_removed(hosts: Hosts) -> None:
-    """Its leadership goes first; then the next leader removes it."""
+    """The leader first hands its leadership over; then the next leader removes it."""
     leader = hosts.elect()
     number = next(number for number, name in hosts.places.items() if name == leader)
     for kind in (ConfigChange.REMOVE, ConfigChange.DEMOTE):
@@ -284,9 +284,10 @@ def test_a_newcomer_whose_copy_was_cut_short_has_not_failed(hosts: Hosts) -> Non
 
 @pytest.mark.parametrize("word", [Word.DOES_NOT_EXIST, Word.COPYING, Word.DELETED])
 def test_a_member_of_a_dead_server_has_failed_whatever_the_server_refused_before(hosts: Hosts, word: Word) -> None:
-    """A server that had not made its first replica yet refused, and died. Nobody takes its refusal back.
+    """A server that had not made its first replica yet refused a message, and died. A dead server cannot withdraw its
+    refusal.
 
-    The tablet of a leader that was elected later kept two members.
+    Formerly the tablet of a leader that was elected later kept only two members.
     """
     leader = hosts.elect()
     group, lead = hosts.servers[leader].turn.groups["t"], hosts.core(leader).leadership

@@ -1,4 +1,4 @@
-"""Tablets without work are quiet: no ticks, no messages; and whatever matters wakes them.
+"""Tablets without work are quiet: no ticks, no messages. Any event that matters wakes them.
 
 Tried: each condition of `_may_be_quiet`, `_agrees`, `received`, `wake`, `lost`, `returned` and `is_news`, taken out
 alone, makes a test fail. Those that follow from another one cannot: a settled group has committed its whole log, so
@@ -39,7 +39,7 @@ def rest(hosts: Hosts) -> str:
 
 
 def words(hosts: Hosts, name: str, to: str = "") -> list[QuietWord]:
-    """Return what a server has told the others, or one of them, about rest."""
+    """Return the messages about quiet tablets that a server has sent to the others, or to one of them."""
     return [item.word for server, item in hosts.servers[name].sent if isinstance(item, Quiet) and to in ("", server)]
 
 
@@ -263,7 +263,7 @@ def test_a_parked_replica_says_nothing_and_does_not_wake(hosts: Hosts) -> None:
 
 
 def test_a_late_reply_to_a_heartbeat_is_no_news(hosts: Hosts) -> None:
-    """Whatever says anything new is, and everything is to a follower."""
+    """A reply with new information counts as news, and so does every message to a follower."""
     leader = rest(hosts)
     other = next(name for name in hosts.servers if name != leader)
     group, core = group_on(hosts, leader), hosts.core(leader)

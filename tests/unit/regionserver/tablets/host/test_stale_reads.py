@@ -59,7 +59,7 @@ def test_the_age_counts_from_the_question_however_late_the_answer_comes(hosts: H
     [(context, asked)] = group.reads.questions.items()
     assert asked[0] == 5_000
     group.reads.confirm(context, group.applied_index)
-    # 400 ms later the answer is there. It says nothing about the time since the question.
+    # The answer arrives 400 ms later. It proves nothing about the time since the question.
     read(hosts, follower, 2, 100, 5_400)
     hosts.turn(follower)
     assert served(hosts, follower) == {1: 5_000}

@@ -43,7 +43,7 @@ def request(term: int = 8, index: int = 20, last_term: int = 6, src: int = 2, ki
     ],
 )
 def test_when_a_tombstone_votes(kind: int, asked: dict[str, int], ballot: Ballot) -> None:
-    """Not below its term, once in a term, and never for a log that is shorter than its own was."""
+    """A tombstone votes not below its term, once in a term, and never for a log that is shorter than its former log."""
     if kind == PRE_VOTE and ballot is Ballot.PROMISE:
         ballot = Ballot.GRANT
     assert ballot_of(request(kind=kind, **asked), TOMBSTONE) is ballot
@@ -203,7 +203,7 @@ def test_a_group_finds_a_leader_by_the_vote_of_a_tombstone() -> None:
 
 
 def test_the_leader_of_a_tablet_that_is_gone_is_forgotten() -> None:
-    """Else a server would keep one for each tablet that it ever had."""
+    """Otherwise a server would keep a leader for each tablet that it ever had."""
     server = _Tombstone()
     server.asks(heartbeat())
     assert set(server.turn._leaders._heard) == {"t"}

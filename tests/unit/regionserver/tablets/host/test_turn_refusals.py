@@ -66,13 +66,13 @@ def refused(hosts: Hosts, leader: str, server: str, word: Word, number: int, ter
 
 
 def test_a_leader_learns_of_a_later_term_from_a_voter_that_does_not_run() -> None:
-    """A voter that was a candidate, and whose rows failed then, takes no copy from a leader of an earlier term. That
-    leader would go on with the other voters for ever, one member short."""
+    """A voter whose rows failed after it was a candidate accepts no copy from a leader of an earlier term. That leader
+    would continue without this member for ever."""
     hosts = Hosts()
     leader = hosts.elect()
     failed = next(name for name in hosts.servers if name != leader)
     number, term = int(failed[1:]), hosts.core(leader).term
-    # Not by any other refusal, and not by a number that is not a voter.
+    # Any other refusal has no effect, and neither has one from a number that is not a voter.
     refused(hosts, leader, failed, Word.FAILED, number, term + 1)
     refused(hosts, leader, failed, Word.INVALID_TERM, number, term)
     refused(hosts, leader, failed, Word.INVALID_TERM, 9, term + 1)

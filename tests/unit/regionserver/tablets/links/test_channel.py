@@ -50,7 +50,7 @@ def test_long_and_short_frames_arrive_whole(pair: tuple[Channel, Channel]) -> No
 
 
 def test_silence_ends_a_connection(pair: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a peer that sends nothing nor one that takes nothing keeps a thread of this server."""
+    """A peer that sends nothing, or reads nothing, does not keep a thread of this server busy."""
     monkeypatch.setattr(channels, "IDLE_S", 0.2)
     source, destination = pair
     for end in pair:

@@ -61,7 +61,7 @@ def test_dead_process_is_reported_at_once_and_once(machine: Machine) -> None:
 
 
 def test_restart_at_another_port_is_another_process(machine: Machine) -> None:
-    """It dials its peers and announces its address; no other process has to."""
+    """The restarted server dials its peers and announces its address, without help of another process."""
     a, b = pair(machine)
     a.events.clear()
     c = b.restarted()
@@ -269,7 +269,7 @@ def test_server_that_is_not_registered_is_dialed_rarely_until_it_comes_back(
 
 
 def test_retired_server_is_forgotten(machine: Machine) -> None:
-    """It is not registered, no tablet here has it as a member, and it cannot be reached."""
+    """Such a server is not registered, is a member of no tablet here, and cannot be reached."""
     a, b, c = machine.server("a"), machine.server("b"), machine.server("c")
     b.links.stop()
     a.knows(b, c)

@@ -31,7 +31,7 @@ class Securing:
 @pytest.mark.parametrize("proves", ["neither end", "both ends"])
 @pytest.mark.parametrize("asks", ["the source", "the dialer"])
 def test_a_copy_without_a_proof_ends_when_the_proof_is_due(machine: Machine, proves: str, asks: str) -> None:
-    """Links are closed then, and so are copies: both ends look. A copy that began with a proof goes on.
+    """Then links and copies are closed, because both ends check. A copy that began with a proof continues.
 
     Tried: no `unproven` in `end_if_revoked`; a dialer that does not set it.
     """

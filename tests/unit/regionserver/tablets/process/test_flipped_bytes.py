@@ -19,7 +19,8 @@ NEEDLE: Final = b"needle " * 700
 
 
 class Damage(NamedTuple):
-    """A file below the data directory, where it is flipped, and what becomes of the tablets t and u."""
+    """A file below the data directory, the place of the flipped byte, and the resulting states of the tablets t and
+    u."""
 
     path: str
     #: Bytes before the byte that is flipped; b"": the middle of the file.
@@ -68,7 +69,7 @@ async def filled(cluster: Cluster) -> Machine:
     await cluster.put("u", "a", b"1")
     written = await cluster.put("u", "b", b"2")
     await cluster.applied("u", written.index)
-    # A record of its own: nothing of u is in it.
+    # A separate record without data of u.
     written = await cluster.put("t", "needle", NEEDLE)
     await cluster.applied("t", written.index)
     assert await victim.running().close("v", ClosePurpose.TOMBSTONE) == ""

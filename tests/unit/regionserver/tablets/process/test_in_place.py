@@ -78,7 +78,7 @@ def test_what_a_round_has_waited_is_counted_from_the_end_of_the_one_before() -> 
     assert choice.takes(SMALL)
     clock[0] += FAST_S / 2
     choice.done()
-    # What the thread does between its turns is not a wait of a round.
+    # The thread's work between its turns does not count as a wait of a round.
     clock[0] += 60.0
     choice.begin_turn()
     assert choice.takes(SMALL)
@@ -90,7 +90,7 @@ def test_what_a_round_has_waited_is_counted_from_the_end_of_the_one_before() -> 
 
 
 class _TimedChoice(InPlace):
-    """Uses the time that the test gives for what a round has waited: the disk may stand still at any time."""
+    """Uses the waiting time of a round that the test sets, because a real disk may stall at any time."""
 
     seconds = 0.0
 

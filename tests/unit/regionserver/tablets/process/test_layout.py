@@ -46,7 +46,7 @@ def test_every_file_has_its_place_and_a_superblock_makes_the_tablet(tmp_path: Pa
             assert sorted(machine.running().replicas()) == sorted(
                 path.removeprefix("tablet-meta/") for path in found if path.startswith("tablet-meta/")
             )
-        # Without a superblock the other files do not make a tablet: the number is burned, and they are set aside.
+        # Without a superblock the other files are not a tablet: the number is burned, and the files are moved aside.
         machine = cluster.machines[0]
         await machine.stop()
         (machine.directory / "tablet-meta" / "t").unlink()

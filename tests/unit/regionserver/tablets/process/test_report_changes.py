@@ -49,8 +49,8 @@ def test_a_change_of_health_is_reported_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_server_that_comes_back_between_two_looks_is_reported_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report for another reason said that the server was gone. The next look found it as the last one had, so the
-    tablet stayed UNDER_REPLICATED for the master (kill points of a creation, twice in two rounds).
+    """A report for another reason showed the server as dead. The next look found the same health as the last look, so
+    the tablet remained UNDER_REPLICATED for the master (kill points of a creation, twice in two rounds).
 
     Tried: without the call of `reported` the last look returns nothing.
     """

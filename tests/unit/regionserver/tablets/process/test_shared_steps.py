@@ -15,7 +15,7 @@ from tests.support.helpers import eventually
 
 
 class Files:
-    """The files' thread: it waits until it is told to work."""
+    """The files' thread, which works only when the test lets it."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []

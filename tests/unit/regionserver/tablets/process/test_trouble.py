@@ -415,7 +415,7 @@ def test_rest_begin_and_delete(tmp_path: Path) -> None:
             assert await machine.running().close("t", ClosePurpose.REST) == ""
             assert state_of(machine, "t") == "RESTING"
             assert (await machine.running().read("t", lambda rows: rows)).fate is Fate.FAILED
-        # It rests over a restart as well.
+        # The replica still rests after a restart.
         await cluster.machines[0].stop()
         cluster.machines[0].start()
         assert state_of(cluster.machines[0], "t") == "RESTING"

@@ -68,7 +68,7 @@ def test_the_members_that_are_left_go_on_with_all_that_they_have(tmp_path: Path,
         await cluster.put("t", "b", b"2")
         config = (await cluster.leader("t")).running().turn.groups["t"].core.committed_config()
         assert (config.config.voters, config.config.learners, config.config.pre_voters) == (keep, [], [])
-        # The other tablet has lost its majority as well, and nobody has decided about it.
+        # The other tablet has lost its majority, too, and no operator has decided about it.
         assert all(one.running().leader_of("u")[1] == 0 for one in survivors)
         # It is durable, in the log and in the consensus metadata.
         for machine in survivors:

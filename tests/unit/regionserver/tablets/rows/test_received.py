@@ -65,7 +65,7 @@ def counted(state: RowsState) -> RowsCount:
 @pytest.mark.parametrize("chunk_bytes", [1 << 20, 4096, 10_000, 1_000])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_sums_are_those_of_the_rows(tmp_path: Path, seed: int, chunk_bytes: int) -> None:
-    """Whatever the lengths of rows, the free pages, and the size of the chunks."""
+    """For any lengths of rows, free pages, and sizes of chunks."""
     path = tmp_path / "t1.1.mdb"
     state = filled(path, seed)
     assert summed(path, chunk_bytes) == counted(state)

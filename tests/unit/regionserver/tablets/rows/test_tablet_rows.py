@@ -151,7 +151,7 @@ def test_a_tablet_has_a_largest_size(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_entry_that_cannot_be_read_fails_the_tablet(path: Path) -> None:
-    """It is never skipped: the other replicas may have carried it out."""
+    """The entry is never skipped, because the other replicas may have carried it out."""
     rows = opened(path)
     with pytest.raises(RowsFailed, match="entry 2 cannot be applied: the payload has format 9"):
         rows.apply([entry(1, PutRow("a", b"1")), Entry(1, 2, NORMAL, b"\x09")])

@@ -291,7 +291,7 @@ def test_two_tablets_become_one(tmp_path: Path, copies: list[str]) -> None:
 
 
 def test_the_daughter_waits_for_both_seals(tmp_path: Path) -> None:
-    """One that was made when one parent is sealed would lack rows that the other one acknowledges later."""
+    """A daughter that was made after only one seal would lack rows that the other parent acknowledges later."""
 
     async def main(merge: Merging) -> None:
         machine = merge.cluster.machines[0]
@@ -311,7 +311,7 @@ def test_the_daughter_waits_for_both_seals(tmp_path: Path) -> None:
 
 
 def test_a_merge_of_which_one_parent_was_sealed_is_unsealed(tmp_path: Path) -> None:
-    """Both tablets take writes again, nothing that was prepared is left, and the next attempt comes through."""
+    """Both tablets accept writes again, no prepared file is left, and the next attempt succeeds."""
 
     async def main(merge: Merging) -> None:
         for machine in merge.cluster.machines:

@@ -64,7 +64,7 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parent:
 
 
 def check_daughters(parent: Parent) -> None:
-    """Check that the daughters are those that are made from the sealed rows."""
+    """Check that the daughters equal those made from the sealed rows."""
     found = []
     for record in RECORDS:
         one = heir(parent.path, record.region_id)
@@ -80,7 +80,8 @@ def check_daughters(parent: Parent) -> None:
 
 
 def test_rows_that_are_written_meanwhile_are_in_the_daughters(parent: Parent) -> None:
-    """Before, at and behind the place of the copy; also a row that comes and goes, and one of the other daughter."""
+    """Rows before, at and after the place of the copy; also a row that is created and deleted, and a row of the other
+    daughter."""
     pauses: list[int] = []
 
     def rest() -> None:

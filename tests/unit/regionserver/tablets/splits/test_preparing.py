@@ -1,4 +1,4 @@
-"""Servers of one process prepare the daughters of a tablet before it is sealed, and give up what is not used."""
+"""Servers of one process prepare the daughters of a tablet before it is sealed, and give unused files up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def order(machine: Machine, name: str = "one", daughters: list[RegionRecord] = R
 
 
 async def prepare(split: Splitting, machine: Machine, name: str = "one") -> None:
-    """Have a server prepare the daughters of its rows. Files without rows are not made."""
+    """Let a server prepare the daughters of its rows. Files without rows are not made."""
     rows = machine.running().rows_of("p")
     await until(split.reactor, lambda: rows is None or rows.state.rows >= 10, "the server has applied the rows")
     await split.work(machine).prepare(order(machine, name))

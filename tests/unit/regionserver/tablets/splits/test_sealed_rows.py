@@ -1,4 +1,4 @@
-"""The rows of a sealed tablet: nothing changes them, nobody reads them, and daughters are made from them.
+"""The rows of a sealed tablet: no write changes them, no client reads them, and daughters are made from them.
 
 Edits that were tried, and that a test here notices: entries behind the seal are carried out; a sealed tablet is read;
 the clock moves behind the seal; the horizon stays when the seal is taken away; a daughter begins without a horizon.
@@ -140,7 +140,8 @@ def test_the_seal_is_there_after_a_restart_and_after_a_power_cut(path: Path) -> 
 
 
 class FailingOnce:
-    """An LMDB environment whose next commit reaches the disk and fails all the same. Then LMDB refuses it."""
+    """An LMDB environment whose next commit reaches the disk, but reports a failure. Later LMDB refuses the
+    environment."""
 
     def __init__(self, env: Any) -> None:
         self._env = env

@@ -1,4 +1,4 @@
-"""What an entry about a tablet's seal changes."""
+"""The effects of an entry about a tablet's seal."""
 
 from __future__ import annotations
 

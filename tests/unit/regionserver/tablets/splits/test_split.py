@@ -139,7 +139,7 @@ def test_every_row_is_in_one_daughter(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_cannot_be_made_ends_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an answer, so that it is sent again. Tried: without the handler the order never ends."""
+    """The order ends with an answer, so that it is sent again. Tried: without the errback the order never ends."""
 
     async def main(split: Splitting) -> None:
         index = (await split.seal()).index
@@ -276,7 +276,7 @@ def test_a_replica_waits_for_the_seal(tmp_path: Path) -> None:
 
 
 def test_a_follower_asks_its_leader_for_the_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not wait until the seal reaches its rows by itself."""
+    """The follower does not wait until the seal reaches its rows by itself."""
     monkeypatch.setattr(split_work, "LOOK_S", 1e6)
     run(tmp_path, Splitting.split)
 

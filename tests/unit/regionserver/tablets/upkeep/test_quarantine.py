@@ -32,7 +32,7 @@ def test_without_room_the_oldest_go_first_and_no_more_than_needed() -> None:
     assert names(due(folders, NOW_MS, KEEP_MS, 100)) == [("a", Purge.NO_ROOM)]
     assert names(due(folders, NOW_MS, KEEP_MS, 101)) == [("a", Purge.NO_ROOM), ("b", Purge.NO_ROOM)]
     assert len(due(folders, NOW_MS, KEEP_MS, 10_000)) == 3
-    # What is overdue goes anyway, and its bytes count.
+    # An overdue folder is removed anyway, and its bytes count.
     folders.append(folder("z", KEEP_MS))
     assert names(due(folders, NOW_MS, KEEP_MS, 100)) == [("z", Purge.OVERDUE)]
 

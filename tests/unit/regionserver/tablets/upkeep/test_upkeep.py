@@ -96,7 +96,7 @@ def test_rows_of_a_removed_replica_leave_the_disk_when_their_time_is_over(tmp_pa
         shown = await victim.purge(dry_run=True)
         assert [(one.tablet, one.generation, one.goes) for one in shown.folders] == [("t", 1, False)]
         assert shown.folders[0].size_bytes > 50_000
-        # Not before its time, neither by itself nor by an order.
+        # It is not removed before its time, neither by the server itself nor by an order.
         await victim.purge("t")
         assert victim.quarantine() == ["t.1"]
         victim.age("t.1", KEEP_MS)
@@ -160,7 +160,7 @@ def test_a_disk_below_its_reserve_leads_no_writes_and_frees_its_quarantine(tmp_p
         assert await cluster.leader("t") is not former
         await cluster.put("t", "b", b"3")
         await until(cluster.reactor, lambda: former.quarantine() == [], "the quarantine of a disk without room")
-        # It goes on as a follower: it acknowledges what it keeps.
+        # The server continues as a follower: it acknowledges the entries that it has written.
         rows = former.running().rows_of("t")
         written = await cluster.put("t", "c", b"4")
         await until(cluster.reactor, lambda: rows is not None and rows.applied[0] >= written.index, "its rows")
