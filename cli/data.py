@@ -277,7 +277,7 @@ def _compare_and_set(
 
 
 def _has_condition(table: str, change: Callable[[], bool]) -> bool:
-    """Return the outcome of a change with a condition. Raise UsageFaultError for a table that has none."""
+    """Return the result of a change with a condition. Raise UsageFaultError for a table without such changes."""
     try:
         return change()
     except Refused as error:

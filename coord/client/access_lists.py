@@ -32,7 +32,7 @@ class AccessVerdict(enum.Enum):
     OPEN = "open"  #: somebody who proves nothing has a permission
     LACKING = "lacking"  #: the cluster's credential lacks permissions: daemons are locked out
     STRANGE = "strange"  #: another identity has permissions
-    UNREADABLE = "unreadable"  #: an identity that is to read, or a region server, may do less than it has to
+    UNREADABLE = "unreadable"  #: a reader or a region server has fewer permissions than it needs
     RIGHT = "right"
 
 

@@ -103,7 +103,7 @@ def find_tablet(watch: TabletWatch, world: ClusterState, text: str) -> Tablet:
 
 
 def _daughters(world: ClusterState, parent_id: str) -> list[str]:
-    """Return the ids of the regions that took the place of this one, which may have been split in their turn."""
+    """Return the ids of the regions that replaced this one. They may have been split, too."""
     found = world.regions.items()
     return sorted(
         region_id for region_id, one in found if any(parent.region_id == parent_id for parent in one.record.parents)

@@ -158,7 +158,7 @@ class ReplicaLives:
         server.turn_now().add(group)
 
     def stand(self, server: SimServer, replica: TabletReplica) -> None:
-        """Let the answers to messages follow the replica's state."""
+        """Update the state from which messages to a replica that does not run are answered."""
         slot = None if replica.block.slot is None else server.log.contents(replica.block.slot)
         standing = replica.standing(slot)
         if standing is not None:

@@ -67,7 +67,7 @@ def spread(
 
 
 def _some_of(hubs: Sequence[tuple[int, int]], nth: int, count: int) -> list[tuple[int, int]]:
-    """Return `count` of the hubs, in order; the choice differs from class to class."""
+    """Return `count` of the hubs, in order. Different classes get different hubs."""
     start = nth * 0x9E3779B1 % len(hubs)
     step = len(hubs) // count
     return sorted({hubs[(start + i * step) % len(hubs)] for i in range(count)})

@@ -172,7 +172,7 @@ def test_a_table_as_people_read_it(record: TableRecord, altered: int, lines: lis
     ("left_s", "words"), [(3_599, "60 min"), (7_200, "2 h"), (90, "90 s"), (150, "2 min"), (604_799, "7 d")]
 )
 def test_how_long_the_rows_of_a_deleted_table_are_kept(left_s: int, words: str) -> None:
-    """In the unit that people think in. Tried: seconds fail all but one."""
+    """The time is shown as a person would write it. Tried: seconds fail all cases but one."""
     record = TableRecord("t", "gone", state=TableState.REMOVED, finished_ms=1, purge_at_ms=left_s * 1000 + 5)
     assert tables.fate(record, 5) == f"kept for {words} more"
 

@@ -45,7 +45,7 @@ def changed(bench: Bench, *, draining: Sequence[str] = (), fences: Sequence[Fenc
 
 
 def test_a_request_is_recorded_with_its_caller_and_its_words(tmp_path: Path) -> None:
-    """N2, B9: who has drained the server, and from where."""
+    """N2, B9: the user who drained the server, and the address."""
     bench = Bench(tmp_path, servers=2)
     bench.ask(ms.DrainServer("s2", True))
     bench.go_on(1.0)

@@ -402,7 +402,7 @@ def test_an_abandoned_creation_does_not_hold_its_name(bench: Bench) -> None:
 
 
 def test_results_of_requests_expire_by_age_and_number(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest ones first."""
+    """The oldest results expire first."""
     monkeypatch.setattr("master.catalog.janitor.REQUESTS_KEPT_MAX", 3)
     monkeypatch.setattr("master.catalog.janitor.REQUESTS_KEPT_MS", 2_000_000)
     for number in range(5):

@@ -64,7 +64,7 @@ def log_of_one(
 
 
 def records(disk: MemoryDisk) -> list[tuple[str, int, int, int]]:
-    """Return path, offset and size of every record of the log, and the last entry when it was written."""
+    """Return path, offset and size of every record of the log, and the index of the last entry up to it."""
     found = []
     last = sequence = 0
     names = disk.names("wal")
