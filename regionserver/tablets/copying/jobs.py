@@ -98,11 +98,14 @@ class CopyRests:
         self.factor = 0.0
         self._used_s, self._queued_s = used_s, queued_s
 
-    def look(self, used_s: float, queued_s: float) -> None:
-        """Adapt the rests to the times for which the thread has run and waited since the last call."""
+    def look(self, used_s: float, queued_s: float, *, is_asked: bool = True) -> None:
+        """Adapt the rests to the times for which the thread has run and waited since the last call.
+
+        `is_asked`: the server has served requests since then. Without any, no request has waited.
+        """
         used, queued = used_s - self._used_s, queued_s - self._queued_s
         self._used_s, self._queued_s = used_s, queued_s
-        if queued > WAITING_MAX * used:
+        if is_asked and queued > WAITING_MAX * used:
             self.factor = min(REST_MAX, 1.5 * self.factor + 1)
         else:
             self.factor = max(0.0, self.factor / 1.5 - 1)

@@ -29,5 +29,5 @@ def copies_of(
     links.serve_copies(sources.serve)
     return CopyWork(
         reactor, clock, server, space, parts.boot, host.turn, parts.replicas, host.life, parts.files,
-        parts.files_pool, links, sources, calls,
+        parts.files_pool, links, sources, calls, lambda: host.handled,
     )  # fmt: skip

@@ -63,6 +63,9 @@ log = Logger()
 SHOW_S: Final = 1.0
 #: Interval at which the pauses of copies are adapted to the load (`rests.py`).
 REST_LOOK_S: Final = 0.25
+#: Requests and entries of one such interval from which on the server counts as asked. Members that come and go write a
+#: few entries without any client.
+ASKED_MIN: Final = 4
 #: Interval at which a copy's progress is written to the store. Much shorter than the time after which a master gives
 #: up.
 PROGRESS_MS: Final = 60_000
@@ -93,7 +96,9 @@ class CopyWork:
         links: CopyLinks,
         sources: CopySources,
         calls: ReactorCalls,
+        handled: Callable[[], int],
     ) -> None:
+        """`handled` returns how many requests and entries of tablets the server has handled so far."""
         self._reactor = reactor
         self._clock = clock
         self._server = server
@@ -110,6 +115,9 @@ class CopyWork:
         self.sources = sources
         self.jobs = CopyJobs()
         self._rests = CopyRests()
+        self._handled = handled
+        #: Requests and entries handled when the rests were adapted last.
+        self._handled_before = 0
         self._are_rests_adapted = False
         self._threads: dict[int, CopyThread] = {}
         #: Orders of queued jobs by job, and the answers to them.
@@ -325,6 +333,7 @@ class CopyWork:
         if not self._are_rests_adapted:
             self._are_rests_adapted = True
             self._rests.begin(time.thread_time(), queued_s())
+            self._handled_before = self._handled()
             self._reactor.callLater(REST_LOOK_S, self._adapt_rests)
         thread = self._threads[job.job] = CopyThread(plan, job, steps)
         done: Deferred[Any] = Deferred()
@@ -336,7 +345,10 @@ class CopyWork:
         """Adapt the pauses of copies to the load, as long as copies run."""
         self._are_rests_adapted = bool(self._threads)
         if self._are_rests_adapted:
-            self._rests.look(time.thread_time(), queued_s())
+            handled = self._handled()
+            is_asked = handled - self._handled_before >= ASKED_MIN
+            self._handled_before = handled
+            self._rests.look(time.thread_time(), queued_s(), is_asked=is_asked)
             self._reactor.callLater(REST_LOOK_S, self._adapt_rests)
 
     def _show(self, job: Job) -> None:

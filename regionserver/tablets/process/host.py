@@ -359,6 +359,11 @@ class TabletHost:
         found = reports.figures_of(self._replicas, self.turn, self._log)
         return msgspec.structs.replace(found, entries=self._entries, waiting=len(self._waiting), is_full=self.is_full())
 
+    @property
+    def handled(self) -> int:
+        """Number of requests, and of entries appended to the log, since the start."""
+        return self._requests + self._entries
+
     def report_changed(self, tablet: str) -> None:
         """Have a tablet reported whose report differs from the last one."""
         if not self._is_stopping:

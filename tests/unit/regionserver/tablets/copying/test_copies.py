@@ -125,6 +125,9 @@ def test_a_copy_rests_as_long_as_requests_wait_for_a_processor(tmp_path: Path, m
         await is_copied(cluster, await cluster.follower())
 
     run(tmp_path, test)
+    assert not rested, "no request has waited"
+    monkeypatch.setattr(work, "ASKED_MIN", 0)
+    run(tmp_path / "asked", test)
     assert rested
 
 

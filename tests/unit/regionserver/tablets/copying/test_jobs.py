@@ -86,3 +86,14 @@ def test_copies_rest_longer_while_the_reactors_thread_waits_for_a_processor() ->
     for look in range(20, 40):
         rests.look(10.0 + look * 0.1, 10.7)
     assert rests.factor == 0.0
+
+
+def test_copies_do_not_rest_on_a_server_without_requests() -> None:
+    """Its thread has little to do, and waits longer than that for a processor, because the copies use all of them."""
+    rests = CopyRests()
+    rests.begin(used_s=0.0, queued_s=0.0)
+    rests.look(0.01, 0.03)
+    assert rests.factor > 0.0
+    for look in range(2, 10):
+        rests.look(0.01 * look, 0.03 * look, is_asked=False)
+    assert rests.factor == 0.0
