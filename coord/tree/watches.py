@@ -172,9 +172,9 @@ class WatchTable:
         self._child: Table = PathMap()
         self._persistent: Table = PathMap()
         self._recursive: Table = PathMap()
-        #: Parent -> watchers of the recursive watches at and above it, empty for none. Any change of those watches
-        #: clears it.
-        self._above: dict[bytes, dict[int, None]] = {}
+        #: Parent -> the entries of `_recursive` at and above it. They are not copied, because a thousand sessions may
+        #: watch the root. Any change of recursive watches clears the dict.
+        self._above: dict[bytes, list[dict[int, None]]] = {}
         #: Session id -> its watcher.
         self._watchers: dict[int, Watcher] = {}
         #: Number -> watcher, those of closed connections included.
@@ -291,17 +291,19 @@ class WatchTable:
             if len(self._above) >= PARENTS_MAX:
                 self._above.clear()
             above = self._above[parent] = self._at_and_above(parent)
-        if not above:
-            return notified
-        return above if notified is None else _merge(notified, above)
+        if notified is None and len(above) == 1:
+            return above[0]
+        for staying in above:
+            notified = _merge(notified, staying)
+        return notified
 
-    def _at_and_above(self, path: bytes) -> dict[int, None]:
-        found: dict[int, None] = {}
+    def _at_and_above(self, path: bytes) -> list[dict[int, None]]:
+        found: list[dict[int, None]] = []
         at = path
         while True:
             staying = self._recursive.get(at)
             if staying is not None:
-                found.update(staying)
+                found.append(staying)
             if at == ROOT or not at:
                 return found
             at = at[: last_slash(at)] or ROOT

@@ -437,3 +437,15 @@ def test_the_parents_kept_for_recursive_watches_are_bounded() -> None:
     for number in range(2 * PARENTS_MAX + 1):
         assert table.triggered(DATA, b"/%d/leaf" % number) == [1]
     assert len(table._above) <= PARENTS_MAX
+
+
+def test_the_watchers_of_a_path_are_not_copied_for_each_parent() -> None:
+    """A copy of a thousand watchers for each of PARENTS_MAX parents would take 150 MB."""
+    table = WatchTable()
+    for session in range(3):
+        table.watch_recursive(b"/", session)
+    for number in range(5):
+        assert table.triggered(DATA, b"/%d/leaf" % number) == [0, 1, 2]
+    watchers = table._recursive.get(b"/")
+    assert [kept for above in table._above.values() for kept in above if kept is not watchers] == []
+    assert len(table._above) == 5
