@@ -102,10 +102,10 @@ _REASONS: Final = (
     ("alert certificate required", "the other end demands a certificate: {own}"),
     ("certificate has expired", "the other end's certificate has expired: issue a new one to that daemon"),
     ("not yet valid", "the other end's certificate is not valid yet: compare the clocks of both machines"),
-    ("self-signed certificate", "the other end's certificate is of another authority than our ca.crt: {other}"),
+    ("self signed certificate", "the other end's certificate is of another authority than our ca.crt: {other}"),
     ("unable to get local issuer", "the other end's certificate is of another authority than our ca.crt: {other}"),
     (
-        "mismatch",
+        "certificate is not valid for",
         "the other end's certificate names another host: dial a name that it has, or issue it again with --host",
     ),
 )
@@ -118,7 +118,7 @@ def explained(error: str, *, is_server: bool = False) -> str:
     words alone."""
     if is_server:
         return error
-    lower = error.lower().replace("_", " ")
+    lower = error.lower().replace("_", " ").replace("-", " ")
     found = next((text for part, text in _REASONS if part in lower), "")
     return f"{found.format(own=_OWN, other=_OTHER)} ({error})" if found else error
 

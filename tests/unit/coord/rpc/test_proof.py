@@ -41,6 +41,7 @@ from coord.security.keys import ClusterSecrets, encode_file, issue
 from coord.security.making import PEERS_FILE, write_private
 from coord.security.principal import NOBODY, Principal
 from coord.security.revocation import RevocationList, Revoked
+from coord.security.tls_channel import explained
 from regionserver.client.connections import Connections
 from regionserver.client.tablets.exchange import Exchange, NonblockingConnection, Pool
 
@@ -280,6 +281,13 @@ def test_a_certificate_of_another_year_is_explained(tmp_path: Path, years: int, 
     assert error.code == Code.UNAUTHENTICATED
     assert says in error.message
     assert world.seen == []
+
+
+def test_the_words_of_the_library_are_explained_only_if_they_are_known() -> None:
+    """OpenSSL also has mismatches of lengths and versions. Before 3.0 it wrote "self signed"."""
+    assert explained("length mismatch") == "length mismatch"
+    assert "of another authority" in explained("self signed certificate in certificate chain")
+    assert "names another host" in explained("ip address mismatch, certificate is not valid for '10.0.0.1'.")
 
 
 def test_a_user_cannot_answer_as_a_daemon(tmp_path: Path) -> None:
