@@ -247,7 +247,8 @@ def check_owned(folder: Path) -> None:
     A group may write, because an umask of 002 is common. A mount point may be open to everybody, because volumes of
     containers often are, and a container has no other users. Both cases are logged.
 
-    Raises: ConfigError: everybody may write; the error says what to do.
+    Raises:
+        ConfigError: everybody may write; the error says what to do.
     """
     mode = folder.stat().st_mode
     if not mode & (stat.S_IWGRP | stat.S_IWOTH):

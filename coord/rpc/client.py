@@ -131,10 +131,15 @@ class RpcClient:
         wanted: str = "",
         lost: Callable[[], None] | None = None,
     ) -> None:
-        """Args: reactor: Time and TCP. host: Where the peer listens. port: Where the peer listens. replies: The
-        possible replies. credentials: Credentials that this end proves, by default those of this process. wanted: The
-        identity that the peer must prove; `kind:` for any identity of a kind. lost: Called when a connection ends
-        without `close`, before its calls fail.
+        """
+        Args:
+            reactor: Time and TCP.
+            host: Where the peer listens.
+            port: Where the peer listens.
+            replies: The possible replies.
+            credentials: Credentials that this end proves, by default those of this process.
+            wanted: The identity that the peer must prove; `kind:` for any identity of a kind.
+            lost: Called when a connection ends without `close`, before its calls fail.
         """
         self._reactor = reactor
         self.credentials = credentials or process.own()

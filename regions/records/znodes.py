@@ -273,7 +273,8 @@ def shard(region_id: str) -> str:
 def check_table_name(name: str) -> None:
     """Reject a table name that cannot, or should not, be the name of a znode.
 
-    Raises: ValueError: the name is not allowed; the message has the reason.
+    Raises:
+        ValueError: the name is not allowed; the message has the reason.
     """
     if not name or len(name) > TABLE_NAME_MAX:
         raise ValueError(f"a table name has 1 to {TABLE_NAME_MAX} characters, this one {len(name)}")

@@ -64,7 +64,8 @@ class RowSnapshot:
     def page(self, start: bytes, end: bytes, rows_max: int) -> tuple[list[KvRow], str]:
         """Return one page of `[start, end)` and the key at which the next page begins, "" after the last page.
 
-        Raises: RpcError: DAMAGED for a row whose checksum does not match, or whose key is not text.
+        Raises:
+            RpcError: DAMAGED for a row whose checksum does not match, or whose key is not text.
         """
         rows: list[KvRow] = []
         if self._transaction is None:

@@ -128,8 +128,9 @@ def answered_within(operations: Iterable[LoadOperation], since_s: float, until_s
 def compare(loss: Loss, answered: Collection[str] | None, seconds: float) -> list[ForecastOutcome]:
     """Return the forecast of a loss, and the facts.
 
-    Args: answered: Tablets whose clients got answers meanwhile. None without clients. seconds: Time for which the
-    servers were gone.
+    Args:
+        answered: Tablets whose clients got answers meanwhile. None without clients.
+        seconds: Time for which the servers were gone.
     """
     silent = sorted(loss.served - set(answered or ()))
     served = sorted(loss.lost & set(answered or ()))

@@ -108,8 +108,9 @@ class SealedFile(Generic[T]):
     def decode(self, content: bytes, tablet: str, path: str) -> T:
         """Return the record of `tablet`.
 
-        Raises: DamagedFile: The content is damaged, or belongs to another tablet. NewerFormat: A newer build has
-            written the file.
+        Raises:
+            DamagedFile: The content is damaged, or belongs to another tablet.
+            NewerFormat: A newer build has written the file.
         """
         body = unseal(content, self._magic, self._format, path)
         try:

@@ -287,9 +287,12 @@ def unclaimed(
 ) -> list[Effect]:
     """Return the steps that move the files of a tablet without a superblock aside.
 
-    Args: tablet: The tablet. generation: A generation that no folder in the quarantine has. slots: Its slots that live.
-        They have promised nothing. rows: Generations of which there are files of rows. has_meta: There are consensus
-        metadata.
+    Args:
+        tablet: The tablet.
+        generation: A generation that no folder in the quarantine has.
+        slots: Its slots that live. They have promised nothing.
+        rows: Generations of which there are files of rows.
+        has_meta: There are consensus metadata.
     """
     effects: list[Effect] = [DropSlot(*name) for name in slots]
     if has_meta:

@@ -174,8 +174,12 @@ def deleted(block: Superblock, memory: Memory, reason: str, at_ms: int) -> Super
 def burned(block: Superblock, number: int, generation: int, reason: str, at_ms: int) -> Superblock:
     """Return the superblock of a replica whose memory is lost.
 
-    Args: block: The present superblock. number: The highest member number that any file of the tablet names.
-        generation: The highest generation of any file of the tablet on this server. reason: The finding. at_ms: Now.
+    Args:
+        block: The present superblock.
+        number: The highest member number that any file of the tablet names.
+        generation: The highest generation of any file of the tablet on this server.
+        reason: The finding.
+        at_ms: Now.
     """
     former = max(generation, block.generation)
     highest = max(number, block.highest_number)
@@ -198,9 +202,13 @@ def burned(block: Superblock, number: int, generation: int, reason: str, at_ms: 
 def burned_unknown(server: str, tablet: str, number: int, generation: int, reason: str, at_ms: int) -> Superblock:
     """Return the superblock of a tablet whose superblock is missing or unreadable.
 
-    Args: server: This server's uuid. tablet: The tablet. number: The highest member number that any file names, 0 if
-        none does. generation: The highest generation of any file of the tablet on this server, 0 if there is none.
-        reason: The finding. at_ms: Now.
+    Args:
+        server: This server's uuid.
+        tablet: The tablet.
+        number: The highest member number that any file names, 0 if none does.
+        generation: The highest generation of any file of the tablet on this server, 0 if there is none.
+        reason: The finding.
+        at_ms: Now.
     """
     after = data_after(tablet, None, DataEvent.BURN)
     assert after is DataState.DELETED

@@ -54,9 +54,13 @@ class QuietGroups:
         send: Callable[[str, Item], None],
         run: Callable[..., None],
     ) -> None:
-        """Args: beats: The live servers. quiet_ticks: Ticks without work after which a group becomes quiet.
-        reads_quiet: Whether the build of a server reads QUIET. Groups with a member on another build stay awake. send:
-        Sends an item to a server. run: Calls a function with a running group; an exception parks the group.
+        """
+        Args:
+            beats: The live servers.
+            quiet_ticks: Ticks without work after which a group becomes quiet.
+            reads_quiet: Whether the build of a server reads QUIET. Groups with a member on another build stay awake.
+            send: Sends an item to a server.
+            run: Calls a function with a running group; an exception parks the group.
         """
         self.awake: dict[str, Group] = {}
         self.wakes_per_tick: int = WAKES_PER_TICK

@@ -23,7 +23,8 @@ class StartingRows:
     def __call__(self, tablet: str, generation: int) -> RowsFound:
         """Return the state of the rows of a generation.
 
-        Raises: ConfigError: A newer build wrote the rows, or the steady point cannot be read at the moment.
+        Raises:
+            ConfigError: A newer build wrote the rows, or the steady point cannot be read at the moment.
         """
         path = os.fspath(self._data_dir / rows_path(tablet, generation))
         try:

@@ -191,7 +191,10 @@ def _compared(members: Sequence[MemberReport]) -> object:
 def report_of(replica: TabletReplica, group: Group | None, seen: ServersSeen, dead_s: float) -> TabletReport:
     """Return the report of a replica.
 
-    Args: replica: The replica. group: Its group while it is hosted. seen: This server's knowledge of the other servers.
+    Args:
+        replica: The replica.
+        group: Its group while it is hosted.
+        seen: This server's knowledge of the other servers.
         dead_s: A member that is silent for this time is FAILED.
     """
     block = replica.block

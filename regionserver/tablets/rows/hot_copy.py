@@ -118,8 +118,10 @@ def adopt(path: str, identity: Identity, source_generation: int, boot: str, coun
 
     `counted`: the counts of rows that the check has found in the file.
 
-    Raises: RowsFailed: the rows do not match the source's digest. RowsFull: there is no room. RowsTooNew: a later build
-        wrote it.
+    Raises:
+        RowsFailed: the rows do not match the source's digest.
+        RowsFull: there is no room.
+        RowsTooNew: a later build wrote it.
     """
     file, state = environment.open_checked(path, Identity(identity.tablet, source_generation))
     rows = TabletRows(path, identity, boot, _ArrivedDisk(), file, state, None)

@@ -78,7 +78,9 @@ def encode(point: SteadyPoint) -> bytes:
 def decode(data: bytes, path: str) -> SteadyPoint:
     """Return the steady point in `data`, the content of `path`.
 
-    Raises: RowsFailed: the file is damaged or not a steady point. RowsTooNew: a later build wrote the file.
+    Raises:
+        RowsFailed: the file is damaged or not a steady point.
+        RowsTooNew: a later build wrote the file.
     """
     body, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
     if not data.startswith(MAGIC) or len(data) > POINT_BYTES_MAX:

@@ -115,8 +115,10 @@ class TabletRows:
 
         `boot` is the machine's boot id. `floor` is the position (index, term) after which the log has all entries.
 
-        Raises: RowsFailed: the rows are damaged or lost, or end before the log begins. RowsFull: there is no room for
-            the writes of an open. RowsTooNew: a later build wrote the file.
+        Raises:
+            RowsFailed: the rows are damaged or lost, or end before the log begins.
+            RowsFull: there is no room for the writes of an open.
+            RowsTooNew: a later build wrote the file.
         """
         disk = disk or RowsDisk()
         point = environment.read_point(disk, path, identity)

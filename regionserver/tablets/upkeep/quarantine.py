@@ -77,9 +77,13 @@ def ordered(
 ) -> tuple[list[FolderRemoval], list[QuarantineFolder]]:
     """Return the folders that an operator's order removes, and the named folders that are kept.
 
-    Args: folders: All folders of the quarantine. now_ms: Wall clock. keep_ms: Time for which a folder is kept. tablet:
-        Only folders of this tablet; "": of all tablets. older_than_ms: Only folders of at least this age; -1: of any
-        age. is_forced: Folders whose time is not over are removed as well.
+    Args:
+        folders: All folders of the quarantine.
+        now_ms: Wall clock.
+        keep_ms: Time for which a folder is kept.
+        tablet: Only folders of this tablet; "": of all tablets.
+        older_than_ms: Only folders of at least this age; -1: of any age.
+        is_forced: Folders whose time is not over are removed as well.
     """
     named = [
         folder
