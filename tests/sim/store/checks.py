@@ -133,6 +133,8 @@ class Checks:
         if view.hearing_ms:
             view.heard_ms.update(view.hearing_ms)
             view.hearing_ms.clear()
+        if is_whole and node.failure is None:
+            self._check_flags(process)
         if node.applied_index == view.applied:
             return
         if node.applied_index < view.applied:
@@ -148,6 +150,26 @@ class Checks:
         self.world.builds.check(process)
         if is_whole:
             self._compare(process)
+
+    def _check_flags(self, process: Process) -> None:
+        """Check that the parts of a node that claim to have no work have none, because `Node.turn_end` skips them."""
+        node = process.node
+        core, submission, membership, transfers = node.core, node.submission, node.membership, node._transfers
+        if core.has_ready():
+            return  # the turn has ended early
+        skipped = []
+        if not submission.is_due:
+            must_announce = core.leader in submission._fresh_links and len(node.proposals.sent) > 0
+            if submission.batcher.commands if core.leadership is not None else must_announce:
+                skipped.append("submission")
+        if not membership.is_busy and (membership._requests or membership._leading.is_busy()):
+            skipped.append("membership")
+        if not transfers.is_busy and (transfers._offered or transfers._inbox.restoring or transfers._freeing.trees):
+            skipped.append("transfers")
+        if not process.links.has_queued and process.links._queue._dirty:
+            skipped.append("links")
+        if skipped:
+            raise Violation(f"{process.host.id} has work that its turns skip: {', '.join(skipped)}")
 
     def _compare(self, process: Process) -> None:
         node = process.node

@@ -330,7 +330,7 @@ class ForwardOfAnotherTerm(Bug):
                 kept.extend(commands)
                 return
             if kept:
-                self.batcher.add(self._core.term, list(kept))
+                self.propose(list(kept))
                 kept.clear()
             real(self, peer, incarnation, term, first, commands)
 
