@@ -5,8 +5,8 @@ calls, with TLS a signature, and on a machine with few processors a flood of the
 and requests need. So each listening port has a NewcomerBudget: connections are accepted while the budget lasts, and
 wait in the kernel otherwise, where they cost nothing. A caller that proves who it is gets its cost back, so a thousand
 clients that reconnect after an outage are not slowed down. During a flood new connections wait, and established
-connections are served as always. A waiting connection whose caller has left is closed unread, at a fifth of the cost.
-So the queue of a flood is soon empty.
+connections are served as always. A waiting connection whose caller has left is closed unread, at a sixth of the cost
+or less. So the queue of a flood is soon empty.
 
 Sources: Apache Kafka KIP-612 (connections per second of a broker); ZooKeeper `connectionMaxTokens` (BlueThrottle).
 """

@@ -2,7 +2,7 @@
 
 The list is the value of one znode, `/regionkeeper-revoked-CLUSTER`, where CLUSTER is the cluster's id in the
 credentials. The znode is outside of the cluster's own znodes, so that store nodes find it under any root of the
-cluster. A process learns the list when it changes (`coord.client.following.revocations`); Every check in the process
+cluster. A process learns the list when it changes (`coord.client.following.revocations`). Every check in the process
 uses `known`.
 """
 

@@ -357,7 +357,7 @@ class Node:
                 return False
         rounds = 0
         while True:
-            # A part without work is not asked for it: an attribute of each says whether it has some.
+            # Only parts with work are called. An attribute of each part says whether it has any.
             if self.proposals.waiting or self.submission.is_due:
                 self.submission.submit(self.machine)
             if self.syncs.new:

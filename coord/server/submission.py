@@ -97,7 +97,7 @@ class Submission:
         self._peers = peers
         self._proposals = proposals
         self._forwarded = Forwarded()
-        #: Peers that have not yet announced the first number on their present link.
+        #: Peers to which this node has not yet announced, on the present link, the number of its first command.
         self._fresh_links: set[int] = set()
         #: True if `submit` may have work although no command of this node waits.
         self.is_due = False
