@@ -32,9 +32,9 @@ class TabletPurges:
 
     async def purge(self, table_id: str, schedule: Callable[[], None], have_all_reported: Callable[[], bool]) -> int:
         """Have the replicas of a table deleted whose purge has begun. Return how much is left: replicas that live
-        servers report, and transitions that are still to be deleted.
+        servers report, and transitions that have not ended. A replica may be gone before its server writes CLOSED.
 
-        A server that is away deletes its replicas when it reports them.
+        A server that is away deletes its replicas when it reports them, and no transition waits for such a server.
         """
         path = self._layout.table(table_id)
         for table, version in store.decoded(await store.read_all(self._client, [path]), decode_table):

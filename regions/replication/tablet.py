@@ -14,7 +14,6 @@ from regions.messages.server import TabletClosing
 from regions.records.model import (
     Incarnation,
     RegionRecord,
-    RegionState,
     TableIntent,
     TableRecord,
     TableState,
@@ -253,13 +252,8 @@ class Tablet:
 
     @property
     def is_at_work(self) -> bool:
-        """True if a transition is being read or written, or is to be deleted: nothing waits for a server."""
-        return any(
-            one.is_unread
-            or one.is_writing
-            or (one.transition is not None and one.transition.state is RegionState.CLOSED)
-            for one in self.work.values()
-        )
+        """True if a transition exists, or is being read or written."""
+        return any(one.is_unread or one.is_writing or one.transition is not None for one in self.work.values())
 
     def member(self, number: int) -> MemberWork:
         """Return the work of a number, made if there is none."""

@@ -16,7 +16,7 @@ from regions.messages.ddl import AlterTable, CreateTable, DeleteTable, SetTableI
 from regions.messages.heartbeat import ReplicaState
 from regions.records.model import RegionState, TableIntent, TableState
 from regions.records.schema import AddColumn, ColumnSpec, ColumnType, Schema
-from regions.records.znodes import decode_table
+from regions.records.znodes import decode_table, decode_transition
 from tests.unit.master.active_fixture import LAYOUT
 from tests.unit.master.tablets.fixture import TabletBench
 
@@ -138,6 +138,32 @@ def test_a_purge_ends_the_transitions_that_the_former_master_has_left(world: Tab
         world.until(lambda: not any(one.disk for one in world.servers.servers.values()), 60.0)
     assert {one.state for one in world.transitions()} == {RegionState.CLOSED}
     world.fail_over()
+    world.until(lambda: decode_table(world.store.nodes[LAYOUT.table(table_id)][0]).purged_ms > 0, 1.0)
+    assert not world.transitions()
+
+
+def test_a_purge_does_not_end_before_the_last_steps_of_the_servers(world: TabletBench) -> None:
+    """A server deletes the files, reports that the replica is gone, and then writes CLOSED. Tried: without the wait for
+    CLOSING the master forgets the table, and nobody deletes the transitions."""
+    table_id = world.table_id()
+    late: list[tuple[str, bytes]] = []
+    change = world.store.change
+
+    def change_late(path: str, data: bytes) -> None:
+        is_transition = LAYOUT.parse_transition(path) is not None
+        if is_transition and decode_transition(data).state is RegionState.CLOSED:
+            late.append((path, data))
+        else:
+            change(path, data)
+
+    assert isinstance(answer_to(world, DeleteTable("x", wait_ms=30_000)), ms.Tables)
+    with mock.patch.object(world.store, "change", change_late):
+        world.until(lambda: not any(one.disk for one in world.servers.servers.values()), 60.0)
+        world.turn(20, 1.0)
+    assert len(late) == 6
+    assert decode_table(world.store.nodes[LAYOUT.table(table_id)][0]).purged_ms == 0
+    for path, data in late:
+        change(path, data)
     world.until(lambda: decode_table(world.store.nodes[LAYOUT.table(table_id)][0]).purged_ms > 0, 1.0)
     assert not world.transitions()
 
