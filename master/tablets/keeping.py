@@ -488,9 +488,10 @@ class TabletKeeping:
         return self._have_all_reported()
 
     def _have_all_reported(self) -> bool:
-        """Return True if each live server that takes tablets has sent a full report."""
+        """Return True if the keeper knows all replicas of each live server that takes tablets."""
         complete = self._active_master.reports.lists()
-        return all(one.incarnation in complete for one in self.keeper.servers.values() if one.tablets)
+        has_all = all(one.incarnation in complete for one in self.keeper.servers.values() if one.tablets)
+        return has_all and not self._reports
 
     def _has_reported(self, server: Incarnation) -> bool:
         """Return True if the keeper knows all replicas of a server."""
