@@ -167,7 +167,7 @@ class Reports:
             self._drop(holding)
 
     def keep(self, is_kept: Callable[[str], bool]) -> None:
-        """Drop the reports of all servers except those in `uuids`."""
+        """Drop the reports of all servers except those whose uuid is to be kept."""
         for uuid in [one for one in self._holdings if not is_kept(one)]:
             self.forget(uuid)
 

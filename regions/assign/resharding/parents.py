@@ -43,8 +43,8 @@ class Resharding:
         #: The server that has been ordered to prepare the daughters of shared regions, and whether it has.
         self.asked: Incarnation | None = None
         self.is_ready = False
-        #: Per server that was ordered to prepare the daughters of tablets: whether the work still waits for the server,
-        #: and how often it has refused.
+        #: Per server that was ordered to prepare the daughters of tablets: True once the work does not wait for the
+        #: server any more; and how often it has refused.
         self.preparing: dict[Incarnation, bool] = {}
         self.refusals: Counter[Incarnation] = Counter()
         #: Per tablet: the server that was ordered to seal it, and the server's answer once it is sealed.
@@ -88,8 +88,8 @@ class Parents(Protocol):
         way."""
 
     def handover(self, work: Resharding, parents: Sequence[Region], now_ms: int) -> Handover | None:
-        """Return the record that replaces the parents, None while a server serves them. In that case start the missing
-        steps."""
+        """Return the contents of the write that replaces the parents, None while a server serves them. In that case
+        start the missing steps."""
 
     def is_open(self, daughter: Region) -> bool:
         """Return True if clients can use a daughter."""
