@@ -130,14 +130,8 @@ class HostedTablets:
         return self._host.key_range(tablet)
 
     def propose(self, tablet: str, command: KvCommand) -> Deferred[TabletAnswer]:
-        """Write. Raise CommandError if the command exceeds a limit.
-
-        A sealed tablet answers from its rows: no write is under way when its replicas are deleted.
-        """
-        known = self._care.splits.refusals.outcome(tablet, command)
-        if known is not None:
-            return succeed(TabletAnswer(tablet, 0, Fate.DONE, known))
-        return self._host.propose(tablet, command)
+        """Write. Raise CommandError if the command exceeds a limit."""
+        return self._care.splits.refusals.propose(tablet, command)
 
     def read(
         self,

@@ -16,6 +16,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, succeed
 
 from regionserver.tablets.commands import KvCommand, WriteOutcome
+from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.process.host import TabletHost
 from regionserver.tablets.rows.errors import RowsError
 from regionserver.tablets.rows.sealed import sealing
@@ -53,19 +54,42 @@ class HeldRefusals:
         self._held.setdefault(tablet, []).append((self._reactor.seconds() + HELD_S, waiting))
         return waiting
 
-    def outcome(self, tablet: str, command: KvCommand) -> WriteOutcome | None:
-        """Return the outcome of a write to a sealed tablet that this server leads; None if the log must decide."""
-        group, rows = self._host.turn.groups.get(tablet), self._host.rows_of(tablet)
-        if group is None or group.failure or group.core.leadership is None or rows is None or not rows.seal.is_set:
-            return None
-        with contextlib.suppress(RowsError):
-            return sealing.outcome_now(rows, command)
-        return None
+    def propose(self, tablet: str, command: KvCommand) -> Deferred[TabletAnswer]:
+        """Write. Raise CommandError if the command exceeds a limit.
+
+        The leader of a sealed tablet answers from its rows, so no write is under way when its replicas are deleted. A
+        majority confirms the leader first: a successor may have taken the seal away, and carry out another copy.
+        """
+        if not self._leads_sealed(tablet):
+            return self._host.propose(tablet, command)
+
+        def confirmed(answer: TabletAnswer) -> TabletAnswer | Deferred[TabletAnswer]:
+            if answer.fate is not Fate.DONE:
+                return answer
+            known = self._outcome(tablet, command)
+            return self._host.propose(tablet, command) if known is None else TabletAnswer(tablet, 0, Fate.DONE, known)
+
+        return self._host.read(tablet, lambda _rows: None, keys=1).addCallback(confirmed)
 
     def stop(self) -> None:
         """Let all refusals be sent."""
         self._daughters.clear()
         self._send_due()
+
+    def _leads_sealed(self, tablet: str) -> bool:
+        """Return True if this server leads the tablet, as far as it knows, and its rows are sealed."""
+        group, rows = self._host.turn.groups.get(tablet), self._host.rows_of(tablet)
+        leads = group is not None and not group.failure and group.core.leadership is not None
+        return leads and rows is not None and rows.seal.is_set
+
+    def _outcome(self, tablet: str, command: KvCommand) -> WriteOutcome | None:
+        """Return the outcome of a write by the rows of a sealed tablet; None if the log must decide."""
+        rows = self._host.rows_of(tablet)
+        if rows is None or not self._leads_sealed(tablet):
+            return None
+        with contextlib.suppress(RowsError):
+            return sealing.outcome_now(rows, command)
+        return None
 
     def _look(self) -> None:
         self._send_due()
