@@ -223,7 +223,9 @@ class RegionCall(Generic[R]):
             if not self._may_have_been_done():
                 raise RelocateError
             if self._pursuit.is_nowhere:
-                self._check_known("is in a tablet that was split or merged, and no server knows the outcome any more")
+                self._check_known(
+                    "is in a tablet that was replaced or deleted, and no server knows the outcome any more"
+                )
             return
         if reading.is_disabled:
             raise TableDisabled(self._purpose.table, may_have_been_done=self._may_have_been_done())
