@@ -403,10 +403,10 @@ def make_super_digest(data_dir: Path) -> Path:
     return _write_line(data_dir / SUPER_DIGEST_FILE, digest_of(make_super(data_dir)))
 
 
-def make_masters_identity(directory: Path) -> Path:
-    """Write super's identity as the masters' for region servers that have not the credential; return its file. Raise
-    CliError."""
-    return _write_line(directory / STORE_MASTERS_FILE, f"digest:{digest_of(make_super(directory))}")
+def make_masters_identity(directory: Path, target: Path | None = None) -> None:
+    """Write super's identity of `directory` as the masters', there or into `target`, for region servers that have not
+    the credential. Raise CliError."""
+    _write_line((target or directory) / STORE_MASTERS_FILE, f"digest:{digest_of(make_super(directory))}")
 
 
 def _write_line(path: Path, line: str) -> Path:
@@ -454,8 +454,7 @@ def environment() -> dict[str, str]:
 def environment_of(data_dir: Path) -> dict[str, str]:
     """Return the environment of the daemons of the cluster in `data_dir`.
 
-    The environment names the cluster. Otherwise a daemon could mistake a cluster in ./rk-data with the same addresses
-    for its own, and close its znodes with the credential of that cluster.
+    The environment names the cluster, which is not a cluster in ./rk-data of the working directory.
     """
     return {**environment(), variable_of("data-dir"): str(data_dir)}
 

@@ -316,14 +316,17 @@ def _begin(given: Globals, *, dry_run: bool) -> int:
             f"{directory} is for TLS on every port, to which a running cluster cannot change",
             "Secure it by keys first, in another directory; or stop all daemons and start them with TLS.",
         )
-    steps = _steps(directory)
+    # An older cluster's access lists do not name the region servers, which then need its credential.
+    is_separate = is_separated(directory) or not (directory / SUPER_FILE).exists()
+    steps = _steps(directory, is_separate=is_separate)
     if not dry_run:
         try:
             if not (directory / CLUSTER_FILE).exists():
                 making.init(directory, Principal(USER, FIRST_USER))
             make_super(directory)
             make_super_digest(directory)
-            make_masters_identity(directory)
+            if is_separate:
+                make_masters_identity(directory)
             making.write_private(directory / OPEN_TOO_FILE, b"")
         except ConfigError as error:
             raise CliError(str(error), "Give a --certs-dir that you may write.") from error
@@ -334,14 +337,15 @@ def _begin(given: Globals, *, dry_run: bool) -> int:
     return ExitStatus.OK
 
 
-def _steps(directory: Path) -> list[str]:
+def _steps(directory: Path, *, is_separate: bool) -> list[str]:
     """Return the operator's steps after --begin, in order."""
+    without = f", and {SUPER_FILE} where only region servers run" if is_separate else ""
     secret = f"--peer-secret-file {directory / PEERS_FILE}"
     digest = f"--super-digest-file {directory / SUPER_DIGEST_FILE}"
     close = f"--store-auth @{directory}"
     return [
         f"Copy {directory} to every machine of a daemon, mode 0700, with the file {OPEN_TOO_FILE}; leave out"
-        f" {USER}.{FIRST_USER}.json, and {SUPER_FILE} where only region servers run. Units of `rk systemd`: copy it to"
+        f" {USER}.{FIRST_USER}.json{without}. Units of `rk systemd`: copy it to"
         ' credentials-dir, write credentials = "keys" in the topology file, run `rk systemd` again, and restart the'
         " units below.",
         f"Restart the store nodes one after the other with --certs-dir {directory} --require-auth rk {digest} {secret};"

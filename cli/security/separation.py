@@ -27,7 +27,6 @@ def is_separated(directory: Path) -> bool:
 def separate(directory: Path) -> list[Path]:
     """Write the files of separate region servers into a directory of credentials; return the directories that servers
     get from now on: one for each certificate of a server, else one for all. Raise CliError."""
-    masters = make_masters_identity(directory)
     targets = sorted({path.parent for path in directory.glob("*/server.*.crt")})
     try:
         if not targets:
@@ -36,8 +35,9 @@ def separate(directory: Path) -> list[Path]:
             for name in (CLUSTER_FILE, PEERS_FILE):
                 write_private(targets[0] / name, read_private(directory / name))
         for target in targets:
-            write_private(target / STORE_MASTERS_FILE, read_private(masters))
+            make_masters_identity(directory, target)
             (target / STORE_AUTH_FILE).unlink(missing_ok=True)
+        make_masters_identity(directory)  # the last file: after an interruption `is_separated` returns False
     except ConfigError as error:
         raise CliError(str(error), "Give a directory of credentials that you may write.") from error
     except OSError as error:
