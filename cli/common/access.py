@@ -122,7 +122,8 @@ def check_exposed(host: str, certs_dir: Path | None, *, insecure: bool) -> None:
 def store_access(given: Globals, *, is_server: bool = False) -> StoreAccess:
     """Return the connection settings of options, environment, context and file. Raise UsageFaultError."""
     access = read_access(given.settings(), {}, is_server=is_server)
-    local = secured_local(given)
+    # A daemon has what its options and its environment name: a cluster in ./rk-data may be another one.
+    local = secured_local(given) if given.uses_file else None
     if local is None:
         return access
     servers = access.servers or parse_identities(servers_identity(local, given.data_path), "server")

@@ -19,11 +19,14 @@ from cli.common.access import (
     read_access,
     read_admin_page,
     silence_of,
+    store_access,
 )
 from cli.common.errors import ExitStatus, UsageFaultError
-from cli.common.local import make_masters_identity
-from cli.common.options import SETTINGS, variable_of
+from cli.common.local import design, make_masters_identity, make_super, write_cluster
+from cli.common.options import DEFAULT_DATA_DIR, SETTINGS, Globals, variable_of
 from cli.main import rk, run
+from cli.up.shape import shape_of
+from coord.client.access import OPEN_ACCESS
 from coord.wire.digests import digest_of
 from coord.wire.values import OPEN_ACL, Acl
 from tests.support.helpers import free_ports
@@ -40,6 +43,26 @@ def test_every_command_has_the_same_options(words: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(rk, [*words, "--help"]).output
     for option, _, _ in SETTINGS:
         assert f"--{option}" in shown, (words, option)
+
+
+def test_a_daemon_takes_nothing_from_a_cluster_in_its_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may belong to another cluster, whose znodes it would close with a credential that the others have not, or
+    whose access lists would name other servers. Tried: without the question for the kind of process."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / DEFAULT_DATA_DIR
+    folder.mkdir(mode=0o700)
+    local = design(shape_of(Globals(), None, 1, 1, 1, None, None, "greedy"), folder)
+    local.secured = True
+    write_cluster(local, folder)
+    make_super(folder)
+    command, daemon = Globals(), Globals()
+    daemon.uses_file = False  # as `given_before` does
+    assert store_access(command).identities().startswith("digest:super:")
+    assert store_access(daemon) == OPEN_ACCESS
+    daemon.store_settings["store-auth"] = "ops:secret"
+    assert store_access(daemon).servers == ()
 
 
 def test_options_beat_variables(tmp_path: Path) -> None:
