@@ -20,7 +20,7 @@ from cli.common import output
 from cli.common.access import addresses_of_store, begun, certs_dir_named, local_certs_dir, store_access
 from cli.common.asking.store import store_hosts
 from cli.common.errors import CliError
-from cli.common.local import SUPER_DIGEST_FILE, SUPER_FILE, LocalCluster, named_local
+from cli.common.local import SERVERS_FILE, SUPER_DIGEST_FILE, SUPER_FILE, LocalCluster, named_local
 from cli.common.options import Globals, global_options
 from cli.common.waiting import takes_timeout, waiting
 from cli.debug.bundle.hiding import Hider, secrets_in
@@ -183,7 +183,7 @@ def _secrets(given: Globals, local: LocalCluster | None) -> set[str]:
     """Return all values that this command knows to be secret."""
     named = certs_dir_named(given)
     directories = [one for one in (named, local_certs_dir(given) if local is not None else None) if one is not None]
-    found = secrets_in(directories, [given.data_path / SUPER_FILE, given.data_path / SUPER_DIGEST_FILE])
+    found = secrets_in(directories, [given.data_path / one for one in (SUPER_FILE, SUPER_DIGEST_FILE, SERVERS_FILE)])
     access = store_access(given)
     for credential in (access.auth, access.sasl, *headers(process.own()).values()):
         found |= {credential, credential.partition(":")[2], credential.rpartition(":")[2]}

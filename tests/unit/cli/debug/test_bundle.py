@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from cli.common.errors import CliError, ExitStatus
-from cli.common.local import CERTS_DIR, SUPER_FILE, LocalCluster, design, make_super, write_cluster
+from cli.common.local import (
+    CERTS_DIR,
+    SUPER_FILE,
+    LocalCluster,
+    design,
+    make_servers_credential,
+    make_super,
+    write_cluster,
+)
 from cli.common.options import Globals
 from cli.debug.bundle.command import collect
 from cli.debug.bundle.hiding import HIDDEN, Hider, secrets_in
@@ -117,15 +125,15 @@ def test_a_bundle_of_a_dead_cluster_has_what_is_on_this_machine(tmp_path: Path, 
     """With all processes down the bundle has the verdict, configuration, logs, and the reasons for the missing parts.
     It has no secret, although a log contains one.
 
-    Tried: without `hider.text` the secrets are in the log.
+    Tried: without `hider.text` the secrets are in the log; without SERVERS_FILE that of the servers.
     """
     data_dir = tmp_path / "data"
     data_dir.mkdir(mode=0o700)
     local = stopped_cluster(data_dir)
-    credential = make_super(data_dir)
+    credential, of_servers = make_super(data_dir), make_servers_credential(data_dir)
     key = json.loads((data_dir / CERTS_DIR / "user.admin.json").read_text())["key"]
     with Path(local.coord[0].log).open("a") as log:
-        log.write(f"somebody logged {credential} and {key}\n")
+        log.write(f"somebody logged {credential}, {of_servers} and {key}\n")
     target = tmp_path / "b.tgz"
     line = ["debug", "bundle", "--output", str(target), "--log-lines", "2", "--timeout", "3", *words]
     assert run([*line, "--data-dir", str(data_dir)]) == ExitStatus.OK
@@ -138,10 +146,12 @@ def test_a_bundle_of_a_dead_cluster_has_what_is_on_this_machine(tmp_path: Path, 
     assert "it has ended" in texts["processes/store-1/process.txt"]
     assert "processes/store-1/srvr.txt: " in texts["summary.txt"]
     assert "refuses connections" in texts["summary.txt"]
-    assert not any(secret in text for text in texts.values() for secret in (credential, key, credential[6:]))
+    assert not any(
+        secret in text for text in texts.values() for secret in (credential, key, credential[6:], of_servers[8:])
+    )
     if words:
         assert "logs/store-1.log" not in texts
     else:
-        assert texts["logs/store-1.log"] == f"the last line\nsomebody logged {HIDDEN} and {HIDDEN}\n"
+        assert texts["logs/store-1.log"] == f"the last line\nsomebody logged {HIDDEN}, {HIDDEN} and {HIDDEN}\n"
     assert (data_dir / SUPER_FILE).exists()
     assert run([*line, "--data-dir", str(data_dir)]) == ExitStatus.REFUSED, "nothing is overwritten"
