@@ -58,8 +58,6 @@ class WantedLists:
         self.access = cluster.access
         self._layout = cluster.layout
         self._is_securing = process.is_securing()
-        #: Whether lists without the servers' identity are sufficient, because servers have the masters' credential.
-        self._is_older_right = cluster.local is not None and not cluster.local.separate_servers
         #: The list for each set of permissions of region servers: it takes hashes, and a walk sees every znode.
         self._by_rights: dict[int, list[AccessLine]] = {}
 
@@ -84,12 +82,11 @@ class WantedLists:
         return self._lines(self.access.closed_acl())
 
     def judged(self, one: ZnodeAccess, *, older_too: bool = False) -> AccessVerdict:
-        """Return how a list differs from the wanted one. `older_too`: accept lists of an earlier build, too, if the
-        cluster needs no others."""
+        """Return how a list differs from the wanted one. `older_too`: accept lists of an earlier build, too."""
         if one.lines is None:
             return AccessVerdict.LACKING
         found = compare(one.lines, self.of(one.path))
-        if found is AccessVerdict.RIGHT or not (older_too and self._is_older_right):
+        if found is AccessVerdict.RIGHT or not older_too:
             return found
         return AccessVerdict.RIGHT if compare(one.lines, self._older) is AccessVerdict.RIGHT else found
 
@@ -123,6 +120,12 @@ def names_no_servers(cluster: Cluster) -> bool:
         return False
     is_open = any(one.id.scheme in UNPROVED for one in acl)
     return not is_open and not any(one.perms & PERM_CREATE and one.perms != PERM_ALL for one in acl)
+
+
+def _needs_no_servers(cluster: Cluster) -> bool:
+    """Return True if lists without the servers' identity are sufficient, because servers have the masters'
+    credential."""
+    return names_no_servers(cluster) if cluster.local is None else not cluster.local.separate_servers
 
 
 def walk(cluster: Cluster, show: Callable[[str], None]) -> Iterator[ZnodeAccess]:
@@ -186,8 +189,9 @@ def check_access(cluster: Cluster, show: Callable[[str], None]) -> list[Finding]
         return [make_finding(Problem.ACCESS, servers, text)]
     findings: list[Finding] = []
     more = 0
+    is_older = _needs_no_servers(cluster)
     for one in walk(cluster, show):
-        if wanted.judged(one, older_too=True) is AccessVerdict.RIGHT:
+        if wanted.judged(one, older_too=is_older) is AccessVerdict.RIGHT:
             continue
         if len(findings) == LISTED_MAX:
             more += 1

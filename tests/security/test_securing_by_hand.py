@@ -172,7 +172,7 @@ def test_servers_of_an_earlier_build_get_an_identity_of_their_own(tmp_path: Path
     `rk secure` changes the lists and makes the files; without `store-auth` the server then does all its work.
 
     Tried: `separate` before the lists are changed: the restarted server cannot register. `status` of the server
-    reports no shared credential.
+    reports no shared credential. `rk fsck` demands the lists of separate servers.
     """
     certs, file = tmp_path / "certs", tmp_path / "cluster.toml"
     with contextlib.ExitStack() as stack:
@@ -191,6 +191,7 @@ def test_servers_of_an_earlier_build_get_an_identity_of_their_own(tmp_path: Path
             cluster.restart(name)
         eventually(lambda: _SHARED in run_rk("health", *place).stdout, PATIENCE_S, "a note about the server")
         assert _SHARED in run_rk("status", *place).stdout
+        assert run_rk("fsck", *place).returncode == 0, "its lists are right as long as servers have the credential"
         assert run_rk("secure", "--dry-run", *place).returncode == 0
         assert not (certs / STORE_MASTERS_FILE).exists()
         secured = run_rk("secure", *place)
