@@ -107,10 +107,11 @@ power-cuts: $(VENV)/installed-dev  ## simulate CUTS (1000) power cuts on the fil
 soak-tablets: $(VENV)/installed-dev  ## simulate hosts of tablets from fresh seeds for SOAK_MINUTES (60)
 	$(BIN)/python -m tests.sim.tablets.soak --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
 
-kill-points: $(VENV)/installed-dev $(VENV)/compiled  ## kill -9 of servers, leaders and masters between all steps of creations, changes of members, copies and deletions
+kill-points: $(VENV)/installed-dev $(VENV)/compiled  ## kill -9 of servers, leaders and masters between all steps of creations, changes of members, copies, deletions, splits and merges
 	RK_ALL_POINTS=1 $(BIN)/python -m pytest -q $(LONG) tests/e2e/test_tablet_kill_points.py \
 		tests/e2e/test_tablet_creation_points.py tests/e2e/test_tablet_member_points.py \
-		tests/e2e/test_tablet_deletion_points.py
+		tests/e2e/test_tablet_deletion_points.py \
+		tests/e2e/test_splits.py tests/e2e/test_splits_tablets.py tests/e2e/test_merges_tablets.py
 
 TORTURE_MINUTES ?= 10
 torture: $(VENV)/installed-dev $(VENV)/compiled  ## real ensembles under real faults for TORTURE_MINUTES (10); TORTURE="--seed 17" for options

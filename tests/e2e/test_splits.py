@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 
 from cli.common.options import variable_of
+from coord.compiled import is_switched_on
 from coord.kill_points import KILL_VARIABLE
 from coord.rpc.server import RpcError
 from regions import messages as ms
@@ -39,6 +40,13 @@ SERVER_POINTS = (
     "wrote OPENED",
     "former files set aside",
 )
+POINTS = (*MASTER_POINTS, *SERVER_POINTS)
+#: (point, whether it is one of a merge). With RK_ALL_POINTS all (`make kill-points`), otherwise each point once.
+CASES = [
+    (point, is_merge)
+    for at, point in enumerate(POINTS)
+    for is_merge in ((False, True) if is_switched_on("RK_ALL_POINTS") else (at % 2 == 1,))
+]
 
 
 class Writers:
@@ -186,8 +194,7 @@ def test_refusals_say_what_is_in_the_way(cluster: Cluster) -> None:
     assert len(regions_of(cluster)) == 2
 
 
-@pytest.mark.parametrize("point", [*MASTER_POINTS, *SERVER_POINTS], ids=lambda point: point.replace(" ", "-"))
-@pytest.mark.parametrize("is_merge", [False, True], ids=["split", "merge"])
+@pytest.mark.parametrize(("point", "is_merge"), CASES, ids=lambda one: str(one).replace(" ", "-"))
 def test_a_death_between_two_steps_ends_before_or_after(
     cluster: Cluster, client: RegionClient, point: str, is_merge: bool
 ) -> None:
