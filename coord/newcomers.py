@@ -35,8 +35,9 @@ __all__ = [
     "pace",
 ]
 
-#: Share of one processor's time that newcomers of one port get. A daemon has up to three ports.
-SHARE: Final = 0.005
+#: Share of one processor's time that newcomers of one port get. A daemon has up to three ports. With half of it, an
+#: honest newcomer behind a full queue of silent connections would wait for 40 s.
+SHARE: Final = 0.01
 #: Time that newcomers may take at once, after a quiet while: some 80 connections, or half a dozen with TLS. A flood
 #: spends it at all ports of a machine at the same moment, so it must be short.
 SAVED_S: Final = 0.01

@@ -130,8 +130,12 @@ class Armed:
 
     def check_processes(self, case: Case | None = None) -> None:
         """Check that every process runs: a process that ends by itself would be found later, at another case."""
-        ended = [(one.log.stem, one.popen.poll()) for one in self.processes if one.popen is not None and is_dead(one)]
-        assert not ended, (case, "ended with status", ended)
+        ended = [
+            f"{one.log.stem} ended with status {one.popen.poll()}:\n{one.log.read_text()[-3_000:]}"
+            for one in self.processes
+            if one.popen is not None and is_dead(one)
+        ]
+        assert not ended, f"{case}: " + "\n".join(ended)
 
     def _answers(self, process: Process) -> bool:
         if process in self.cluster.servers:

@@ -32,6 +32,7 @@ ALWAYS: Final = "test_regions_are_spread_and_owned_once[zookeeper]"
 #: that no worker has a slow file at the end.
 LONGEST: Final = (
     *("test_drills.py", "test_region_server_tablets.py", "test_drills_members.py", "test_up.py", "test_incidents.py"),
+    *("test_splits_tablets.py", "test_merges_tablets.py", "test_tablet_deletion_points.py"),
     *("test_stranger.py", "test_region_server_alone.py", "test_masters_failover.py", "test_balancer.py"),
     *("test_masters_tablets.py", "test_drills_outside.py", "test_region_data.py", "test_secured_cluster.py"),
     *("test_splits_by_settings.py", "test_splits.py", "test_plan_spark.py", "test_backup.py", "test_differential.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -39,8 +40,15 @@ def test_a_store_without_its_directory_acknowledges_nothing(tmp_path: Path) -> N
     notices, says so, and ends; until then it may have acknowledged the writes of a moment."""
     with running_store(tmp_path) as store, honest_client(store) as honest:
         honest.is_served()
-        shutil.rmtree(tmp_path / "data")
+        _remove(tmp_path / "data")
         eventually(lambda: store.process.poll() is not None, what="the end of the node")
         assert store.process.returncode != 0
         assert "Traceback" not in store.log()
         assert str(tmp_path / "data") in store.log()
+
+
+def _remove(directory: Path) -> None:
+    """Delete a directory in which a node may be making files."""
+    while directory.exists():
+        with contextlib.suppress(OSError):
+            shutil.rmtree(directory)

@@ -45,7 +45,7 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_seed_breaks_an_invariant() -> None:
     """At rest each acknowledged row is in its region, no tablet is sealed, and nothing of the parents is left."""
-    met = play(4 * SEEDS)
+    met = play(2 * SEEDS)
     assert [name for name in RARE if not met[name]] == []
 
 
