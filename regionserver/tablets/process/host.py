@@ -90,17 +90,11 @@ class TabletHost:
         settings: HostSettings | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """
-        Args:
-            reactor: The reactor on whose thread everything runs.
-            system: Clock and chance.
-            instance: The server's identity; its directory is locked.
-            links: Connections to the other servers.
-            start_code: Start code of this process.
-            died: Called once with a sentence when the process must end.
-            changed: Called with a tablet whose report differs from the last one.
-            settings: Limits.
-            disk: The data directory; for tests.
+        """Everything runs on the thread of `reactor`. The directory of `instance` is locked.
+
+        `links` are the connections to the other servers, `start_code` is that of this process. `died` is called once,
+        with a sentence, when the process must end, and `changed` with a tablet whose report differs from the last one.
+        `disk` is the data directory, for tests.
         """
         self.settings = settings or HostSettings()
         self._reactor: Any = reactor
