@@ -66,7 +66,7 @@ ready:
 	|| test "$$form" = "interpreted: RK_PURE is set" || ! command -v cc > /dev/null || { echo "cc is here, so they should have been compiled:" \
 	"$(BIN)/python -m pip install -v --no-deps -e . shows why they were not"; exit 1; }
 
-test: ready  ## lint and all tests; those of the compiled modules also interpreted
+test: ready  ## lint and all tests; simulations and transcripts of the compiled modules also interpreted
 	@exec $(BIN)/python -m tests.parts $(VENV)
 
 bench-store: $(VENV)/installed $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
