@@ -42,18 +42,14 @@ class TabletPurges:
         if table_id not in self._read:  # some may be known because a server has reported a replica
             self._regions.extend(await store.load_regions(self._client, self._layout, table_id))
             self._read[table_id] = False
-            schedule()
-            return 1
-        if self._regions:
-            schedule()
-            return 1
-        if not self._read[table_id]:
+        elif not self._regions and not self._read[table_id]:
             self._keeper.read_transitions(table_id)
             self._read[table_id] = True
         schedule()
         tablets = [one for one in self._keeper.tablets.values() if one.record.table_id == table_id]
         left = sum(len(one.view.replicas) + one.is_at_work for one in tablets)
-        return left if have_all_reported() else max(left, 1)
+        is_read = self._read[table_id] and not self._regions
+        return left if is_read and have_all_reported() else max(left, 1)
 
     def purged(self, table_id: str) -> None:
         """Forget a table whose rows are removed."""
