@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -195,16 +195,22 @@ async def read_decoded(
 
 async def list_all(client: ZkClient, parents: list[str]) -> list[str]:
     """Return the paths of all children of `parents`. A parent that does not exist has no children."""
-    found: list[str] = []
-    answers = await gather([client.multi_read([GetChildren(path) for path in parents])])
-    for parent, names in zip(parents, answers[0], strict=True):
+    return list(await _paths_below(client, parents))
+
+
+async def _paths_below(client: ZkClient, parents: list[str]) -> Iterator[str]:
+    """Return an iterator that makes the paths of `list_all` one by one: a table may have a million regions."""
+    found: list[tuple[str, list[str]]] = []
+    answers = await client.multi_read([GetChildren(path) for path in parents])
+    for parent, names in zip(parents, answers, strict=True):
         if isinstance(names, NoNode):
             continue
         if isinstance(names, OperationError):
             raise names
         assert isinstance(names, list), parent
-        found.extend(f"{parent}/{name}" for name in sorted(names))
-    return found
+        names.sort()
+        found.append((parent, names))
+    return (f"{parent}/{name}" for parent, names in found for name in names)
 
 
 async def load(client: ZkClient, layout: Layout, world: ClusterState | None = None, *, cluster_id: str = "") -> Loaded:
@@ -252,15 +258,7 @@ async def _load_tables(client: ZkClient, layout: Layout, table_ids: list[str]) -
 
 async def load_regions(client: ZkClient, layout: Layout, table_id: str) -> list[tuple[RegionRecord, int]]:
     """Return a table's regions with their versions."""
-    parent = layout.table_regions(table_id)
-    [names] = await client.multi_read([GetChildren(parent)])
-    if isinstance(names, NoNode):
-        return []
-    if isinstance(names, OperationError):
-        raise names
-    assert isinstance(names, list), parent
-    names.sort()
-    return await read_decoded(client, (f"{parent}/{name}" for name in names), decode_region)
+    return await read_decoded(client, await _paths_below(client, [layout.table_regions(table_id)]), decode_region)
 
 
 async def load_moves(client: ZkClient, layout: Layout) -> list[MoveBatch]:
