@@ -386,14 +386,12 @@ def _make_credential(path: Path, user: str) -> str:
     known = _read_credential(path)
     if known:
         return known
-    data_dir = path.parent
     made = f"{user}:{secrets.token_urlsafe(32)}"
     try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
-            file.write(made + "\n")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror}", "Give a writable --data-dir.") from error
+    _write_line(path, made)
     return made
 
 
