@@ -255,7 +255,7 @@ def older(up: LocalUp, owner: str, *options: str) -> Iterator[LocalUp]:
 
 @pytest.mark.parametrize("is_tls", [True, False])
 def test_other_forms_of_an_older_cluster_are_separated_while_they_run(tmp_path: Path, is_tls: bool) -> None:
-    """Certificates on every port; or a store that `rk up` does not run, with a credential of the operator for it.
+    """An older cluster has certificates on every port, or the operator's credential for a store outside `rk up`.
 
     Tried: `servers_identity` is the same for a store of others; `store_access` names no servers beside a credential.
     """
