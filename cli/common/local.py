@@ -8,6 +8,7 @@
       store-servers     region servers' credential for a store that `rk up` does not run; mode 0600
       up.lock           held by the one `rk up` that may use this directory
       control.sock      requests to that `rk up` (cli/up/control.py)
+      drill.lock        locked by the drill that breaks the cluster (cli/drill/target/cluster.py)
       logs/NAME.log     output of each daemon
       NAME/             each daemon's own data: store-1, master-1, server-1, …
       shared/           the regions' data, shared by the region servers

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import click
 
 from cli.common.asking.store import not_running
 from cli.common.connect import Cluster, MastersAlone, open_cluster
-from cli.common.errors import UnreachableError, UsageFaultError
+from cli.common.errors import CliError, UnreachableError, UsageFaultError
 from cli.common.local import LocalCluster, named_local
 from cli.common.options import Globals
 from cli.diagnose.follow import ReactorThread
@@ -24,6 +28,9 @@ from cli.drill.target.processes import (
     outside_cluster,
 )
 from cli.up.control import ControlRequest, ask
+
+#: In the data directory: locked by the drill that breaks the cluster, and contains the drill's pid.
+DRILL_LOCK_FILE: Final = "drill.lock"
 
 
 class ClusterUnderTest:
@@ -48,14 +55,51 @@ def open_cluster_under_test(
     The cluster must be one of `rk up`, with two exceptions: the operator gave hooks, or the drill breaks nothing
     (`may_be_outside`).
     """
-    if not hooks and not may_be_outside:
-        _require_up(given)
-    with interrupted_by_signals(), open_cluster(given) as cluster:
+    is_alone = not hooks and not may_be_outside
+    with contextlib.ExitStack() as stack:
+        if is_alone:
+            stack.enter_context(only_drill(given.data_path))
+            _require_up(given)
+        stack.enter_context(interrupted_by_signals())
+        cluster = stack.enter_context(open_cluster(given))
         if isinstance(cluster, MastersAlone):
             raise UsageFaultError("a drill follows the store, but only masters were named", "Give --store as well.")
         local, processes = _processes_of(given, cluster, hooks, may_be_outside=may_be_outside)
-        with ReactorThread() as reactor:
-            yield ClusterUnderTest(given, cluster, local, processes, reactor)
+        reactor = stack.enter_context(ReactorThread())
+        yield ClusterUnderTest(given, cluster, local, processes, reactor)
+
+
+@contextlib.contextmanager
+def only_drill(data_dir: Path) -> Iterator[None]:
+    """Lock the cluster of `rk up` for one drill. Raise CliError that names the other drill if one runs.
+
+    A second drill would continue the frozen victim of the first one, and neither verdict would be true. The kernel
+    releases the lock at the end of the process. Without a directory there is no cluster, and nothing to lock.
+    """
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.fdopen(os.open(data_dir / DRILL_LOCK_FILE, flags, 0o600), "r+")
+    except FileNotFoundError:
+        yield
+        return
+    except OSError as error:
+        raise CliError(
+            f"cannot lock {data_dir / DRILL_LOCK_FILE}: {error.strerror}", "Run the drill as the user of `rk up`."
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            pid = lock.read().strip()
+            raise CliError(
+                f"another drill runs on the cluster in {data_dir}" + (f" (pid {pid})" if pid else ""),
+                "Wait for its end, or end it with Ctrl-C; then try again.",
+            ) from error
+        # The pid is only for the error of the next drill, and the write fails on a full disk.
+        with contextlib.suppress(OSError):
+            os.ftruncate(lock.fileno(), 0)
+            os.write(lock.fileno(), f"{os.getpid()}\n".encode())
+        yield
 
 
 def _require_up(given: Globals) -> None:
