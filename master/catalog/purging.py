@@ -114,7 +114,8 @@ class Purging:
             log.warn("could not remove the rows of deleted table {table} on server {server}, trying again in {s:.0f} s:"
                      " {error}", table=table.name, server=server.uuid, s=RETRY_MS / 1000, error=error)  # fmt: skip
             return
-        await self._write(table_id, purged_ms=self._now_ms())
+        if await self._write(table_id, purged_ms=self._now_ms()) is None:
+            return  # the next attempt reads the record again
         self.forget(table_id)
         log.info(
             "removed the rows of deleted table {table} ({table_id}): {regions} regions",
@@ -125,11 +126,11 @@ class Purging:
 
     async def _purge_tablets(self, table: TableRecord) -> None:
         """Have every server delete its replicas, and write the end once no live server reports one."""
-        left = await self._active_master.keeper.purge(table.table_id)
-        if left:
-            self._next_ms[table.table_id] = self._now_ms() + TABLETS_RETRY_MS
+        self._next_ms[table.table_id] = self._now_ms() + TABLETS_RETRY_MS
+        if await self._active_master.keeper.purge(table.table_id):
             return
-        await self._write(table.table_id, purged_ms=self._now_ms())
+        if await self._write(table.table_id, purged_ms=self._now_ms()) is None:
+            return  # the next attempt reads the record again
         self.forget(table.table_id)
         self._active_master.keeper.purged(table.table_id)
         log.info("removed the tablets of deleted table {table} ({table_id})", table=table.name, table_id=table.table_id)

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from twisted.internet.defer import fail, succeed
 
+from coord.errors import BadVersion, MultiFailed
 from coord.rpc.server import RpcError
 from master.assignment.dispatch import PURGE_S
 from master.catalog import tables
@@ -189,6 +190,27 @@ def test_the_start_of_a_purge_is_written_before_the_order_and_ends_undelete(benc
     bench.go_on(RETRY_MS / 1000)
     bench.go_on(0.5)
     assert bench.table().purged_ms > 0
+
+
+def test_a_purge_whose_end_was_not_written_is_tried_again(bench: Purger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record was changed between the read and the write. Tried: a forgotten table waits for the next master."""
+    bench.delete()
+    real, refused = tables.change, []
+
+    async def change(fence: Any, record: TableRecord, version: int, more: Any) -> Any:
+        if record.purged_ms and not refused:
+            refused.append(record)
+            raise MultiFailed(0, BadVersion("/t"), [BadVersion("/t")])
+        return await real(fence, record, version, more)
+
+    monkeypatch.setattr(tables, "change", change)
+    bench.go_on(HOUR_S)
+    bench.go_on(1)
+    assert (len(refused), bench.table().purged_ms) == (1, 0)
+    bench.go_on(RETRY_MS / 1000)
+    bench.go_on(0.5)
+    assert bench.table().purged_ms > 0
+    assert len(bench.orders) == 2, "the server removes the rest of the rows, which are none"
 
 
 def test_a_restored_table_is_not_purged(bench: Purger) -> None:
