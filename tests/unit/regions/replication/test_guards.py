@@ -96,3 +96,46 @@ def test_every_state_is_answered_and_every_row_is_used() -> None:
         order = CloseFacts(2, TabletClosing(purpose, CONFIG), local)
         used.add(next(check.when for check in CLOSE_CHECKS if check.applies(order)))
     assert used == {check.when for check in CLOSE_CHECKS}
+
+
+#: The answer to an OPEN of the number of a replica in each state.
+OPENED = {
+    S.ASLEEP: N.WAKE,
+    S.RUNNING: N.WAKE,
+    S.RESTING: N.WAKE,
+    S.STOPPING: N.ILLEGAL_STATE,
+    S.COPYING: N.ILLEGAL_STATE,
+    S.FAILED: N.FAILED,
+    S.TOMBSTONE: N.AMNESIA,
+    S.LOST: N.AMNESIA,
+}
+
+
+@pytest.mark.parametrize("must_exist", [False, True])
+@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize("state", [None, *ReplicaState])
+def test_cell_of_an_open(state: ReplicaState | None, number: int, must_exist: bool) -> None:
+    """Each state; a number that is among the first members, or not; the number was begun before, or not."""
+    answer = opened(None if state is None else ReplicaOnDisk(number, state), number, must_exist=must_exist)
+    if state is not None:
+        assert answer is OPENED[state]
+    elif must_exist:
+        assert answer is N.AMNESIA
+    else:
+        assert answer is (N.MAKE if number == 2 else N.ILLEGAL_STATE)
+
+
+@pytest.mark.parametrize("purpose", ClosePurpose)
+@pytest.mark.parametrize("config", [ConfigId(3, 7), CONFIG, ConfigId(3, 9)])
+@pytest.mark.parametrize("is_member", [False, True])
+@pytest.mark.parametrize("state", ReplicaState)
+def test_cell_of_a_close(state: ReplicaState, is_member: bool, config: ConfigId, purpose: ClosePurpose) -> None:
+    """Each state and purpose; the server's configuration is earlier, the same or later, and has the number or not."""
+    is_done = {ClosePurpose.REST: (S.RESTING, S.TOMBSTONE, S.LOST), ClosePurpose.TOMBSTONE: (S.TOMBSTONE, S.LOST)}
+    answer = closed(ReplicaOnDisk(2, state, config, is_member), purpose)
+    if purpose is ClosePurpose.TOMBSTONE and is_member and config > CONFIG:
+        assert answer is N.STALE_CONFIG
+    elif state is S.STOPPING:
+        assert answer is N.IN_PROGRESS
+    else:
+        assert answer is (N.DONE if state in is_done.get(purpose, ()) else N.CLOSE)
