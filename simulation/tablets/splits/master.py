@@ -256,8 +256,10 @@ class SimulatedSplits:
         return tablet in self.cleaned or (split is not None and split.state is not _S.PREPARING)
 
     def is_unmade(self, tablet: str, number: int) -> bool:
-        """See `SimSplits`."""
-        return (tablet, number) in self._unmade
+        """See `SimSplits`. A repeated order can make a member after a refusal, from a new copy of the parent."""
+        name = self.world.firsts[tablet].get(number)
+        found = None if name is None else self.world.servers[name].holdings.get(tablet)
+        return (tablet, number) in self._unmade and (found is None or found.number != number)
 
     def is_making(self, server: SimServer, tablet: str) -> bool:
         """See `SimSplits`."""

@@ -68,6 +68,11 @@ def test_every_invariant_holds_on_every_seed() -> None:
         assert missed(counts, SPLITS_MET) == []
 
 
+def test_a_member_that_is_made_after_a_refusal_stays() -> None:
+    """The small master asked its leader for ever to remove it, and woke the tablet each time."""
+    run_one(19, 3, 12.0, splits=True)
+
+
 @interpreted
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[SplitBug]) -> None:
