@@ -33,7 +33,7 @@ from coord.security.credentials import (
     FOR_STORE,
     read_private,
 )
-from coord.security.keys import decode_key, decode_secrets
+from coord.security.keys import ClusterSecrets, decode_key, decode_secrets
 from coord.security.principal import USER, Principal, parse_principal
 
 _SUFFIX: Final = ".json"
@@ -129,14 +129,15 @@ def _kind(*, is_tls: bool) -> str:
 @global_options
 @click.pass_obj
 def rotate(given: Globals, finish: bool) -> None:
-    """Add a new secret, which daemons use without a restart; keys by the old one stay valid until `--finish`.
+    """Add a new secret, and with an authority a new authority. The old ones stay valid until `--finish`.
 
-    First rotate in the directory of every daemon, then issue new keys to users, then finish. With an authority, a new
-    one is made beside the old one, and handed out to the directories of daemons below. The daemons of `rk up`, and its
-    first user, get new certificates at once.
+    Copy the directory to every machine after each of the three steps: `rotate`, `rk certs renew`, `rotate --finish`.
+    Daemons need no restart. The directories of daemons below --certs-dir are changed, too. Under `rk up` the first step
+    includes the second, and nothing has to be copied.
     """
     directory = _directory(given)
     is_tls = certificates.has_authority(directory)
+    _checked(lambda: making.check_begun_nowhere(directory))
     if is_tls:
         change = certificates.finish_authority if finish else _rotate_authority
         _checked(lambda: change(directory))
@@ -145,12 +146,47 @@ def rotate(given: Globals, finish: bool) -> None:
     _checked(lambda: daemons.hand_out(directory))
     if certs_dir_named(given) is None and not finish:
         # The daemons of `rk up` read these files themselves: nothing has to be copied before.
-        _checked(lambda: daemons.issue_again(directory, _now()))
+        _, known = _renew(directory)
     if given.json:
         output.print_json({"current": known.current(), "accepted": sorted(known.secrets), "removed": removed})
         return
+    click.echo(_in_use(known))
+    if certs_dir_named(given) is not None:
+        then = "" if finish else ", then run `rk certs renew`"
+        click.echo(f"copy {directory}, and the directories below it, to every machine{then}")
+
+
+@certs.command("renew")
+@global_options
+@click.pass_obj
+def renew(given: Globals) -> None:
+    """Issue all certificates and keys again that are in the directory and in those of daemons below it.
+
+    Do so once a year, before they expire, and as the second step of a rotation (`rk certs rotate`): daemons prove the
+    newest secret from then on, so first copy the result of the first step to every machine.
+    """
+    directory = _directory(given)
+    found, known = _renew(directory)
+    if given.json:
+        output.print_json({"current": known.current(), "accepted": sorted(known.secrets), "renewed": found})
+        return
+    click.echo(_in_use(known))
+    click.echo(f"renewed the credentials of {', '.join(found) or 'nobody'} in {directory}")
+    if certs_dir_named(given) is not None:
+        click.echo(f"copy {directory}, and the directories below it, to every machine")
+
+
+def _renew(directory: Path) -> tuple[list[str], ClusterSecrets]:
+    """Return the principals with new credentials, and the secrets. Raise CliError."""
+    known = _checked(lambda: making.use_newest(directory))
+    found = _checked(lambda: daemons.issue_again(directory, _now()))
+    _checked(lambda: daemons.hand_out(directory))
+    return found, known
+
+
+def _in_use(known: ClusterSecrets) -> str:
     accepted = ", ".join(str(number) for number in sorted(known.secrets))
-    click.echo(f"secret {known.current()} is used; keys by {accepted} are accepted")
+    return f"secret {known.current()} is used; keys by {accepted} are accepted"
 
 
 @certs.command("token")

@@ -63,22 +63,31 @@ def issue_missing(cluster: LocalCluster, daemons: Iterable[Daemon], directory: P
 
 
 def hand_out(directory: Path) -> None:
-    """Copy authorities and secrets to the daemons' directories below, which were made here. Raise ConfigError."""
+    """Copy authorities to the directories below that were made here, and secrets to those of daemons. Raise
+    ConfigError."""
     servers = directory / SERVERS_DIR / CLUSTER_FILE
     if servers.exists():
         making.write_private(servers, read_private(directory / CLUSTER_FILE))
-    for target in sorted({path.parent for path, _ in _issued(directory)} - {directory}):
-        for name in (AUTHORITY_FILE, CLUSTER_FILE):
-            making.write_private(target / name, read_private(directory / name))
+    for path, facts in list(_issued(directory)):
+        names = (AUTHORITY_FILE, CLUSTER_FILE) if parse_principal(facts.principal).is_daemon else (AUTHORITY_FILE,)
+        for name in names if path.parent != directory else ():
+            making.write_private(path.parent / name, read_private(directory / name))
 
 
-def issue_again(directory: Path, now: datetime.datetime) -> None:
-    """Issue all certificates and keys anew that are here and in the daemons' directories below. Raise ConfigError."""
-    for path in sorted(directory.glob(f"{USER}.*.json")):
-        making.issue_key(directory, parse_principal(path.stem.replace(".", ":", 1)), directory)
+def issue_again(directory: Path, now: datetime.datetime) -> list[str]:
+    """Issue all certificates and keys anew that are here and in the directories below; return their principals.
+
+    Raise ConfigError.
+    """
+    found = []
+    for path in sorted([*directory.glob(f"{USER}.*.json"), *directory.glob(f"*/{USER}.*.json")]):
+        found.append(parse_principal(path.stem.replace(".", ":", 1)))
+        making.issue_key(directory, found[-1], path.parent)
     if certificates.has_authority(directory):
         for path, facts in list(_issued(directory)):
-            certificates.issue(directory, parse_principal(facts.principal), facts.names, path.parent, now)
+            found.append(parse_principal(facts.principal))
+            certificates.issue(directory, found[-1], facts.names, path.parent, now)
+    return sorted({str(one) for one in found})
 
 
 def _issued(directory: Path) -> Iterator[tuple[Path, CertificateFacts]]:

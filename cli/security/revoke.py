@@ -100,7 +100,7 @@ def _number(given: Globals) -> int:
     """Return the number of the secret that keys come from now. Raise UsageFaultError."""
     directory = certs_dir_named(given) or local_certs_dir(given)
     try:
-        return making.secrets_in(directory).current()
+        return making.secrets_in(directory).newest()
     except ConfigError as error:
         raise UsageFaultError(
             f"the keys of a user are revoked where the secret of the cluster is: {error}",

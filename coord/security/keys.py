@@ -29,13 +29,20 @@ class ClusterSecrets(msgspec.Struct, frozen=True):
 
     #: Random; distinguishes the credentials of two clusters in messages and in every MAC.
     cluster: str
-    #: Number -> secret in hexadecimal. The highest number is the current one; all are accepted.
+    #: Number -> secret in hexadecimal. All are accepted.
     secrets: dict[int, str]
     format: int = FORMAT
+    #: Number of the secret that daemons prove; 0: the newest one. A rotation sets it, because a daemon must not prove a
+    #: secret before all others have received the file with it.
+    used: int = 0
+
+    def newest(self) -> int:
+        """Return the number of the secret that new keys of users come from."""
+        return max(self.secrets)
 
     def current(self) -> int:
-        """Return the number of the secret that proofs and new keys use."""
-        return max(self.secrets)
+        """Return the number of the secret that daemons prove."""
+        return self.used if self.used in self.secrets else self.newest()
 
     def key_of(self, identity: Principal, number: int) -> bytes | None:
         """Return the key of `identity` by secret `number`, None if the cluster does not have this secret."""
@@ -68,8 +75,8 @@ def derive(secret: bytes, cluster: str, identity: Principal) -> bytes:
 
 
 def issue(secrets: ClusterSecrets, identity: Principal) -> IdentityKey:
-    """Return the key of `identity` by the current secret."""
-    number = secrets.current()
+    """Return the key of a user by the newest secret, or of a daemon by the current one."""
+    number = secrets.current() if identity.is_daemon else secrets.newest()
     key = secrets.key_of(identity, number)
     assert key is not None
     return IdentityKey(secrets.cluster, identity.kind, identity.name, number, key.hex())

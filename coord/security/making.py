@@ -62,23 +62,42 @@ def issue_key(directory: Path, principal: Principal, to: Path) -> IdentityKey:
 
 
 def rotate(directory: Path) -> ClusterSecrets:
-    """Add a new secret, which new proofs use; the old ones are accepted until `finish`. Raise ConfigError."""
+    """Add a new secret, which is accepted from now on; daemons prove the former one until `use_newest`.
+
+    Raise ConfigError, also for a rotation that has begun and whose secret is not in use.
+    """
+    known = check_begun_nowhere(directory)
+    made = {known.newest() + 1: secrets.token_hex(SECRET_BYTES)}
+    return _write(directory, ClusterSecrets(known.cluster, known.secrets | made, known.format, known.current()))
+
+
+def check_begun_nowhere(directory: Path) -> ClusterSecrets:
+    """Return the secrets. Raise ConfigError if the newest one is not in use."""
     known = secrets_in(directory)
-    changed = ClusterSecrets(
-        known.cluster, known.secrets | {max(known.secrets) + 1: secrets.token_hex(SECRET_BYTES)}, known.format
-    )
+    if known.current() != known.newest():
+        raise ConfigError(
+            f"a rotation has begun in {directory}: secret {known.newest()} is accepted and not used yet. Copy the"
+            " directory to all machines, then continue with `rk certs renew`"
+        )
+    return known
+
+
+def use_newest(directory: Path) -> ClusterSecrets:
+    """Let daemons prove the newest secret. Raise ConfigError."""
+    known = secrets_in(directory)
+    return _write(directory, ClusterSecrets(known.cluster, known.secrets, known.format))
+
+
+def _write(directory: Path, changed: ClusterSecrets) -> ClusterSecrets:
     write_private(directory / CLUSTER_FILE, encode_file(changed))
     return changed
 
 
 def finish(directory: Path) -> list[int]:
     """Remove all secrets but the current one; return their numbers. Keys by them are worth nothing from now on."""
-    known = secrets_in(directory)
+    known = check_begun_nowhere(directory)
     current = known.current()
-    write_private(
-        directory / CLUSTER_FILE,
-        encode_file(ClusterSecrets(known.cluster, {current: known.secrets[current]}, known.format)),
-    )
+    _write(directory, ClusterSecrets(known.cluster, {current: known.secrets[current]}, known.format))
     return sorted(set(known.secrets) - {current})
 
 

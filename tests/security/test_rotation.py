@@ -1,9 +1,16 @@
-"""Secrets, the authority and every certificate are rotated through a running cluster: no request fails meanwhile."""
+"""Secrets, the authority and every certificate are rotated through a cluster of several machines under load: no request
+fails meanwhile.
+
+The machines are addresses of loopback, each with a directory of its own, and get files only as an operator copies them:
+one machine after the other.
+"""
 
 from __future__ import annotations
 
 import shutil
+import ssl
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,91 +24,128 @@ from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
 from coord.security import process
 from coord.security.certificate_facts import facts_of
-from coord.security.credentials import AUTHORITY_FILE, read_user
+from coord.security.credentials import Credentials, read_user
 from coord.security.making import write_private
+from coord.tls.reloading import CallerContext
 from regions import messages as ms
 from regionserver.client import connect
-from tests.e2e.clusters import run_rk
-from tests.support.helpers import daemon, eventually, free_ports, rk
+from tests.e2e.clusters import free_base_port, run_rk
+from tests.support.helpers import daemon, eventually, rk
+
+pytestmark = pytest.mark.e2e
 
 #: Requests of each kind that must succeed between two steps.
-_BETWEEN = 20
+_BETWEEN = 5
+#: Machines of the cluster, and the daemon on each. A table of tablets has one replica on each server.
+_MACHINES = {
+    "store-1": "127.0.4.1",
+    "store-2": "127.0.4.2",
+    "store-3": "127.0.4.3",
+    "master-1": "127.0.4.4",
+    "server-1": "127.0.4.6",
+    "server-2": "127.0.4.7",
+    "server-3": "127.0.4.8",
+}
+_TABLES = {"store": "store", "master": "masters", "server": "servers"}
 
 
-class Rotated:
-    """A store node, a master and a server, and the directories of their credentials and of the user's. With
-    certificates every port speaks TLS."""
+class Machines:
+    """The topology, the directory where credentials are issued ("office"), and the one of each machine."""
 
-    def __init__(self, folder: Path, *, tls: bool) -> None:
+    def __init__(self, folder: Path, credentials: str) -> None:
         self.folder = folder
-        self.tls = tls
-        self.ca = folder / "ca"
+        self.is_tls = credentials == "certificates"
+        self.office = folder / "office"
         self.user = folder / "user"
-        self.daemons = {kind: folder / kind if tls else self.ca for kind in ("node", "master", "server")}
-        self.store, self.master, self.server = (f"127.0.0.1:{port}" for port in free_ports(3))
-        self.certs("init", *(["--tls"] if tls else []))
-        self.issue()
+        port = free_base_port()
+        self.ports = (port, port + 1, port + 2)
+        lines = ["[cluster]", 'name = "far"', f'data-dir = "{folder}/data"', f'credentials = "{credentials}"']
+        lines += [f'credentials-dir = "{folder}/certs"']
+        for name, host in _MACHINES.items():
+            kind = name.partition("-")[0]
+            lines += [f"[[{_TABLES[kind]}.node]]", f'host = "{host}"', f"admin-port = {self.ports[2]}"]
+            lines += [f"{'client-port' if kind == 'store' else 'port'} = {self.ports[0]}"]
+            lines += [f"peer-port = {self.ports[1]}"] if kind != "master" else []
+        self.file = folder / "far.toml"
+        self.file.write_text("\n".join(lines))
+        self.done("topology", "credentials", str(self.file), "--to", str(self.office))
+        self.issue_user()
+        self.copy()
 
-    def certs(self, *words: str) -> None:
-        """Run `rk certs` in the directory of the authority."""
-        done = run_rk("certs", *words, "--certs-dir", str(self.ca))
+    def done(self, *words: str) -> None:
+        """Run a command that must succeed."""
+        done = run_rk(*words)
         assert done.returncode == 0, done.stderr
 
-    def issue(self) -> None:
-        """Give every daemon and the user new credentials."""
-        if self.tls:
-            for kind, directory in self.daemons.items():
-                if kind == "node":
-                    self.certs("issue", "--daemon", "node:1", "--host", "127.0.0.1", "--to", str(directory))
-                    continue
-                self.certs("issue", "--daemon", f"{kind}:one", "--host", "127.0.0.1", "--to", str(directory))
+    def certs(self, *words: str) -> None:
+        """Run `rk certs` in the office."""
+        self.done("certs", *words, "--certs-dir", str(self.office))
+
+    def issue_user(self) -> None:
+        """Give the user of this test new credentials, outside the office."""
         self.certs("issue", "--user", "admin", "--to", str(self.user))
 
-    def hand_out_authorities(self) -> None:
-        """Copy the file of accepted authorities to everybody."""
-        if self.tls:
-            for directory in (*self.daemons.values(), self.user):
-                write_private(directory / AUTHORITY_FILE, (self.ca / AUTHORITY_FILE).read_bytes())
+    def copy(self, between: Callable[[], None] = lambda: None) -> None:
+        """Copy what has changed to each machine, and call `between` after half of them."""
+        directories = [name for name in _MACHINES if self.is_tls] or ["."]
+        for number, name in enumerate(directories):
+            target = self.folder / "certs" / name
+            target.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in sorted(one for one in (self.office / name).iterdir() if one.is_file()):
+                content = path.read_bytes()
+                if not (target / path.name).exists() or (target / path.name).read_bytes() != content:
+                    write_private(target / path.name, content)
+            if number == len(directories) // 2:
+                between()
+        if self.is_tls and self.user.exists():
+            write_private(self.user / "ca.crt", (self.office / "ca.crt").read_bytes())
 
-    def serials(self) -> list[str]:
+    def address(self, name: str, port: int = 0) -> tuple[str, int]:
+        """Return where a daemon listens. `port`: 0 for requests, 2 for pages."""
+        return _MACHINES[name], self.ports[port]
+
+    @property
+    def store(self) -> str:
+        """The addresses of the store."""
+        return ",".join(f"{host}:{self.ports[0]}" for name, host in _MACHINES.items() if name.startswith("store"))
+
+    def serials(self) -> set[str]:
         """Return the serial numbers of all certificates in use."""
-        used = [one for directory in (*self.daemons.values(), self.user) for one in sorted(directory.glob("*.*.crt"))]
-        return [facts_of(one.read_bytes())[0].serial for one in used]
+        used = [*(self.folder / "certs").glob("*/*.*.crt"), *self.user.glob("*.*.crt")]
+        return {facts_of(one.read_bytes())[0].serial for one in used}
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run the daemons, and make a table. This process is the user."""
-        node = ("coord", "run", "--id", "1", "--data-dir", str(self.folder / "n1"), "--client-address", self.store)
-        common = ("--store", self.store)
-        commands = {
-            "store": (*node, "--certs-dir", str(self.daemons["node"]), "--require-auth", "rk"),
-            "master": ("master", "run", *common, "--address", self.master),
-            "server": ("server", "run", *common, "--address", self.server, "--shared-dir", str(self.folder / "shared")),
-        }
         with ExitStack() as stack:
-            for name, words in commands.items():
-                if name != "store":
-                    words = (*words, "--data-dir", str(self.folder / f"{name}-data"))
-                    words = (*words, "--certs-dir", str(self.daemons[name]))
-                stack.enter_context(daemon(rk(*words), log=self.folder / f"{name}.log"))
+            self._daemons = {name: stack.enter_context(ExitStack()) for name in _MACHINES}
+            for name in _MACHINES:
+                self.restart(name)
             where = ("--store", self.store, "--certs-dir", str(self.user))
-            made = ("table", "create", "t", "--replicas", "1", "--regions", "1", *where)
+            made = ("table", "create", "t", "--replicas", "3", "--regions", "1", "--storage", "tablet", *where)
             eventually(lambda: run_rk(*made).returncode == 0, what="a table")
             eventually(lambda: run_rk("put", "t", "k", "0", *where).returncode == 0, what="an open region")
             process.use(read_user(self.user))
             stack.callback(process.forget)
             yield
 
+    def restart(self, name: str) -> None:
+        """Kill the daemon of a machine, if it runs, and start it."""
+        self._daemons[name].close()
+        words = rk("topology", "run", str(self.file), "--daemon", name)
+        self._daemons[name].enter_context(daemon(words, log=self.folder / f"{name}.log"))
+
 
 class Load:
-    """Threads that send requests without a pause: writes and reads, and questions by new connections."""
+    """Threads that send requests without a pause: writes and reads of a tablet, and all others by new connections."""
 
-    def __init__(self, cluster: Rotated) -> None:
+    def __init__(self, cluster: Machines) -> None:
         self.failures: list[str] = []
-        self.counts = dict.fromkeys(("row", "master", "server", "store"), 0)
         self._cluster = cluster
         self._ended = threading.Event()
-        work = {"row": self._rows, "master": self._ask_master, "server": self._ask_server, "store": self._ask_store}
+        asking = {"store": self._ask_store, "master": self._ask_master, "server": self._ask_server}
+        work: dict[str, Callable[[int], None]] = {"row": self._rows, "page": self._read_page, **asking}
+        self.counts = dict.fromkeys(work, 0)
         self._threads = [threading.Thread(target=self._repeat, args=one) for one in work.items()]
 
     @contextmanager
@@ -140,58 +184,79 @@ class Load:
         assert self._client.get("t", "k") == b"%d" % number
 
     def _ask_master(self, _: int) -> None:
-        call_blocking(_address(self._cluster.master), ms.WhoAmI(), 10.0, expect=ms.CallerIdentity)
+        call_blocking(self._cluster.address("master-1"), ms.WhoAmI(), 10.0, expect=ms.CallerIdentity)
 
-    def _ask_server(self, _: int) -> None:
-        call_blocking(_address(self._cluster.server), ms.GetServerStatus(), 10.0, expect=ms.ServerStatus)
+    def _ask_server(self, number: int) -> None:
+        where = self._cluster.address(f"server-{number % 3 + 1}")
+        call_blocking(where, ms.GetServerStatus(), 10.0, expect=ms.ServerStatus)
 
-    def _ask_store(self, _: int) -> None:
+    def _ask_store(self, number: int) -> None:
         """Open a session by a new connection."""
-        options = kazoo_options(OPEN_ACCESS)
-        client = KazooClient(self._cluster.store, timeout=10, **options)
+        host, port = self._cluster.address(f"store-{number % 3 + 1}")
+        client = KazooClient(f"{host}:{port}", timeout=10, **kazoo_options(OPEN_ACCESS))
         client.start(30)
         try:
-            assert client.exists("/zookeeper") is not None
+            assert client.exists("/regionkeeper") is not None
         finally:
             client.stop()
             client.close()
 
+    def _read_page(self, number: int) -> None:
+        """Read the metrics of a daemon, with a certificate or a token."""
+        host, port = self._cluster.address(sorted(_MACHINES)[number % len(_MACHINES)], 2)
+        own = process.own()
+        assert own is not None
+        scheme = "https" if self._cluster.is_tls else "http"
+        request = urllib.request.Request(f"{scheme}://{host}:{port}/metrics")
+        request.add_header("Authorization", f"Bearer {own.token()}")
+        with urllib.request.urlopen(request, timeout=30, context=self._context(own)) as answer:
+            assert answer.status == 200
 
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host, int(port)
+    def _context(self, own: Credentials) -> ssl.SSLContext | None:
+        if own.certificate is None:
+            return None
+        return CallerContext(
+            own.directory / "ca.crt", own.certificate, own.certificate.with_suffix(".key"), verify_host=True
+        ).now()
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["keys", "certificates"])
-def test_everything_is_rotated_under_load(tmp_path: Path, tls: bool) -> None:
-    """Each request of each step is answered, every certificate is another one, and the former credentials are worth
-    nothing in the end.
+@pytest.mark.parametrize("credentials", ["keys", "certificates"])
+def test_everything_is_rotated_under_load(tmp_path: Path, credentials: str) -> None:
+    """Each request is answered, also while one half of the machines has the files of a step and the other half those of
+    the step before. Then every certificate is another one, the former credentials are worth nothing, and daemons that
+    are restarted find each other.
 
-    Fails if `Credentials` or the store's ports (`TlsContexts`) do not read changed files again, or accepts the
-    newest authority only before the end.
+    Fails if `Credentials` or the ports of store and peers (`TlsContexts`) do not read changed files again, or accept
+    the newest authority only before the end.
     """
-    cluster = Rotated(tmp_path, tls=tls)
+    cluster = Machines(tmp_path, credentials)
     load = Load(cluster)
     former = tmp_path / "former"
     shutil.copytree(cluster.user, former)
     before = cluster.serials()
-    assert len(before) == (4 if tls else 0)
+    assert len(before) == (8 if cluster.is_tls else 0)
     with cluster.running():
         with load.going_on():
             load.more()
-            cluster.certs("rotate")
-            cluster.hand_out_authorities()
-            load.more()
-            cluster.issue()
-            load.more()
-            cluster.certs("rotate", "--finish")
-            cluster.hand_out_authorities()
-            load.more()
-        assert not set(before) & set(cluster.serials())
+            for step in (("rotate",), ("renew",), ("rotate", "--finish")):
+                cluster.certs(*step)
+                cluster.copy(load.more)
+                if step == ("renew",):
+                    cluster.issue_user()
+                load.more()
+        assert not before & cluster.serials()
+        where = ("--store", cluster.store, "--certs-dir", str(cluster.user))
+        for name in ("store-2", "server-2", "master-1"):
+            cluster.restart(name)
+        eventually(lambda: run_rk("health", *where).returncode == 0, what="a healthy cluster")
+        assert run_rk("put", "t", "k", "last", *where).returncode == 0
+        assert run_rk("fsck", *where, "--store-auth", f"@{cluster.office}").returncode == 0
         process.use(read_user(former))
-        if tls:
-            assert "certificate" in run_rk("get", "t", "k", "--store", cluster.store, "--certs-dir", str(former)).stderr
-        for place in (cluster.master, cluster.server):
-            with pytest.raises(RpcError) as refused:
-                call_blocking(_address(place), ms.WhoAmI(), 10.0, expect=ms.CallerIdentity)
-            assert refused.value.code == Code.UNAUTHENTICATED
+        refused = run_rk("get", "t", "k", "--store", cluster.store, "--certs-dir", str(former))
+        assert refused.returncode != 0
+        if cluster.is_tls:
+            assert "certificate" in refused.stderr
+        for name in ("master-1", "server-1"):
+            with pytest.raises(RpcError) as denied:
+                call_blocking(cluster.address(name), ms.WhoAmI(), 10.0, expect=ms.CallerIdentity)
+            assert denied.value.code == Code.UNAUTHENTICATED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,19 +78,35 @@ def test_a_second_init_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     assert {one.name: one.read_bytes() for one in (tmp_path / "certs").iterdir()} == before
 
 
-def test_rotation_in_three_steps(tmp_path: Path) -> None:
-    """Old keys hold until `--finish`; new keys hold from the first step on."""
+def test_rotation_in_three_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Old keys hold until `--finish`; new keys hold from the first step on, and daemons prove them from the second on.
+
+    A machine that has the files of the step before is understood, and understands. A step that is left out or repeated
+    too early is refused. Tried: `rotate` that uses the new secret at once.
+    """
     home, alice = tmp_path / "certs", tmp_path / "alice"
     where = ["--certs-dir", str(home)]
     assert run(["certs", "init", *where]) == ExitStatus.OK
     assert run(["certs", "issue", "--user", "alice", "--to", str(alice), *where]) == ExitStatus.OK
     daemon, old = read_daemon(home, ONE), read_user(alice)
+    far = tmp_path / "far"
+    shutil.copytree(home, far)
+    other = read_daemon(far, Principal(SERVER, "two"))
     assert run(["certs", "rotate", *where]) == ExitStatus.OK
-    assert shake(old, daemon)[0] == ONE
+    assert (shake(old, daemon)[0], shake(daemon, other)[1]) == (ONE, ONE)
+    for early in (["rotate"], ["rotate", "--finish"]):
+        assert run(["certs", *early, *where]) == ExitStatus.REFUSED
+        assert "continue with `rk certs renew`" in capsys.readouterr().err
+    shutil.copy(home / CLUSTER_FILE, far)
     new = tmp_path / "new"
     assert run(["certs", "issue", "--user", "alice", "--to", str(new), *where]) == ExitStatus.OK
     assert shake(read_user(new), daemon)[0] == ONE
+    assert run(["certs", "renew", *where]) == ExitStatus.OK
+    assert "renewed the credentials of user:admin" in capsys.readouterr().out
+    assert (shake(daemon, other)[1], shake(other, daemon)[0]) == (ONE, ONE)
+    shutil.copy(home / CLUSTER_FILE, far)
     assert run(["certs", "rotate", "--finish", *where]) == ExitStatus.OK
+    assert (shake(daemon, other)[1], shake(other, daemon)[0]) == (ONE, ONE)
     assert shake(read_user(new), daemon)[0] == ONE
     with pytest.raises(Unproven, match="of secret 1, which the cluster does not have"):
         shake(old, daemon)
@@ -122,8 +139,8 @@ def test_a_rotation_reaches_the_directory_of_separate_servers(tmp_path: Path) ->
         "peer-secret",
         "store-masters",
     ]
-    for finish in ([], ["--finish"]):
-        assert run(["certs", "rotate", *finish, "--certs-dir", str(where)]) == ExitStatus.OK
+    for words in (["rotate"], ["renew"], ["rotate", "--finish"]):
+        assert run(["certs", *words, "--certs-dir", str(where)]) == ExitStatus.OK
         assert secrets_in(where / "servers") == secrets_in(where)
 
 
@@ -136,6 +153,27 @@ def test_a_users_directory_issues_nothing(tmp_path: Path, capsys: pytest.Capture
     for one in (["rotate"], ["rotate", "--finish"], ["issue", "--user", "bob", "--to", str(tmp_path / "bob")]):
         assert run(["certs", *one, "--certs-dir", str(alice)]) == ExitStatus.REFUSED
         assert "give the directory in which the cluster's credentials were made" in capsys.readouterr().err
+
+
+def test_a_users_directory_below_gets_no_secret(tmp_path: Path) -> None:
+    """Each step reaches the directories of daemons and of users; the cluster's secret is for daemons alone.
+
+    Tried: `hand_out` without the question whether a certificate is a daemon's.
+    """
+    home = tmp_path / "home"
+    where = ["--certs-dir", str(home)]
+    assert run(["certs", "init", "--tls", *where]) == ExitStatus.OK
+    alice, server = home / "alice", home / "server-1"
+    assert run(["certs", "issue", "--user", "alice", "--to", str(alice), *where]) == ExitStatus.OK
+    issue = ["certs", "issue", "--daemon", "server:server-1", "--host", "127.0.0.1", "--to", str(server)]
+    assert run([*issue, *where]) == ExitStatus.OK
+    before = [one.read_bytes() for one in (alice / "user.alice.crt", alice / "user.alice.json")]
+    for words in (["rotate"], ["renew"], ["rotate", "--finish"]):
+        assert run(["certs", *words, *where]) == ExitStatus.OK
+        assert not (alice / CLUSTER_FILE).exists()
+        assert secrets_in(server) == secrets_in(home)
+        assert (alice / "ca.crt").read_bytes() == (home / "ca.crt").read_bytes()
+    assert not set(before) & {one.read_bytes() for one in alice.iterdir()}
 
 
 def test_a_directory_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
