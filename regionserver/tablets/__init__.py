@@ -15,7 +15,7 @@ copying/                   copies of replicas from one server to another
 digests/                   finds replicas that differ
 splits/                    splits and merges of tablets
 rescue/                    a tablet that has lost its majority for ever
-upkeep/                    room on the disk, and the quarantine of former replicas
+upkeep/                    room on the disk, the quarantine of former replicas, rests of copies
 hosting.py, server_tablets.py                the interface of all this to the region server's process
 order_plans.py, orders.py, store_steps.py    orders of masters: stages of an order, its files, its transition's steps
 neighbors.py, peer_port.py, metrics.py       addresses of other servers, the port for members, gauges

@@ -31,6 +31,7 @@ from regionserver.tablets.links.channel import Channel, ChannelLost
 from regionserver.tablets.rows.hot_copy import adopt
 from regionserver.tablets.rows.received import ReceivedRows
 from regionserver.tablets.rows.state import Identity, RowsState
+from regionserver.tablets.upkeep.rests import ThreadRests
 from regionserver.tablets.upkeep.space import DiskSpace
 
 T = TypeVar("T")
@@ -39,33 +40,6 @@ T = TypeVar("T")
 WAIT_S: Final = 0.1
 WAIT_MAX_S: Final = 1.0
 WAITS_MAX: Final = 120
-#: A rest that is shorter is put off: a thread cannot sleep so precisely.
-REST_MIN_S: Final = 0.002
-#: The longest rest. The check of a long file uses more processor time than a chunk does.
-REST_MAX_S: Final = 1.0
-
-
-class ThreadRests:
-    """The rests of one thread that copies rows. `factor` returns the seconds of rest for each second of work."""
-
-    def __init__(self, factor: Callable[[], float]) -> None:
-        self._factor = factor
-        #: Processor time of the thread at the end of its last rest.
-        self._rested_s = 0.0
-
-    def begin(self) -> None:
-        """Begin to count the work of the calling thread."""
-        self._rested_s = time.thread_time()
-
-    def rest(self) -> None:
-        """Leave the processors to requests for a while."""
-        used_s = time.thread_time()
-        pause_s = (used_s - self._rested_s) * self._factor()
-        if 0 < pause_s < REST_MIN_S:
-            return
-        if pause_s:
-            time.sleep(min(pause_s, REST_MAX_S))
-        self._rested_s = used_s
 
 
 class CopyFailed(CoordError):  # noqa: N818 - says what has happened

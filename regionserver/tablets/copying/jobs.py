@@ -25,11 +25,6 @@ ENDED_MAX: Final = 100
 RETRY_AFTER_MS: Final = 2000
 #: States of jobs that have ended.
 ENDED: Final = (CopyState.DONE, CopyState.FAILED, CopyState.CANCELED)
-#: Seconds for which the reactor's thread may wait in the queue for a processor, per second in which it runs. Above this
-#: limit copies rest longer.
-WAITING_MAX: Final = 1.0
-#: Longest rest for each second for which a copy has had a processor.
-REST_MAX: Final = 16.0
 #: States in which bytes are received.
 _RECEIVING: Final = (CopyState.ROWS, CopyState.LOG)
 
@@ -78,37 +73,6 @@ class Job:
             self.job, self.tablet, self.number, self.state, self.source, self.received,
             max(self.expected, self.received), rate, self.began_ms, self.ended_ms, self.reason,
         )  # fmt: skip
-
-
-class CopyRests:
-    """Pauses of copies, so that requests find a processor. The caller passes the times of the reactor's thread.
-
-    A put needs threads of three servers, one after the other. If copies keep all processors busy, each of these threads
-    waits in the queue for a processor, and the put takes several times as long.
-    """
-
-    def __init__(self) -> None:
-        #: Seconds of rest for each second for which a copy has had a processor.
-        self.factor = 0.0
-        self._used_s = 0.0
-        self._queued_s = 0.0
-
-    def begin(self, used_s: float, queued_s: float) -> None:
-        """Copies begin after a time without any. The thread has used a processor and waited for one for so long."""
-        self.factor = 0.0
-        self._used_s, self._queued_s = used_s, queued_s
-
-    def look(self, used_s: float, queued_s: float, *, is_asked: bool = True) -> None:
-        """Adapt the rests to the times for which the thread has run and waited since the last call.
-
-        `is_asked`: the server has served requests since then. Without any, no request has waited.
-        """
-        used, queued = used_s - self._used_s, queued_s - self._queued_s
-        self._used_s, self._queued_s = used_s, queued_s
-        if is_asked and queued > WAITING_MAX * used:
-            self.factor = min(REST_MAX, 1.5 * self.factor + 1)
-        else:
-            self.factor = max(0.0, self.factor / 1.5 - 1)
 
 
 class CopyJobs:

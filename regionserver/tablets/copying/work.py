@@ -9,7 +9,6 @@ failure             ->  the files of the copy are removed, back to the tombstone
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
@@ -19,7 +18,6 @@ from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 from twisted.logger import Logger
 
 from coord.env import Clock
-from coord.env_os import queued_s
 from coord.rpc.wire import Code, RpcError
 from regions.messages.heartbeat import ReplicaState
 from regions.messages.server import ClosePurpose, TabletFigures
@@ -31,7 +29,7 @@ from regionserver.tablets.copying.fetching import (
     CopyThread,
 )
 from regionserver.tablets.copying.guards import CopyFacts, ReplicaHere
-from regionserver.tablets.copying.jobs import RETRY_AFTER_MS, CopyJobs, CopyRests, Job
+from regionserver.tablets.copying.jobs import RETRY_AFTER_MS, CopyJobs, Job
 from regionserver.tablets.copying.messages import (
     CancelCopy,
     CopyJobList,
@@ -54,6 +52,7 @@ from regionserver.tablets.members.claiming import Claims, NewMember
 from regionserver.tablets.process.files_work import FilesWork, SharedSteps
 from regionserver.tablets.process.life_work import ReplicaLife, why_of
 from regionserver.tablets.process.replica import TabletReplica
+from regionserver.tablets.upkeep.rests import AdaptedRests
 from regionserver.tablets.upkeep.space import DiskSpace
 from regionserver.workers import Workers, outcome_of
 
@@ -61,11 +60,6 @@ log = Logger()
 
 #: Interval at which a copy's bytes reach reports and answers.
 SHOW_S: Final = 1.0
-#: Interval at which the pauses of copies are adapted to the load (`rests.py`).
-REST_LOOK_S: Final = 0.25
-#: Requests and entries of one such interval from which on the server counts as asked. Members that come and go write a
-#: few entries without any client.
-ASKED_MIN: Final = 4
 #: Interval at which a copy's progress is written to the store. Much shorter than the time after which a master gives
 #: up.
 PROGRESS_MS: Final = 60_000
@@ -114,12 +108,8 @@ class CopyWork:
         self._steps = SharedSteps(files, files_pool.post, lambda: calls.has_ended)
         self.sources = sources
         self.jobs = CopyJobs()
-        self._rests = CopyRests()
-        self._handled = handled
-        #: Requests and entries handled when the rests were adapted last.
-        self._handled_before = 0
-        self._are_rests_adapted = False
         self._threads: dict[int, CopyThread] = {}
+        self._rests = AdaptedRests(reactor, handled, lambda: bool(self._threads))
         #: Orders of queued jobs by job, and the answers to them.
         self._queued: dict[int, tuple[StartTabletCopy, Deferred[TabletCopyAnswer]]] = {}
         #: Gives new numbers to copies; None without a store; then new numbers are refused.
@@ -328,28 +318,14 @@ class CopyWork:
             carry_out_at_once=self._steps.carry_out_at_once,
             enter=lambda state, reason: job.enter(state, self._clock.wall_ms(), reason),
             wall_ms=self._clock.wall_ms,
-            rest_factor=lambda: self._rests.factor,
+            rest_factor=self._rests.factor,
         )
-        if not self._are_rests_adapted:
-            self._are_rests_adapted = True
-            self._rests.begin(time.thread_time(), queued_s())
-            self._handled_before = self._handled()
-            self._reactor.callLater(REST_LOOK_S, self._adapt_rests)
+        self._rests.begin()
         thread = self._threads[job.job] = CopyThread(plan, job, steps)
         done: Deferred[Any] = Deferred()
         self._calls.spawn("copy-in", thread.run, done.callback)
         self._reactor.callLater(SHOW_S, self._show, job)
         return done
-
-    def _adapt_rests(self) -> None:
-        """Adapt the pauses of copies to the load, as long as copies run."""
-        self._are_rests_adapted = bool(self._threads)
-        if self._are_rests_adapted:
-            handled = self._handled()
-            is_asked = handled - self._handled_before >= ASKED_MIN
-            self._handled_before = handled
-            self._rests.look(time.thread_time(), queued_s(), is_asked=is_asked)
-            self._reactor.callLater(REST_LOOK_S, self._adapt_rests)
 
     def _show(self, job: Job) -> None:
         """Show the bytes received in answers to messages."""

@@ -15,7 +15,6 @@ seal has another.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,13 +22,10 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from coord.env_os import queued_s
 from coord.errors import CoordError
 from coord.rpc.wire import RpcError
 from regions.messages import BAD_REQUEST, BUSY, PrepareRows, RowsPrepared
 from regions.records.model import RegionRecord
-from regionserver.tablets.copying.fetching import ThreadRests
-from regionserver.tablets.copying.jobs import CopyRests
 from regionserver.tablets.disk.layout import rows_path
 from regionserver.tablets.process.host import TabletHost
 from regionserver.tablets.process.interfaces import ReplicaOpening
@@ -39,6 +35,7 @@ from regionserver.tablets.rows.tablet_rows import TabletRows
 from regionserver.tablets.splits.heirs import Daughter, remove_rows
 from regionserver.tablets.splits.prepared import LEFT_MAX, PreparedHeirs, remove_prepared
 from regionserver.tablets.splits.refusals import HeldRefusals
+from regionserver.tablets.upkeep.rests import AdaptedRests, ThreadRests
 from regionserver.tablets.upkeep.space import DiskSpace
 from regionserver.tablets.values.seals import Seal
 from regionserver.workers import WorkerPool, Workers
@@ -47,8 +44,6 @@ log = Logger()
 
 #: Interval at which prepared files are looked at: the seal is noticed so late.
 LOOK_S: Final = 0.005
-#: Interval at which the rests of copies are adapted.
-REST_LOOK_S: Final = 0.25
 #: A split that is not sealed so long after it was prepared is canceled: longer than masters wait for the other members'
 #: servers and then for the seal.
 KEPT_S: Final = 600.0
@@ -113,10 +108,9 @@ class Preparations:
         self._directory = directory
         self._space = space
         self._works: dict[str, _Preparation] = {}
-        self._rests = CopyRests()
         self._is_looking = False
-        self._is_resting = False
         self._copying = Workers(reactor, 1, lambda: None, lambda failure: log.failure("prepared rows", failure))
+        self._rests = AdaptedRests(reactor, lambda: host.handled, lambda: self._copying.pending > 0)
         self._finishing = Workers(reactor, 1, lambda: None, lambda failure: log.failure("prepared rows", failure))
         self._copying.submit(lambda: remove_prepared(directory), lambda _: None)
 
@@ -168,7 +162,7 @@ class Preparations:
         for parent in request.parents:
             self._refusals.expect(parent, [one.region_id for one in request.daughters])
         work = self._works[tablet] = _Preparation(rows, heirs, request, 0.0)
-        rests = ThreadRests(lambda: self._rests.factor)
+        rests = ThreadRests(self._rests.factor)
 
         def copy() -> None:
             rests.begin()
@@ -184,6 +178,7 @@ class Preparations:
             work.changed()
 
         self._copying.submit(copy, copied)
+        self._rests.begin()
         self._look_soon()
         return work
 
@@ -193,16 +188,6 @@ class Preparations:
         if not self._is_looking:
             self._is_looking = True
             self._reactor.callLater(LOOK_S, self._look_at_all)
-        if not self._is_resting:
-            self._is_resting = True
-            self._rests.begin(time.thread_time(), queued_s())
-            self._reactor.callLater(REST_LOOK_S, self._adapt_rests)
-
-    def _adapt_rests(self) -> None:
-        self._is_resting = self._copying.pending > 0
-        if self._is_resting:
-            self._rests.look(time.thread_time(), queued_s())
-            self._reactor.callLater(REST_LOOK_S, self._adapt_rests)
 
     def _look_at_all(self) -> None:
         self._is_looking = False

@@ -1,5 +1,6 @@
-"""Upkeep of a server's disk: room that stays free, and the quarantine of former replicas.
+"""Upkeep of a server: room that stays free on the disk, the quarantine of former replicas, processors for requests.
 
+rests.py          pauses of threads that copy rows, so that requests find a processor
 space.py          free bytes of the disk, and the reserve that stays free
 quarantine.py     which folders of the quarantine are removed, and when (pure)
 folders.py        the folders of the quarantine on the disk

@@ -18,7 +18,7 @@ from coord.peers.reactor import TurnReactor
 from coord.rpc.wire import RpcError
 from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
-from regionserver.tablets.copying import fetching, source, work
+from regionserver.tablets.copying import source, work
 from regionserver.tablets.copying.jobs import IN_MAX
 from regionserver.tablets.copying.messages import CancelCopy, CopyOutcome, CopySource, CopyState, SeenReplica
 from regionserver.tablets.hosting import HostedTablets
@@ -26,6 +26,7 @@ from regionserver.tablets.members.claiming import NewMember
 from regionserver.tablets.order_plans import Stage
 from regionserver.tablets.rows.received import ReceivedRows
 from regionserver.tablets.rows.tablet_rows import TabletRows
+from regionserver.tablets.upkeep import rests
 from regionserver.tablets.upkeep.space import DiskSpace
 from tests.support.reactors import in_reactor, until
 from tests.unit.regionserver.tablets.copying.copying_hosts import TABLET, CopyingCluster, CopyingMachine, files_of
@@ -115,18 +116,18 @@ def test_a_failed_replica_is_copied_under_its_number(tmp_path: Path) -> None:
 
 
 def test_a_copy_rests_as_long_as_requests_wait_for_a_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Edit that makes this fail: `CopyThread._rest` does not sleep, or `CopyWork` does not adapt the rests."""
-    monkeypatch.setattr(work, "queued_s", itertools.count().__next__)
-    monkeypatch.setattr(work, "REST_LOOK_S", 0.01)
+    """Edit that makes this fail: `ThreadRests.rest` does not sleep, or `CopyWork` does not adapt the rests."""
+    monkeypatch.setattr(rests, "queued_s", itertools.count().__next__)
+    monkeypatch.setattr(rests, "REST_LOOK_S", 0.01)
     rested: list[float] = []
-    monkeypatch.setattr(fetching, "time", SimpleNamespace(sleep=rested.append, thread_time=time.thread_time))
+    monkeypatch.setattr(rests, "time", SimpleNamespace(sleep=rested.append, thread_time=time.thread_time))
 
     async def test(cluster: CopyingCluster) -> None:
         await is_copied(cluster, await cluster.follower())
 
     run(tmp_path, test)
     assert not rested, "no request has waited"
-    monkeypatch.setattr(work, "ASKED_MIN", 0)
+    monkeypatch.setattr(rests, "ASKED_MIN", 0)
     run(tmp_path / "asked", test)
     assert rested
 

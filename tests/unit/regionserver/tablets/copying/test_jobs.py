@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regionserver.tablets.copying.jobs import ENDED_MAX, IN_MAX, QUEUED_MAX, REST_MAX, CopyJobs, CopyRests
+from regionserver.tablets.copying.jobs import ENDED_MAX, IN_MAX, QUEUED_MAX, CopyJobs
 from regionserver.tablets.copying.messages import CopyState
 
 
@@ -68,32 +68,3 @@ def test_the_last_ended_jobs_are_kept() -> None:
     shown = jobs.shown(0)
     assert len(shown) == ENDED_MAX + 1
     assert [one.job for one in shown] == list(range(running.job, running.job - ENDED_MAX - 1, -1))
-
-
-def test_copies_rest_longer_while_the_reactors_thread_waits_for_a_processor() -> None:
-    """Up to a limit, and no more once it waits little.
-
-    Edit that makes this fail: `CopyRests.look` leaves `factor` as it is.
-    """
-    rests = CopyRests()
-    rests.begin(used_s=10.0, queued_s=5.0)
-    factors = [rests.factor]
-    for look in range(1, 20):
-        rests.look(10.0 + look * 0.1, 5.0 + look * 0.3)
-        factors.append(rests.factor)
-    assert factors == sorted(factors)
-    assert (factors[0], factors[-1]) == (0.0, REST_MAX)
-    for look in range(20, 40):
-        rests.look(10.0 + look * 0.1, 10.7)
-    assert rests.factor == 0.0
-
-
-def test_copies_do_not_rest_on_a_server_without_requests() -> None:
-    """Its thread has little to do, and waits longer than that for a processor, because the copies use all of them."""
-    rests = CopyRests()
-    rests.begin(used_s=0.0, queued_s=0.0)
-    rests.look(0.01, 0.03)
-    assert rests.factor > 0.0
-    for look in range(2, 10):
-        rests.look(0.01 * look, 0.03 * look, is_asked=False)
-    assert rests.factor == 0.0

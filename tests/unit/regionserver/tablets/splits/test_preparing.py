@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ from regions.messages import BAD_REQUEST, BUSY, PrepareRows
 from regions.messages.server import ClosePurpose
 from regions.records.model import RegionRecord
 from regionserver.tablets.commands import PutRow
-from regionserver.tablets.splits import preparing
+from regionserver.tablets.splits import prepared, preparing
+from regionserver.tablets.upkeep import rests
 from regionserver.tablets.upkeep.space import DiskSpace
 from tests.support.hosts_in_process import Machine
-from tests.support.reactors import refusal, until
+from tests.support.reactors import PATIENCE_S, refusal, until
 from tests.unit.regionserver.tablets.splits.test_split import DAUGHTERS, Splitting, run
 
 RECORDS = [RegionRecord("table", name, *bounds) for name, bounds in DAUGHTERS.items()]
@@ -68,6 +71,45 @@ def test_daughters_are_made_of_the_prepared_files(tmp_path: Path, copies: list[s
             assert not split.work(machine)._preparations._works
 
     run(tmp_path, main)
+
+
+def test_the_copy_for_daughters_rests_as_long_as_requests_wait_for_a_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without requests it does not rest, though its processor time makes the reactor's thread wait.
+
+    Edit that makes this fail: `Preparations` does not begin the rests, or gives them another count than that of the
+    host.
+    """
+    monkeypatch.setattr(rests, "queued_s", itertools.count().__next__)
+    monkeypatch.setattr(rests, "REST_LOOK_S", 0.001)
+    monkeypatch.setattr(prepared, "BATCH_ROWS", 1)
+    looked = threading.Event()
+    look = rests.CopyRests.look
+    factors: list[float] = []
+
+    def noted(self: rests.CopyRests, *times: Any) -> None:
+        look(self, *times)
+        looked.set()
+
+    def rest(self: rests.ThreadRests) -> None:
+        assert looked.wait(PATIENCE_S)
+        looked.clear()
+        factors.append(self._factor())
+
+    monkeypatch.setattr(rests.CopyRests, "look", noted)
+    monkeypatch.setattr(rests.ThreadRests, "rest", rest)
+
+    async def main(split: Splitting) -> None:
+        await prepare(split, split.cluster.machines[0])
+
+    run(tmp_path, main)
+    assert factors == [0.0] * 10, "no request has waited"
+    factors.clear()
+    looked.clear()
+    monkeypatch.setattr(rests, "ASKED_MIN", 0)
+    run(tmp_path / "asked", main)
+    assert all(factors)
 
 
 def test_both_daughters_are_made_at_once(tmp_path: Path) -> None:
