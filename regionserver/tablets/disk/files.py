@@ -40,6 +40,7 @@ from regionserver.tablets.disk.layout import (
     meta_path,
     parse_quarantine_name,
     parse_rows_name,
+    parse_unfinished,
 )
 from regionserver.tablets.disk.sealed import FILE_BYTES_MAX, DamagedFile
 from regionserver.tablets.disk.startup import Decision, Found, RowsFound, SlotFound, Unreadable, decide
@@ -136,6 +137,10 @@ class TabletFiles:
         # A steady point without rows shows that the rows are lost.
         for tablet, generation in sorted({one[:2] for one in parsed if one.suffix in (DATABASE, STEADY)}):
             rows.setdefault(tablet, []).append(judge(tablet, generation))
+        unfinished: dict[str, list[int]] = {}
+        for one in map(parse_unfinished, self._names(ROWS)):
+            if one is not None:
+                unfinished.setdefault(one.tablet, []).append(one.generation)
         quarantined: dict[str, list[int]] = {}
         for name in self._names(QUARANTINE):
             former = parse_quarantine_name(name)
@@ -151,8 +156,9 @@ class TabletFiles:
                     owned.get(tablet, []),
                     sorted(rows.get(tablet, [])),
                     sorted(quarantined.get(tablet, [])),
+                    sorted(unfinished.get(tablet, [])),
                 )
-                for tablet in sorted(blocks.keys() | metas.keys() | rows.keys() | owned.keys())
+                for tablet in sorted(blocks.keys() | metas.keys() | rows.keys() | owned.keys() | unfinished.keys())
             ],
             unclaimed,
         )

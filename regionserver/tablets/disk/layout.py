@@ -4,6 +4,7 @@
     consensus-meta/<tablet>                      consensus metadata
     wals/                                        the shared log
     data/<tablet>.<generation>.mdb               rows; beside them .mdb.steady, .mdb.used, .mdb-lock
+    data/.unfinished-<tablet>.<generation>.mdb   no content: the rows of a daughter that no superblock names yet
     quarantine/<tablet>.<generation>/            superblock, consensus-meta, log, rows.mdb, rows.mdb.steady
     quarantine/.slot-<slot>/                     log of a slot that no tablet claims
 
@@ -27,6 +28,8 @@ FOLDERS: Final = (BLOCKS, METAS, LOG, ROWS, QUARANTINE)
 
 #: Prefix of the names of files that are being written; no tablet's name begins with it.
 TEMPORARY: Final = ".tmp-"
+#: Prefix of the mark of rows that are made from the parents of a split or merge, until a superblock names them.
+UNFINISHED: Final = ".unfinished-"
 #: Names of the files in a folder of the quarantine.
 SAVED_BLOCK: Final = "superblock"
 SAVED_META: Final = "consensus-meta"
@@ -93,6 +96,17 @@ def parse_rows_name(name: str) -> RowsName | None:
     if found is None or int(found[2]) > GENERATION_MAX:
         return None
     return RowsName(found[1], int(found[2]), found[3])
+
+
+def unfinished_path(tablet: str, generation: int) -> str:
+    """Return the path of the mark of unfinished rows."""
+    return f"{ROWS}/{UNFINISHED}{tablet}.{generation}{DATABASE}"
+
+
+def parse_unfinished(name: str) -> RowsName | None:
+    """Parse the name of a mark of unfinished rows. Return None for any other file in the folder of rows."""
+    found = parse_rows_name(name.removeprefix(UNFINISHED)) if name.startswith(UNFINISHED) else None
+    return found if found is not None and found.suffix == DATABASE else None
 
 
 def parse_quarantine_name(name: str) -> tuple[str, int] | None:

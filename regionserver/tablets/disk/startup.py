@@ -4,7 +4,8 @@ The shared log has been read, and each tablet's superblock, consensus metadata a
 a newer format ends the start before any decision. `classify` describes the findings by the four columns of `TABLE`;
 exactly one row fits. Its outcome becomes effects (steps.py) and a run state (life.py).
 
-All rows follow two rules. **Nothing is deleted** except the files of an unfinished copy, which another replica has. **A
+All rows follow two rules. **Nothing is deleted** except the files of an unfinished copy or daughter, whose rows another
+replica has. **A
 promise that cannot be proved is never made again**: if a superblock, a slot or the consensus metadata with the votes of
 a number are damaged or missing, the number is burned.
 """
@@ -14,13 +15,22 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.layout import block_path, meta_path
 from regionserver.tablets.disk.life import DataState, RunState
-from regionserver.tablets.disk.steps import Effect, SlotName, burning, clearing, giving_up, set_aside, unclaimed
+from regionserver.tablets.disk.steps import (
+    Effect,
+    SlotName,
+    burning,
+    clearing,
+    giving_up,
+    set_aside,
+    unclaimed,
+    unmarked,
+)
 from regionserver.tablets.disk.superblock import RunIntent, Superblock, burned, burned_unknown
 
 # --- what is found ----------------------------------------------------------------------------------------------------
@@ -86,6 +96,9 @@ class Found:
     rows: Sequence[RowsFound] = ()
     #: Generations for which the quarantine has a folder of the tablet.
     quarantined: Sequence[int] = ()
+    #: Generations whose rows are marked: they were made for a daughter of a split or merge, and no superblock named
+    #: them when they were marked.
+    unfinished: Sequence[int] = ()
 
     def highest_generation(self) -> int:
         """Return the highest generation in any file or slot of the tablet, 0 without any."""
@@ -171,7 +184,7 @@ class RowsSeen(enum.StrEnum):
 class Outcome(enum.StrEnum):
     """The result of a start for one tablet."""
 
-    ABSENT = "does not exist here; stray files to quarantine"
+    ABSENT = "does not exist here; stray files to quarantine, an unfinished daughter's removed"
     BURN = "number burned, all files to quarantine: LOST"
     FINISH = "steps 5 and 6 of the deletion, then a tombstone"
     KEEP = "tombstone"
@@ -316,12 +329,20 @@ def decide(found: Found, server: str, at_ms: int) -> Decision:
         at_ms: Now, for the superblocks that are written.
     """
     row = _DECIDED_BY[classify(found)]
+    if row.outcome is Outcome.ABSENT:
+        slots, rows = [slot.name for slot in found.slots], [one.generation for one in found.rows]
+        has_meta = found.meta is not None
+        generation = found.highest_generation() + 1
+        effects = unclaimed(found.tablet, generation, slots, rows, has_meta=has_meta, unfinished=found.unfinished)
+        return Decision(found.tablet, row, None, effects)
+    decision = _decide_claimed(found, row, server, at_ms)
+    return replace(decision, effects=[*decision.effects, *unmarked(found.tablet, found.unfinished)])
+
+
+def _decide_claimed(found: Found, row: StartRow, server: str, at_ms: int) -> Decision:
+    """Return the decision about a tablet that has a superblock, or needs one because its slot is in use."""
     slots, rows = [slot.name for slot in found.slots], [one.generation for one in found.rows]
     block = found.block if isinstance(found.block, Superblock) else None
-    if row.outcome is Outcome.ABSENT:
-        has_meta = found.meta is not None
-        effects = unclaimed(found.tablet, found.highest_generation() + 1, slots, rows, has_meta=has_meta)
-        return Decision(found.tablet, row, None, effects)
     if row.outcome is Outcome.BURN:
         story = _story(found, row)
         number, generation = found.highest_number(), found.highest_generation()

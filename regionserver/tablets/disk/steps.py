@@ -41,6 +41,7 @@ from regionserver.tablets.disk.layout import (
     quarantine_path,
     rows_path,
     slot_quarantine_path,
+    unfinished_path,
 )
 from regionserver.tablets.disk.life import DataEvent, DataState, data_after
 from regionserver.tablets.disk.superblock import Memory, Superblock, deleted, given_up
@@ -265,15 +266,20 @@ def giving_up(
         if name.generation == block.generation:
             effects.append(DropSlot(*name))
     if block.generation in rows:
-        # Remove the database last: its name shows that files are left to remove.
-        for suffix in (DATABASE_LOCK, DATABASE_USED, STEADY, DATABASE):
-            effects.append(RemoveFile(rows_path(block.tablet, block.generation, suffix)))
+        effects += _rows_removed(block.tablet, block.generation)
     effects += set_aside(
         block.tablet,
         [name for name in slots if name.generation != block.generation],
         [generation for generation in rows if generation != block.generation],
     )
     return [*effects, WriteBlock(given_up(block, reason, at_ms))]
+
+
+def _rows_removed(tablet: str, generation: int) -> list[Effect]:
+    """Return the steps that remove the rows of a generation. The database is the last of the files: its name shows that
+    files are left to remove."""
+    suffixes = (DATABASE_LOCK, DATABASE_USED, STEADY, DATABASE)
+    return [RemoveFile(rows_path(tablet, generation, suffix)) for suffix in suffixes]
 
 
 def forgetting(block: Superblock) -> list[Effect]:
@@ -283,9 +289,17 @@ def forgetting(block: Superblock) -> list[Effect]:
 
 
 def unclaimed(
-    tablet: str, generation: int, slots: Sequence[SlotName], rows: Sequence[int], *, has_meta: bool
+    tablet: str,
+    generation: int,
+    slots: Sequence[SlotName],
+    rows: Sequence[int],
+    *,
+    has_meta: bool,
+    unfinished: Sequence[int] = (),
 ) -> list[Effect]:
     """Return the steps that move the files of a tablet without a superblock aside.
+
+    The files of an unfinished daughter of a split or merge are removed: other replicas, and the parents, have the rows.
 
     Args:
         tablet: The tablet.
@@ -293,12 +307,23 @@ def unclaimed(
         slots: Its slots that live. They have promised nothing.
         rows: Generations of which there are files of rows.
         has_meta: There are consensus metadata.
+        unfinished: Generations whose rows are marked as unfinished.
     """
     effects: list[Effect] = [DropSlot(*name) for name in slots]
-    if has_meta:
+    if has_meta and unfinished:
+        effects.append(RemoveFile(meta_path(tablet)))
+    elif has_meta:
         folder = quarantine_path(tablet, generation)
         effects += [MakeFolder(folder), MoveFile(meta_path(tablet), f"{folder}/{SAVED_META}")]
-    return effects + set_aside(tablet, [], rows)
+    for one in unfinished:
+        effects += _rows_removed(tablet, one)
+    effects += unmarked(tablet, unfinished)
+    return effects + set_aside(tablet, [], [one for one in rows if one not in unfinished])
+
+
+def unmarked(tablet: str, unfinished: Sequence[int]) -> list[Effect]:
+    """Return the steps that remove the marks of rows which a superblock named in the end."""
+    return [RemoveFile(unfinished_path(tablet, one)) for one in unfinished]
 
 
 def unclaimed_slot(name: SlotName) -> list[Effect]:

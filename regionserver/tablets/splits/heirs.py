@@ -9,8 +9,8 @@ The results of the parents' writes stay with the parents, which answer late copi
 begins without results; its horizon is the latest of the parents' clocks at their seals. So a write that began before
 the split or merge is too old for a daughter, and no copy of it can be carried out twice.
 
-The file becomes durable before the superblock names it. A crash before that leaves a file without a superblock, which
-the next start moves to the quarantine, and the daughter is made again.
+The file becomes durable before the superblock names it. A crash before that leaves a file without a superblock. A mark
+beside the file shows that it was made here: the next start removes both, and the daughter is made again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import msgspec
 from coord import kill_points
 from regionserver.kv.heirs import COPY_ROWS, Rows, middle_of
 from regionserver.kv.rows import unseal
+from regionserver.tablets.disk.layout import UNFINISHED
 from regionserver.tablets.rows import environment
 from regionserver.tablets.rows.digest import add_to_digest, row_hash
 from regionserver.tablets.rows.environment import RowsDisk, RowsFile, translated
@@ -87,13 +88,35 @@ def make_heir(parents: Sequence[SealedRows], daughter: Daughter, boot: str) -> N
 
 
 def remove_rows(path: str) -> None:
-    """Remove the files of rows that no superblock names. Raise OSError."""
+    """Remove the files of rows that no superblock names, and their mark. Raise OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(environment.steady_path(path))
     environment.remove_database(path)
+    unmark(path)
+
+
+def mark(path: str) -> None:
+    """Mark the rows that are made at `path` as unfinished. Raise OSError.
+
+    The mark is not synced. A file system keeps the order of changes in a folder; one that does not would at worst keep
+    the rows without the mark, and then the next start moves them to the quarantine.
+    """
+    os.close(os.open(_mark_path(path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+
+
+def unmark(path: str) -> None:
+    """Remove the mark: a superblock names the rows. Raise OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_mark_path(path))
+
+
+def _mark_path(path: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, UNFINISHED + name)
 
 
 def _make(parents: Sequence[SealedRows], daughter: Daughter, boot: str) -> None:
+    mark(daughter.path)
     file, _ = environment.create(daughter.path, daughter.identity)
     try:
         clock_ms = count = size = total = 0

@@ -40,6 +40,7 @@ from regionserver.tablets.splits.heirs import (
     SealedState,
     heir_state,
     make_steady,
+    mark,
     position_of,
     remove_rows,
 )
@@ -385,6 +386,7 @@ class _PreparedFile:
             writing.put(environment.IDENTITY_KEY, environment.sealed_identity(daughter.identity))
             sealing.put_state(writing, file, state)
         file.close()
+        mark(daughter.path)
         os.rename(self._path, daughter.path)
         environment.remove_database(self._path)  # the remaining file is LMDB's lock file
         kill_points.reached("heir renamed")

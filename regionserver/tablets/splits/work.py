@@ -232,6 +232,9 @@ class SplitWork:
         why = await self._make_replica(begun)
         if why:
             await outcome_of(self._pool.submit, lambda: heirs.remove_rows(made.path))
+        else:
+            # The replica need not wait: the next start removes a mark that is left.
+            self._pool.submit(lambda: heirs.unmark(made.path), lambda _: None)
         return why
 
     def _make_replica(self, opening: ReplicaOpening) -> Deferred[str]:

@@ -56,9 +56,13 @@ COPYING: Final = superblock.copying(tombstone(), 2, "peer", 2000)
 FIRST_COPY: Final = superblock.copying(tombstone(), 7, "peer", 2000)
 LOST: Final = superblock.burned(ready(), 2, 3, "", 2000)
 
+#: The rows of ROWS, and their mark.
+ROWS_OF_3: Final = f"data/{TABLET}.3.mdb"
+MARK_OF_3: Final = f"data/.unfinished-{TABLET}.3.mdb"
 #: (findings, outcome of the row, run state, data state, None without a superblock).
 CASES: Final[dict[str, tuple[Found, Outcome, RunState | None, DataState | None]]] = {
     "nothing but rows": (Found(TABLET, None, None, [], [ROWS]), Outcome.ABSENT, None, None),
+    "a daughter cut short": (Found(TABLET, None, meta(), [UNUSED], [ROWS], [], [3]), Outcome.ABSENT, None, None),
     "creation cut short before its slot": (Found(TABLET, None, meta()), Outcome.ABSENT, None, None),
     "creation cut short before its superblock": (Found(TABLET, None, meta(), [UNUSED]), Outcome.ABSENT, None, None),
     "lost superblock": (replace(WHOLE, block=None), Outcome.BURN, RunState.LOST, DataState.DELETED),
@@ -274,12 +278,30 @@ def test_every_possible_finding_has_one_row() -> None:
     assert {classify(found) for found, *_ in CASES.values()} <= set(possible())
 
 
-def test_nothing_is_removed_but_an_unfinished_copy() -> None:
+def test_nothing_is_removed_but_an_unfinished_copy_or_daughter() -> None:
     """LMDB's lock file means nothing without its process."""
     for found, outcome, *_ in CASES.values():
         removed = [e.path for e in decide(found, SERVER, 5000).effects if isinstance(e, RemoveFile)]
-        if outcome is not Outcome.GIVE_UP:
+        if outcome is not Outcome.GIVE_UP and not found.unfinished:
             assert [path for path in removed if not path.endswith((".mdb-lock", ".mdb.used"))] == []
+
+
+def test_marked_rows_are_removed_only_without_a_superblock_and_promises() -> None:
+    """The mark goes last. Rows of another generation are set aside."""
+    cut_short = Found(TABLET, None, meta(), [UNUSED], [RowsFound(2), ROWS], unfinished=[3])
+    effects = decide(cut_short, SERVER, 5000).effects
+    removed = [one.path for one in effects if isinstance(one, RemoveFile)]
+    names = [f"{ROWS_OF_3}-lock", f"{ROWS_OF_3}.used", f"{ROWS_OF_3}.steady", ROWS_OF_3]
+    assert removed[:6] == [f"consensus-meta/{TABLET}", *names, MARK_OF_3]
+    assert [one.source for one in effects if isinstance(one, MoveFile)] == [
+        f"data/{TABLET}.2.mdb.steady",
+        f"data/{TABLET}.2.mdb",
+    ]
+    for claimed in (WHOLE, replace(WHOLE, block=None)):
+        effects = decide(replace(claimed, unfinished=[3]), SERVER, 5000).effects
+        removed = [one.path for one in effects if isinstance(one, RemoveFile)]
+        assert removed[-1] == MARK_OF_3
+        assert ROWS_OF_3 not in removed
 
 
 def test_a_slot_is_exported_before_it_is_dropped() -> None:

@@ -9,21 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import ensureDeferred, fail
+from twisted.internet.defer import Deferred, ensureDeferred, fail
 from twisted.internet.task import deferLater
 
 from coord.rpc.wire import RpcError
-from regions.messages import ChangeAnswer, SealAnswer, SealTablet, TabletSealed
+from regions.messages import ChangeAnswer, PrepareRows, SealAnswer, SealTablet, TabletSealed
 from regions.messages.codes import NOT_LEADER
 from regions.messages.server import ClosePurpose
+from regions.records.model import RegionRecord
 from regions.records.resharding.parents import Parent
 from regionserver.kv.messages import WRONG_REGION
 from regionserver.tablets.commands import DONE, SEALED, KvCommand, PutRow, WriteOutcome
 from regionserver.tablets.host.requests import Fate
+from regionserver.tablets.process.interfaces import ReplicaOpening
 from regionserver.tablets.splits import work as split_work
 from regionserver.tablets.splits.work import SplitWork
 from tests.support.hosts_in_process import Cluster, Machine
-from tests.support.reactors import in_reactor
+from tests.support.reactors import in_reactor, until
 
 #: Daughters: first key, end.
 DAUGHTERS = {"A": ("", "k5"), "B": ("k5", "")}
@@ -312,6 +314,53 @@ def test_daughters_survive_the_restart_of_all_servers(tmp_path: Path) -> None:
         assert await split.cluster.get("B", "k7") == b"new"
 
     run(tmp_path, main)
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_start_removes_a_daughter_that_no_superblock_names(tmp_path: Path, *, is_prepared: bool) -> None:
+    """It is made again from the parent's rows. Otherwise the rows would stay in the quarantine for days.
+
+    Edit that makes this fail: `heirs.mark` does nothing.
+    """
+
+    async def main(split: Splitting) -> None:
+        machine = split.cluster.machines[0]
+        if is_prepared:
+            records = [RegionRecord("table", name, *bounds) for name, bounds in DAUGHTERS.items()]
+            rows = machine.running().rows_of("p")
+            await until(split.reactor, lambda: rows is None or rows.state.rows >= 10, "the server has applied the rows")
+            await split.work(machine).prepare(PrepareRows(1, machine.uuid, 1, ["p"], records, seal="one"))
+        index = (await split.seal()).index
+        made: list[str] = []
+
+        def died(opening: ReplicaOpening) -> Deferred[str]:
+            made.append(opening.tablet)
+            return Deferred()
+
+        split.work(machine)._make_replica = died  # type: ignore[method-assign]
+        waiting = ensureDeferred(split.inherit(machine, "A", index))
+        await until(split.reactor, lambda: made, "the rows of the daughter are made")
+        assert daughters_files(machine) == [".unfinished-A.1.mdb", "A.1.mdb", "A.1.mdb.steady"]
+        await machine.stop()
+        machine.start()
+        assert daughters_files(machine) == []
+        assert not list((machine.directory / "quarantine").iterdir())
+        assert await split.inherit(machine, "A", index) == ""
+        await until(split.reactor, lambda: not marks(machine), "the mark of the daughter is removed")
+        assert "A.1.mdb" in daughters_files(machine)
+        waiting.addErrback(lambda _: None).cancel()
+
+    run(tmp_path, main)
+
+
+def daughters_files(machine: Machine) -> list[str]:
+    """Return the names of the files of daughter A's rows, without those that LMDB and the mark of use need."""
+    names = (path.name for path in (machine.directory / "data").iterdir())
+    return sorted(name for name in names if "A.1" in name and not name.endswith(("-lock", ".used")))
+
+
+def marks(machine: Machine) -> list[str]:
+    return [name for name in daughters_files(machine) if name.startswith(".")]
 
 
 def test_the_rows_of_a_daughter_are_not_made_twice(tmp_path: Path) -> None:
