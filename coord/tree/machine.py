@@ -70,7 +70,7 @@ from coord.tree.plan import (
 from coord.tree.reads import Answer, WatchRestore, answer_read, begin_watches
 from coord.tree.sessions import Session, SessionTable, passwords_match
 from coord.tree.snapshot import SnapshotDecoder, write_snapshot
-from coord.tree.watches import WatchTable
+from coord.tree.watches import Notification, WatchTable
 from coord.wire.codec import decode_path, decode_path_version, decode_set_acl
 from coord.wire.jute import I32, IS_COMPILED, i32
 from coord.wire.multi import decode_multi
@@ -477,19 +477,25 @@ class StateMachine:
         """Restore at most `most` watches. Return the events to send, whose zxid is -1."""
         return restore.step(self.tree, session, watches, most)
 
-    def notify(self, outcome: CommandOutcome, watches: WatchTable) -> list[tuple[int, bytes, list[int]]]:
-        """Return the notifications for an outcome's events: (event type, path, session ids), in the order to send them.
+    def notify(self, outcome: CommandOutcome, watches: WatchTable) -> list[Notification]:
+        """Return the notifications for an outcome's events, in the order to send them.
 
         Remove the one-shot watches that fire. As in ZooKeeper, a session that may not read the znode gets no
         notification.
         """
-        fired: list[tuple[int, bytes, list[int]]] = []
+        fired: list[Notification] = []
+        last: Notification | None = None
         for event_type, path, acl in outcome.events:
             notified = watches.triggered(event_type, path)
             if notified and not acl.world & PERM_READ:
                 notified = [each for each in notified if self._may_read(each, acl)]
-            if notified:
-                fired.append((event_type, path, notified))
+            if not notified:
+                continue
+            if last is None or (last.sessions is not notified and last.sessions != notified):
+                last = Notification(notified)
+                fired.append(last)
+            last.types.append(event_type)
+            last.paths.append(path)
         return fired
 
     def _may_read(self, session_id: int, acl: AccessList) -> bool:

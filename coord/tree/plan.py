@@ -71,6 +71,7 @@ _KIND: Final = (
     KIND_TTL,
 )
 _SEQUENTIAL: Final = (False, False, True, True, False, False, True)
+_SEQUENTIAL_FLAGS: Final = tuple(flags for flags, is_sequential in enumerate(_SEQUENTIAL) if is_sequential)
 
 _SPECIAL: Final = frozenset(SPECIAL_PATHS)
 
@@ -358,17 +359,29 @@ def plan_multi(tree: DataTree, session: Session, ops: list[MultiOp]) -> PlannedM
 
 
 def _are_apart(ops: list[MultiOp]) -> bool:
-    """Return True if every part is a setData or a check, and no two parts name the same znode.
+    """Return True if no two parts name the same znode, and no part creates or deletes a child of a named znode.
 
-    Then no part reads a znode that another part changes. The exception are enforced hard quotas: they count the growth
+    Then no part reads what another part changes: of a parent, a create reads only the access list and the kind, unless
+    it is sequential, and a delete only the access list. The exception are enforced hard quotas: they count the growth
     by the parts before.
     """
     paths: set[bytes] = set()
+    parents: set[bytes] = set()
+    parent = b""
     for op in ops:
-        if op.opcode != OP_SET_DATA and op.opcode != OP_CHECK:
-            return False
-        paths.add(op.path)
-    return len(paths) == len(ops)
+        path = op.path
+        paths.add(path)
+        create = op.create
+        if create is not None:
+            if create.flags in _SEQUENTIAL_FLAGS:
+                return False
+        elif op.opcode != OP_DELETE:
+            continue
+        above = path[: last_slash(path)] or ROOT
+        if above != parent:
+            parent = above
+            parents.add(above)
+    return len(paths) == len(ops) and paths.isdisjoint(parents)
 
 
 def _plan_part(view: TreeView, session: Session, op: MultiOp) -> Planned:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from coord.tree.node import ROOT, last_slash
 from coord.wire.opcodes import (
@@ -29,6 +29,7 @@ from coord.wire.opcodes import (
 )
 
 _NO_SESSIONS: Final[list[int]] = []
+_NO_PATHS: Final[list[bytes]] = []
 #: Watches of closed connections that are removed in one turn. A session may have a million: a second's work.
 REMOVED_PER_TURN: Final = 500
 #: Number of closed watches that each new watch removes. So the closed watches become fewer, however fast clients set
@@ -133,6 +134,16 @@ class PathMap(Generic[V]):
 Table: TypeAlias = "PathMap[dict[int, None]]"
 
 
+@mypyc_attr(acyclic=True)
+class Notification:
+    """Events of one command, one after the other, that the same sessions get: types and paths."""
+
+    def __init__(self, sessions: list[int]) -> None:
+        self.sessions = sessions
+        self.types: list[int] = []
+        self.paths: list[bytes] = []
+
+
 class Watcher:
     """The paths that one connection of a session watches, by kind.
 
@@ -172,9 +183,12 @@ class WatchTable:
         self._child: Table = PathMap()
         self._persistent: Table = PathMap()
         self._recursive: Table = PathMap()
-        #: Parent -> the entries of `_recursive` at and above it. They are not copied, because a thousand sessions may
-        #: watch the root. Any change of recursive watches clears the dict.
-        self._above: dict[bytes, list[dict[int, None]]] = {}
+        #: Parent -> the paths of the recursive watches at and above it. A change of recursive watches clears the dict.
+        self._above: dict[bytes, list[bytes]] = {}
+        #: Path of persistent or recursive watches -> their sessions, once an event has asked for them: a thousand
+        #: sessions may watch one path. Cleared when such a watch is set or removed, or a session ends.
+        self._at_persistent: dict[bytes, list[int]] = {}
+        self._at_recursive: dict[bytes, list[int]] = {}
         #: Session id -> its watcher.
         self._watchers: dict[int, Watcher] = {}
         #: Number -> watcher, those of closed connections included.
@@ -201,6 +215,7 @@ class WatchTable:
         """Set a persistent watch."""
         watcher = self._watcher(session_id)
         _enter(self._persistent, path, watcher.number)
+        self._forget_sessions()
         watcher.persistent.put(path, None)
 
     def watch_recursive(self, path: bytes, session_id: int) -> None:
@@ -208,7 +223,12 @@ class WatchTable:
         watcher = self._watcher(session_id)
         _enter(self._recursive, path, watcher.number)
         self._above.clear()
+        self._forget_sessions()
         watcher.recursive.put(path, None)
+
+    def _forget_sessions(self) -> None:
+        self._at_persistent.clear()
+        self._at_recursive.clear()
 
     def _watcher(self, session_id: int) -> Watcher:
         if self.leaving:
@@ -248,16 +268,34 @@ class WatchTable:
             notified = self._fire_data(path)
             if event_type == EVENT_DELETED:
                 notified = self._fire_child(path, notified)
-        if self._persistent.count:
-            staying = self._persistent.get(path)
-            if staying is not None:
-                notified = _merge(notified, staying)
-        if self._recursive.count and event_type != EVENT_CHILDREN_CHANGED:
+        staying = self._persistent.get(path) if self._persistent.count else None
+        is_recursive = self._recursive.count > 0 and event_type != EVENT_CHILDREN_CHANGED
+        if notified is None:
+            # The usual cases: watches that stay, of one kind and at one path. Their sessions are known.
+            if not is_recursive:
+                return self._sessions_at(self._at_persistent, path, staying)
+            above = self._above_of(path)
+            if staying is None and len(above) <= 1 and self._recursive.get(path) is None:
+                at = above[0] if above else path
+                return self._sessions_at(self._at_recursive, at, self._recursive.get(at))
+        if staying is not None:
+            notified = _merge(notified, staying)
+        if is_recursive:
             notified = self._with_recursive(path, notified)
-        if not notified:
-            return _NO_SESSIONS
-        watchers = [self._numbered[number] for number in notified]
+        return self._sessions_of(notified) if notified else _NO_SESSIONS
+
+    def _sessions_of(self, numbers: dict[int, None]) -> list[int]:
+        watchers = [self._numbered[number] for number in numbers]
         return [watcher.session_id for watcher in watchers if not watcher.is_gone]
+
+    def _sessions_at(self, known: dict[bytes, list[int]], path: bytes, staying: dict[int, None] | None) -> list[int]:
+        """Return the sessions of the watches `staying` at `path`; `known` has those that were asked for before."""
+        if staying is None:
+            return _NO_SESSIONS
+        sessions = known.get(path)
+        if sessions is None:
+            sessions = known[path] = self._sessions_of(staying)
+        return sessions
 
     def _fire_data(self, path: bytes) -> dict[int, None] | None:
         if not self._data.count:
@@ -283,27 +321,30 @@ class WatchTable:
         staying = self._recursive.get(path)
         if staying is not None:
             notified = _merge(notified, staying)
+        for at in self._above_of(path):
+            staying = self._recursive.get(at)
+            if staying is not None:
+                notified = _merge(notified, staying)
+        return notified
+
+    def _above_of(self, path: bytes) -> list[bytes]:
+        """Return the paths of the recursive watches above `path`. The caller must not change the list."""
         if path == ROOT or not path:
-            return notified
+            return _NO_PATHS
         parent = path[: last_slash(path)] or ROOT
         above = self._above.get(parent)
         if above is None:
             if len(self._above) >= PARENTS_MAX:
                 self._above.clear()
             above = self._above[parent] = self._at_and_above(parent)
-        if notified is None and len(above) == 1:
-            return above[0]
-        for staying in above:
-            notified = _merge(notified, staying)
-        return notified
+        return above
 
-    def _at_and_above(self, path: bytes) -> list[dict[int, None]]:
-        found: list[dict[int, None]] = []
+    def _at_and_above(self, path: bytes) -> list[bytes]:
+        found: list[bytes] = []
         at = path
         while True:
-            staying = self._recursive.get(at)
-            if staying is not None:
-                found.append(staying)
+            if at in self._recursive:
+                found.append(at)
             if at == ROOT or not at:
                 return found
             at = at[: last_slash(at)] or ROOT
@@ -331,6 +372,7 @@ class WatchTable:
             return False
         watcher = self._watchers[session_id]
         number = watcher.number
+        self._forget_sessions()
         if watcher_type in (WATCHER_CHILDREN, WATCHER_ANY):
             _remove(self._child, watcher.child, path, number)
         if watcher_type in (WATCHER_DATA, WATCHER_ANY):
@@ -348,6 +390,7 @@ class WatchTable:
         if watcher is not None:
             watcher.is_gone = True
             self.leaving.append(watcher)
+            self._forget_sessions()
 
     def sweep(self, most: int) -> bool:
         """Remove at most this many watches of closed connections. Return True if some are left."""
@@ -367,9 +410,11 @@ class WatchTable:
             _leave(self._child, watcher.child.pop_any(), watcher.number)
         elif len(watcher.persistent):
             _leave(self._persistent, watcher.persistent.pop_any(), watcher.number)
+            self._forget_sessions()
         elif len(watcher.recursive):
             _leave(self._recursive, watcher.recursive.pop_any(), watcher.number)
             self._above.clear()
+            self._forget_sessions()
         else:
             return False
         return True
@@ -395,6 +440,9 @@ class WatchTable:
             assert by_path == count, f"{by_path} watches of kind {kind} by path, {count} by session"
         for parent, kept in self._above.items():
             assert kept == self._at_and_above(parent), f"other watches are kept for {parent!r} than are set above it"
+        for table, kept_at in ((self._persistent, self._at_persistent), (self._recursive, self._at_recursive)):
+            for path, sessions in kept_at.items():
+                assert sessions == self._sessions_of(table.get(path) or {}), f"{sessions} are kept for {path!r}"
 
     # --- counters ----------------------------------------------------------------------------------------------------
 

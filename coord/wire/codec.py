@@ -39,6 +39,7 @@ from coord.wire.jute import (
 )
 from coord.wire.opcodes import (
     OP_CREATE_TTL,
+    STATE_CONNECTED,
     XID_NOTIFICATION,
 )
 from coord.wire.values import (
@@ -107,6 +108,25 @@ def encode_event_frame(event_type: int, state: int, path: bytes, zxid: int) -> b
         + FRAMED_REQUEST_HEADER.pack(event_type, state, len(path))
         + path
     )
+
+
+def encode_event_frames(types: list[int], paths: list[bytes], zxid: int) -> bytes:
+    """Encode the notifications of one command, as many calls of `encode_event_frame` for connected sessions do."""
+    if not IS_COMPILED:
+        pairs = zip(types, paths, strict=True)
+        return b"".join([encode_event_frame(event_type, STATE_CONNECTED, path, zxid) for event_type, path in pairs])
+    out = BytesWriter()
+    for i, path in enumerate(paths):
+        length = len(path)
+        write_i32_be(out, 28 + length)
+        write_i32_be(out, XID_NOTIFICATION)
+        write_i64_be(out, zxid)
+        write_i32_be(out, 0)
+        write_i32_be(out, types[i])
+        write_i32_be(out, STATE_CONNECTED)
+        write_i32_be(out, length)
+        out.write(path)
+    return out.getvalue()
 
 
 def decode_watcher_event(data: bytes, at: int, end: int) -> WatcherEvent:

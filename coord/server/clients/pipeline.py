@@ -43,7 +43,7 @@ from coord.tree.machine import CommandOutcome, StateMachine
 from coord.tree.sessions import Session
 from coord.tree.watches import REMOVED_PER_TURN, WatchTable
 from coord.wire import opcodes as op
-from coord.wire.codec import decode_auth, decode_sasl, encode_event_frame, encode_reply_frame, encode_sasl
+from coord.wire.codec import decode_auth, decode_sasl, encode_event_frames, encode_reply_frame, encode_sasl
 from coord.wire.jute import IS_COMPILED
 from coord.wire.sasl import SaslError
 
@@ -565,9 +565,10 @@ class Pipeline:
             before = restore.left
             missed = machine.restore_watches(restore, session, self.watches, self._restorable)
             self._restorable -= before - restore.left
-            for event_type, path in missed:
-                connection.output.append(encode_event_frame(event_type, op.STATE_CONNECTED, path, op.ZXID_UNKNOWN))
-                self.clients.events_sent += 1
+            if missed:
+                types, paths = [event_type for event_type, _ in missed], [path for _, path in missed]
+                connection.output.append(encode_event_frames(types, paths, op.ZXID_UNKNOWN))
+                self.clients.events_sent += len(missed)
             if not restore.left:
                 return OK
         if not connection.is_restoring:
@@ -576,14 +577,14 @@ class Pipeline:
         return None
 
     def _send_events(self, outcome: CommandOutcome) -> None:
-        for event_type, path, session_ids in self.machine.notify(outcome, self.watches):
-            frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, outcome.zxid)
-            for session_id in session_ids:
+        for fired in self.machine.notify(outcome, self.watches):
+            frames = encode_event_frames(fired.types, fired.paths, outcome.zxid)
+            for session_id in fired.sessions:
                 connection = self.clients.by_session.get(session_id)
                 if connection is not None:
-                    connection.output.append(frame)
+                    connection.output.append(frames)
                     connection.transport.wake()
-                    self.clients.events_sent += 1
+                    self.clients.events_sent += len(fired.paths)
 
 
 def _no_clock() -> int:

@@ -369,6 +369,19 @@ def test_multi_of_parts_that_are_apart_changes_all_or_nothing(c: Client, store: 
     assert [c.multi(check_op(path, 1))[0].err for path in (b"/a", b"/b", b"/c")] == [0, e.BAD_VERSION, 0]
 
 
+def test_multi_that_creates_and_deletes_apart_changes_all_or_nothing(c: Client, store: Store) -> None:
+    for path in (b"/a", b"/a/old", b"/b"):
+        c.create(path)
+    before = store.machine.digest()
+    refused = c.multi(create_op(b"/a/new"), delete_op(b"/a/old"), create_op(b"/a/e", flags=1), check_op(b"/b", 7))
+    assert [x.err for x in refused] == [0, 0, 0, e.BAD_VERSION]
+    assert store.machine.digest() == before
+    done = c.multi(create_op(b"/a/new", b"1"), delete_op(b"/a/old", 0), create_op(b"/a/e", flags=1), check_op(b"/b", 0))
+    assert [x.err for x in done] == [0, 0, 0, 0]
+    assert sorted(store.machine.tree.nodes[b"/a"].children()) == [b"/a/e", b"/a/new"]
+    assert [c.exists(path) for path in (b"/a/old", b"/a/new", b"/a/e")] == [e.NO_NODE, e.OK, e.OK]
+
+
 def test_multi_sees_its_own_earlier_parts(c: Client) -> None:
     results = c.multi(
         create_op(b"/a"),

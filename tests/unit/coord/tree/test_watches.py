@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord import errors as e
+from coord.tree.command import Command
 from coord.tree.watches import PARENTS_MAX, REMOVED_PER_TURN, WHOLE_MAX, WatchTable
 from coord.wire import records as r
 from coord.wire.values import WatchSets
@@ -444,8 +445,45 @@ def test_the_watchers_of_a_path_are_not_copied_for_each_parent() -> None:
     table = WatchTable()
     for session in range(3):
         table.watch_recursive(b"/", session)
-    for number in range(5):
-        assert table.triggered(DATA, b"/%d/leaf" % number) == [0, 1, 2]
-    watchers = table._recursive.get(b"/")
-    assert [kept for above in table._above.values() for kept in above if kept is not watchers] == []
+    told = [table.triggered(DATA, b"/%d/leaf" % number) for number in range(5)]
+    assert told[0] == [0, 1, 2]
+    assert [one for one in told if one is not told[0]] == []
+    assert [kept for above in table._above.values() for kept in above if kept is not above[0]] == []
     assert len(table._above) == 5
+
+
+def test_the_sessions_of_a_persistent_watch_follow_every_change() -> None:
+    """The table keeps the sessions of a path, and must not go on with those of before the change."""
+    table = WatchTable()
+
+    def told() -> list[int]:
+        table.validate()
+        return list(table.triggered(DATA, b"/w"))
+
+    table.watch_persistent(b"/w", 1)
+    assert told() == [1]
+    table.watch_persistent(b"/w", 2)
+    assert told() == [1, 2]
+    table.drop(1)
+    assert told() == [2]
+    assert not table.sweep(REMOVED_PER_TURN)
+    assert told() == [2]
+    assert table.remove(b"/w", 2, r.WATCHER_PERSISTENT)
+    assert told() == []
+    table.watch_persistent(b"/w", 3)
+    assert told() == [3]
+
+
+def test_events_of_one_command_for_the_same_sessions_are_one_notification(store: Store, c: Client, w: Client) -> None:
+    for path in (b"/w", b"/x"):
+        c.create(path)
+    store.watches.watch_recursive(b"/w", c.id)
+    store.watches.watch_recursive(b"/", w.id)
+    body = r.encode_multi([create_op(b"/w/a"), create_op(b"/w/b"), create_op(b"/x/c"), set_op(b"/w", b"")])
+    outcome = store.machine.apply(Command(c.id, c.owner, 1, r.OP_MULTI, body), store.now_ms)
+    fired = store.machine.notify(outcome, store.watches)
+    assert [(sorted(one.sessions), one.types, one.paths) for one in fired] == [
+        (sorted([c.id, w.id]), [CREATED, CREATED], [b"/w/a", b"/w/b"]),
+        ([w.id], [CREATED], [b"/x/c"]),
+        (sorted([c.id, w.id]), [DATA], [b"/w"]),
+    ]

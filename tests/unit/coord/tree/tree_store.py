@@ -100,8 +100,9 @@ class Store:
 
     def apply(self, command: Command) -> CommandOutcome:
         outcome = self.machine.apply(command, self.now_ms)
-        for event_type, path, heard in self.machine.notify(outcome, self.watches):
-            self.fired += [(session_id, event_type, path) for session_id in heard]
+        for fired in self.machine.notify(outcome, self.watches):
+            for event_type, path in zip(fired.types, fired.paths, strict=True):
+                self.fired += [(session_id, event_type, path) for session_id in fired.sessions]
         self.machine.validate()
         self.watches.validate()
         return outcome

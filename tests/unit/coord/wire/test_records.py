@@ -290,6 +290,8 @@ def test_replies_as_kazoo_reads_them() -> None:
     frame = r.encode_reply_frame(7, 9, -101, b"")
     assert tuple(k.ReplyHeader.deserialize(frame, 4)[0]) == (7, 9, -101)
     event = r.encode_event_frame(r.EVENT_CREATED, r.STATE_CONNECTED, b"/a", 12)
+    other = r.encode_event_frame(r.EVENT_DELETED, r.STATE_CONNECTED, b"/b/c", 12)
+    assert r.encode_event_frames([r.EVENT_CREATED, r.EVENT_DELETED], [b"/a", b"/b/c"], 12) == event + other
     header, at = k.ReplyHeader.deserialize(event, 4)
     assert tuple(header) == (r.XID_NOTIFICATION, 12, 0)
     assert tuple(k.Watch.deserialize(event, at)[0]) == (r.EVENT_CREATED, r.STATE_CONNECTED, "/a")
