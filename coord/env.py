@@ -7,6 +7,7 @@ a node is called with received frames and returns frames to send (`coord.server.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -24,6 +25,15 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Return milliseconds since 1970-01-01 UTC; may jump. Only for display: ctime, mtime, logs."""
         ...
+
+
+def steady_wall_clock(clock: Clock) -> Callable[[], int]:
+    """Return a function that returns milliseconds since 1970-01-01 UTC and never goes back.
+
+    The wall clock is read once, here: a later jump of the wall clock does not expire the deadlines of the caller.
+    """
+    offset = clock.wall_ms() - clock.monotonic_ms()
+    return lambda: clock.monotonic_ms() + offset
 
 
 class Rng(Protocol):

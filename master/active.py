@@ -37,11 +37,7 @@ from master.assignment.history_writer import HistoryWriter
 from master.assignment.misplaced import MisplacedReplicas
 from master.assignment.registry import Registry, take_over
 from master.assignment.server_events import ServerEvents
-from master.assignment.transitions import (
-    TransitionReader,
-    TransitionWriter,
-    read_missed_changes,
-)
+from master.assignment.transitions import TransitionReader, TransitionWriter, read_missed_changes
 from master.assignment.waiters import Waiters, wait_within
 from master.assignment.write_queue import Outcome
 from master.beginning.content import find_content, wipe
@@ -77,14 +73,7 @@ from regions.diagnose.problems import problems
 from regions.liveness.reports import Reports
 from regions.messages import Purged
 from regions.messages.heartbeat import Report
-from regions.records.model import (
-    BarRecord,
-    FenceRecord,
-    Incarnation,
-    Move,
-    RunRecord,
-    ServerRecord,
-)
+from regions.records.model import BarRecord, FenceRecord, Incarnation, Move, RunRecord, ServerRecord
 from regions.records.znodes import decode_region
 
 log = Logger()
@@ -139,6 +128,8 @@ class ActiveMaster:
         #: True while the store is being asked whether the epoch is still valid.
         self._checking_epoch = False
         self._pump_due = False
+        #: True if the assigner has left selected replicas for the next turn.
+        self._has_selected = False
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.history_writer)
         self._reader = TransitionReader(fence, self._read, self._pump, self._failed)
         self.dispatcher = Dispatcher(
@@ -410,7 +401,7 @@ class ActiveMaster:
         others = self._reader.changed.see(events, self._layout.unassigned, replicas, tablets, self._now_ms())
         for event_type, region_id, number in others:
             self.keeper.watch_event(event_type, region_id, number)
-        if others or len(self._reader.changed):
+        if others or self._reader.changed.queued:
             self.schedule()
 
     def _servers_changed(
@@ -429,8 +420,10 @@ class ActiveMaster:
         self.schedule()
 
     def _handle(self, event: ev.Event) -> None:
-        if self.is_open and not self.keeper.observe(event, acting()):
-            self.assigner.handle(event, self._now_ms(), acting())
+        if self.is_open:
+            now_ms, origin = self._now_ms(), acting()
+            if not self.keeper.observe(event, origin):
+                self.assigner.handle(event, now_ms, origin)
 
     def _read(self, events: list[ev.TransitionRead]) -> None:
         """Hand transitions that were read to the keeper and the assigner."""
@@ -497,17 +490,24 @@ class ActiveMaster:
             return
         self.guarded(self._carry_out)
         if self.is_open:
-            self._waiters.wake()
-            if self.assigner.has_selected:
+            if self._waiters.waiting:
+                self._waiters.wake()
+            if self._has_selected:
                 self.schedule()
 
     def _carry_out(self) -> None:
-        effects = self.assigner.take(self._now_ms())
-        log_begun(self.assigner.causes)
-        self._effects.carry_out(effects)
+        """Have the parts with work decide. Most turns are about one of them, so the others are not called."""
+        now_ms, assigner = self._now_ms(), self.assigner
+        has_work = assigner.has_work
+        effects = assigner.take(now_ms) if has_work else []
+        self._has_selected = has_work and assigner.has_selected
+        if assigner.causes.begun:
+            log_begun(assigner.causes)
+        if effects:
+            self._effects.carry_out(effects)
         self._writer.flush()
         self._reader.flush()
-        self.keeper.pump()
+        self.keeper.pump(now_ms)
 
     def guarded(self, act: Callable[[], None]) -> None:
         """Call `act`. After an exception the state in memory cannot be trusted: end the tenure."""

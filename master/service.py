@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from coord import logs
 from coord.client.session import SessionState, ZkClient
 from coord.daemon import allow_many_files, collect_rarely, listen
-from coord.env import System
+from coord.env import System, steady_wall_clock
 from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError, NoAuth
 from coord.http import AdminHttp
@@ -96,9 +96,7 @@ class MasterService:
         system = system or os_system()
         self.token = system.entropy.token
         clock = system.clock
-        # Wall time that never goes back, because a jump of the wall clock must not expire deadlines.
-        offset = clock.wall_ms() - clock.monotonic_ms()
-        self.now_ms: Callable[[], int] = lambda: clock.monotonic_ms() + offset
+        self.now_ms: Callable[[], int] = steady_wall_clock(clock)
         self._started_ms = self.now_ms()
         self.client = ZkClient(
             reactor,

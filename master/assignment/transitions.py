@@ -91,7 +91,7 @@ class TransitionWriter:
         self._done = done
         self._batch_done = batch_done
         self._failed = failed
-        self._waiting = WriteQueue(fence.layout, fence.acl_bytes)
+        self._queue = WriteQueue(fence.layout, fence.acl_bytes)
         self._retries: deque[list[WaitingWrite]] = deque()
         self._unknown: list[WaitingWrite] = []
         self._in_flight = 0
@@ -102,29 +102,29 @@ class TransitionWriter:
     @property
     def is_idle(self) -> bool:
         """True if no write is queued, in flight, or of unknown outcome."""
-        return not self._waiting and not self._retries and not self._unknown and self._in_flight == 0
+        return not self._queue.waiting and not self._retries and not self._unknown and self._in_flight == 0
 
     @property
     def has_room(self) -> bool:
         """True while less than two full multis wait to be sent."""
-        return len(self._waiting) < 2 * OPS_MAX
+        return len(self._queue.waiting) < 2 * OPS_MAX
 
     def put(self, effect: Write) -> None:
         """Queue a write. Raise InvalidTransition for a step that is not in the table of transitions."""
-        self._waiting.put(effect)
+        self._queue.put(effect)
 
     def put_writes(self, effects: list[fx.Effect]) -> list[fx.Effect]:
         """Queue the writes among the assigner's effects, and return the other effects. Raise as `put` does."""
-        return self._waiting.put_writes(effects)
+        return self._queue.put_writes(effects)
 
     def flush(self) -> None:
         """Send queued writes, up to IN_FLIGHT_MAX multis."""
         while self._retries and self._in_flight < IN_FLIGHT_MAX:
             self._send(self._retries.popleft())
-        while self._waiting and self._in_flight < IN_FLIGHT_MAX:
-            if len(self._waiting) < OPS_MAX and self._in_flight >= EAGER_BELOW:
+        while self._queue.waiting and self._in_flight < IN_FLIGHT_MAX:
+            if len(self._queue.waiting) < OPS_MAX and self._in_flight >= EAGER_BELOW:
                 return  # a partly filled multi waits for more writes
-            self._send(self._waiting.take())
+            self._send(self._queue.take())
 
     def fail_unknown(self) -> None:
         """Report writes whose reply was lost as refused, so that their znodes are read. Called on reconnection."""
@@ -134,14 +134,14 @@ class TransitionWriter:
     def close(self) -> None:
         """Stop sending and reporting writes."""
         self._closed = True
-        self._waiting.clear()
+        self._queue.clear()
         self._retries.clear()
         self._unknown.clear()
 
     def _send(self, batch: list[WaitingWrite]) -> None:
         self._in_flight += 1
         self.multis += 1
-        ops = self._waiting.operations(batch)
+        ops = self._queue.operations(batch)
         page = None if self._journal is None else self._journal.page([item.effect for item in batch])
         if page is not None:
             ops.append(page.op)
@@ -230,8 +230,8 @@ class TransitionReader:
     def flush(self) -> None:
         """Send queued reads. A partly filled read waits while another read is in flight."""
         changed = self.changed
-        while len(changed) and self._in_flight < READS_IN_FLIGHT_MAX:
-            if self._in_flight and len(changed) < READS_MAX:
+        while changed.queued and self._in_flight < READS_IN_FLIGHT_MAX:
+            if self._in_flight and len(changed.queued) < READS_MAX:
                 return
             keys = changed.take(READS_MAX)
             self._in_flight += 1

@@ -19,18 +19,19 @@ class Waiters:
     """Conditions that are evaluated after every step."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[Callable[[], bool], Deferred[None]]] = []
+        #: The conditions with their results.
+        self.waiting: list[tuple[Callable[[], bool], Deferred[None]]] = []
 
     def when(self, holds: Callable[[], bool]) -> Deferred[None]:
         """Return a Deferred that fires at the first `wake` at which `holds()`."""
         waiter: Deferred[None] = Deferred()
-        self._waiting.append((holds, waiter))
+        self.waiting.append((holds, waiter))
         return waiter
 
     def wake(self) -> None:
         """Evaluate all conditions after a change of the cluster state. A condition that raises fails only its own
         request."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for holds, waiter in waiting:
             if waiter.called:
                 continue
@@ -42,11 +43,11 @@ class Waiters:
             if is_met:
                 waiter.callback(None)
             else:
-                self._waiting.append((holds, waiter))
+                self.waiting.append((holds, waiter))
 
     def fail(self, error: Exception) -> None:
         """Fail all waiting requests with `error`."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for _, waiter in waiting:
             if not waiter.called:
                 waiter.errback(error)

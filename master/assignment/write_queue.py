@@ -75,16 +75,14 @@ class WriteQueue:
         """`acl_bytes`: size of the access list of each create in a multi."""
         self._layout = layout
         self._acl_bytes = acl_bytes
-        self._waiting: deque[WaitingWrite] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        #: Writes that `take` has not returned yet. The caller reads the length.
+        self.waiting: deque[WaitingWrite] = deque()
 
     def put(self, effect: Write) -> None:
         """Queue a write. Raise InvalidTransition for a step that is not in the table of transitions."""
         _check_steps(effect)
         table_check = None if isinstance(effect, WriteRegion) else effect.table_check
-        self._waiting.append(WaitingWrite(effect, self._ops(effect), table_check, self._acl_bytes))
+        self.waiting.append(WaitingWrite(effect, self._ops(effect), table_check, self._acl_bytes))
 
     def put_writes(self, effects: list[Effect]) -> list[Effect]:
         """Queue the writes among the assigner's effects, and return the other effects. Raise as `put` does."""
@@ -98,22 +96,22 @@ class WriteQueue:
 
     def clear(self) -> None:
         """Forget all writes."""
-        self._waiting.clear()
+        self.waiting.clear()
 
     def take(self) -> list[WaitingWrite]:
         """Remove and return the next writes, as many as one multi can have."""
         batch: list[WaitingWrite] = []
         checks: set[tuple[str, int]] = set()
         ops = size = 0
-        while self._waiting:
-            item = self._waiting[0]
+        while self.waiting:
+            item = self.waiting[0]
             item_ops, item_bytes = len(item.ops), item.bytes
             if item.check is not None and item.check not in checks:
                 item_ops += 1
                 item_bytes += weight(self._check(item.check))
             if batch and (ops + item_ops > OPS_MAX or size + item_bytes > BYTES_MAX):
                 break
-            batch.append(self._waiting.popleft())
+            batch.append(self.waiting.popleft())
             if item.check is not None:
                 checks.add(item.check)
             ops += item_ops

@@ -293,23 +293,27 @@ class TabletKeeping:
         self.balancing.tick()
         self.watch.look_on(now)
 
-    def pump(self) -> None:
-        """Work on a part of the queue, carry out the effects, and send the queued writes and reads."""
-        now = self._now_ms()
-        for _ in range(min(REGIONS_PER_TURN, len(self._regions))):
-            self.keeper.region_seen(*self._regions.popleft())
-        self._reports.take_some()
-        self.keeper.tick(now)
-        if self._regions or self._reports or self.keeper.is_looking:
-            self._active_master.schedule()
-        for effect in self.keeper.take(now, more_comes=bool(self._regions)):
-            self._carry_out(effect)
-        self._finish_closed()
+    def pump(self, now_ms: int) -> None:
+        """Work on a part of the queues, carry out the effects, and send the queued writes and reads."""
+        if self._regions or self._reports.parts or self.keeper.has_work(now_ms):
+            self._decide(now_ms)
+        if self._finishing:
+            self._finish_closed()
         self._writer.flush()
         self._reader.flush()
         if (self._tables_to_read or self._regions_to_read) and not self._is_reading:
             self._is_reading = True
             self._active_master.persist(self._read_records)
+
+    def _decide(self, now_ms: int) -> None:
+        for _ in range(min(REGIONS_PER_TURN, len(self._regions))):
+            self.keeper.region_seen(*self._regions.popleft())
+        self._reports.take_some()
+        self.keeper.tick(now_ms)
+        if self._regions or self._reports.parts or self.keeper.is_looking:
+            self._active_master.schedule()
+        for effect in self.keeper.take(now_ms, more_comes=bool(self._regions)):
+            self._carry_out(effect)
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
@@ -491,12 +495,12 @@ class TabletKeeping:
         """Return True if the keeper knows all replicas of each live server that takes tablets."""
         complete = self._active_master.reports.lists()
         has_all = all(one.incarnation in complete for one in self.keeper.servers.values() if one.tablets)
-        return has_all and not self._reports
+        return has_all and not self._reports.parts
 
     def _has_reported(self, server: Incarnation) -> bool:
         """Return True if the keeper knows all replicas of a server."""
         holding = self._active_master.reports.holding(server)
-        return holding is not None and holding.is_complete and not self._reports
+        return holding is not None and holding.is_complete and not self._reports.parts
 
     async def purge(self, table_id: str) -> int:
         """Order the deletion of a purged table's replicas. Return how much is left (`purging.py`)."""

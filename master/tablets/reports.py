@@ -32,12 +32,10 @@ class ReportQueue:
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
-        self._parts: deque[ReportPart] = deque()
+        #: Parts that the keeper will get in the next turns.
+        self.parts: deque[ReportPart] = deque()
         #: Regions named so far by a full report that has begun, by the server's uuid.
         self._named: dict[str, tuple[Incarnation, set[str]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._parts)
 
     def put(self, server: Incarnation, report: Report) -> bool:
         """Queue a report. Return True if there is something in it for the keeper."""
@@ -47,7 +45,7 @@ class ReportQueue:
         cuts = list(range(0, len(tablets), REPORTS_PER_TURN)) or [0]
         for at in cuts:
             is_first, is_last = at == 0, at == cuts[-1]
-            self._parts.append(
+            self.parts.append(
                 ReportPart(
                     server,
                     tablets[at : at + REPORTS_PER_TURN],
@@ -61,14 +59,14 @@ class ReportQueue:
     def take_some(self) -> None:
         """Pass only as many reports to the keeper that the reactor's turn stays short."""
         given = 0
-        while self._parts and given < REPORTS_PER_TURN:
-            part = self._parts.popleft()
+        while self.parts and given < REPORTS_PER_TURN:
+            part = self.parts.popleft()
             given += max(1, len(part.tablets) + len(part.gone))
             self._take(part)
 
     def clear(self) -> None:
         """Drop everything at the end of the tenure."""
-        self._parts.clear()
+        self.parts.clear()
 
     def _take(self, part: ReportPart) -> None:
         server = part.server

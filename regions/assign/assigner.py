@@ -333,18 +333,30 @@ class Assigner:
     @property
     def has_selected(self) -> bool:
         """True if `take` has left replicas for the next turn."""
-        return self._selection.has_selected and self._decisions.is_deciding
+        return bool(self._selection.selected) and self._decisions.is_deciding
+
+    @property
+    def has_work(self) -> bool:
+        """False if `take` would do nothing and return nothing."""
+        if self._outbox.effects:
+            return True
+        waits = self._selection.unplaced or self._selection.order or self._orders.pending or self._alters.tables
+        return bool(waits) and self._decisions.is_deciding
 
     def take(self, now_ms: int) -> list[fx.Effect]:
         """Select destinations, dispatch orders, and return all effects since the last call."""
+        outbox, selection = self._outbox, self._selection
         if self._decisions.is_deciding:
-            for replica in self._selection.take(self._outbox.effects):
-                self._decisions.place(replica, now_ms)
-            # An order to close names the destination of its move, which is chosen when the order is sent.
-            self._orders.dispatch(self._outbox.effects, now_ms)
-            self._selection.placed()
-            self._alters.dispatch(self._outbox.effects, now_ms)
-        return self._outbox.take()
+            if selection.unplaced or selection.order or self._orders.pending:
+                for replica in selection.take(outbox.effects):
+                    self._decisions.place(replica, now_ms)
+                # An order to close names the destination of its move, which is chosen when the order is sent.
+                self._orders.dispatch(outbox.effects, now_ms)
+                selection.placed()
+            if self._alters.tables:
+                self._alters.dispatch(outbox.effects, now_ms)
+        effects, outbox.effects = outbox.effects, []
+        return effects
 
     @property
     def unplaced(self) -> int:

@@ -56,7 +56,7 @@ class OrderBook:
         self._batches: dict[int, list[tuple[Replica, Order]]] = {}
         self._next_batch = 1
         #: Servers with something queued, by uuid.
-        self._pending: dict[str, Server] = {}
+        self.pending: dict[str, Server] = {}
         self._move_target = move_target
         #: Replicas whose order has a time limit: the order was sent, or will be sent later, or a server works on the
         #: transition. All other orders wait for a slot; there may be a million of them.
@@ -84,7 +84,7 @@ class OrderBook:
             queue.appendleft(replica)
         else:
             queue.append(replica)
-        self._pending[server.uuid] = server
+        self.pending[server.uuid] = server
 
     def drop(self, replica: Replica) -> None:
         """Drop the replica's order and free its slot."""
@@ -97,7 +97,7 @@ class OrderBook:
             order.server.busy.pop(replica.key, None)
             assert replica.key not in order.server.busy, f"the order of {replica.key} still has a slot"
             if order.server.opens or order.server.closes:
-                self._pending[order.server.uuid] = order.server
+                self.pending[order.server.uuid] = order.server
 
     def time(self, replica: Replica) -> None:
         """Check the times of the replica's order from now on, unless it only waits for a slot."""
@@ -126,14 +126,14 @@ class OrderBook:
 
     def dispatch(self, effects: list[fx.Effect], now_ms: int) -> None:
         """Append the batches that can be sent now to `effects`."""
-        if not self._pending:
+        if not self.pending:
             return
-        pending, self._pending = self._pending, {}
+        pending, self.pending = self.pending, {}
         for server in pending.values():
             if self._world.servers.get(server.uuid) is not server:
                 continue
             if server.is_ending:  # the fate of its orders is decided soon
-                self._pending[server.uuid] = server
+                self.pending[server.uuid] = server
                 continue
             self._dispatch_closes(server, effects, now_ms)
             self._dispatch_opens(server, effects, now_ms)
@@ -176,7 +176,7 @@ class OrderBook:
             assert is_timed, f"nobody looks at the times of the order of {replica.key}"
             if order.state is _QUEUED:
                 # Freeing a slot adds the server to the pending ones.
-                will_go_on = order.server.uuid in self._pending or order.server.busy
+                will_go_on = order.server.uuid in self.pending or order.server.busy
                 assert will_go_on, f"order of {replica.key} is QUEUED, and {order.server.incarnation} is not pending"
             if order.first_sent_ms:
                 count = len(order.server.busy)

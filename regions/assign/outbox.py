@@ -35,8 +35,3 @@ class Outbox:
         """Request a read of the region's record."""
         record = replica.region.record
         self.emit(fx.ReadRegion(record.table_id, record.region_id, origin=replica.origin))
-
-    def take(self) -> list[fx.Effect]:
-        """Return the effects since the last call."""
-        taken, self.effects = self.effects, []
-        return taken

@@ -39,10 +39,11 @@ class Selection:
     def __init__(self, world: ClusterState, bulk_min: int) -> None:
         self._world = world
         self._bulk_min = bulk_min
-        self._unplaced: dict[str, Replica] = {}
+        #: Replicas for the next selection. The assigner calls `take` only while `unplaced` or `order` has replicas.
+        self.unplaced: dict[str, Replica] = {}
         #: Replicas to be placed one by one, in their order.
-        self._selected: dict[str, Replica] = {}
-        self._order: deque[str] = deque()
+        self.selected: dict[str, Replica] = {}
+        self.order: deque[str] = deque()
         self._planning: dict[str, Replica] = {}
         self._unplaceable: dict[str, Replica] = {}
         #: Between `begin_many` and `placed`: servers by load, of a group, a kind, and with or without flapping ones.
@@ -51,30 +52,25 @@ class Selection:
     def __contains__(self, replica: Replica) -> bool:
         """Return True if the replica waits for the next selection, for a plan, or for an eligible server."""
         key = replica.key
-        places = (self._unplaced, self._selected, self._planning, self._unplaceable)
+        places = (self.unplaced, self.selected, self._planning, self._unplaceable)
         return any(place.get(key) is replica for place in places)
 
     def __len__(self) -> int:
-        return len(self._unplaced) + len(self._selected) + len(self._planning) + len(self._unplaceable)
-
-    @property
-    def has_selected(self) -> bool:
-        """True if replicas are left for the next `take`, however soon it is called."""
-        return bool(self._selected)
+        return len(self.unplaced) + len(self.selected) + len(self._planning) + len(self._unplaceable)
 
     def add(self, replica: Replica) -> None:
         """Add the replica to the next selection, unless it is selected or waits for a plan."""
         key = replica.key
-        if self._selected.get(key) is replica or self._planning.get(key) is replica:
+        if self.selected.get(key) is replica or self._planning.get(key) is replica:
             return
-        for place in (self._selected, self._planning, self._unplaceable):
+        for place in (self.selected, self._planning, self._unplaceable):
             place.pop(key, None)  # another replica has this key if its region was dropped, and has come again
-        self._unplaced[key] = replica
+        self.unplaced[key] = replica
 
     def add_unplaceable(self, replica: Replica) -> None:
         """Add a replica for which no server is eligible now."""
         key = replica.key
-        is_elsewhere = self._selected.get(key) is replica or self._planning.get(key) is replica
+        is_elsewhere = self.selected.get(key) is replica or self._planning.get(key) is replica
         assert not is_elsewhere, f"{key} is about to get a server, and counts as unplaceable"
         self._unplaceable[key] = replica
 
@@ -95,12 +91,12 @@ class Selection:
     def validate(self) -> None:
         """Raise AssertionError if a replica waits in two places, or under another key."""
         places = {
-            "unplaced": self._unplaced,
-            "selected": self._selected,
+            "unplaced": self.unplaced,
+            "selected": self.selected,
             "in a plan": self._planning,
             "without a server": self._unplaceable,
         }
-        assert set(self._order) >= self._selected.keys(), "a selected replica would never be placed"
+        assert set(self.order) >= self.selected.keys(), "a selected replica would never be placed"
         found: dict[str, str] = {}
         for place, replicas in places.items():
             for key, replica in replicas.items():
@@ -133,18 +129,18 @@ class Selection:
         tables are never placed by a plan.
         """
         self.begin_many()
-        if self._unplaced:
+        if self.unplaced:
             self._select(effects)
         taken: list[Replica] = []
-        while self._order and len(taken) < PLACED_MAX:
-            replica = self._selected.pop(self._order.popleft(), None)
+        while self.order and len(taken) < PLACED_MAX:
+            replica = self.selected.pop(self.order.popleft(), None)
             if replica is not None and self._may_place(replica):
                 taken.append(replica)
         return taken
 
     def _select(self, effects: list[fx.Effect]) -> None:
         """Divide the unplaced replicas between those to be placed one by one and a plan."""
-        waiting, self._unplaced = self._unplaced, {}
+        waiting, self.unplaced = self.unplaced, {}
         wanting = [one for one in waiting.values() if self._may_place(one)]
         urgent = [one for one in wanting if one.region.table.record.system]
         rest = [one for one in wanting if not one.region.table.record.system]
@@ -154,11 +150,11 @@ class Selection:
                 self._planning[replica.key] = replica
             effects.append(fx.RequestPlan([one.key for one in fresh], _ASSIGN.value, origin=fresh[0].origin))
             rest = [one for one in rest if one.key not in self._planning]
-        self._order.extendleft(one.key for one in reversed(urgent))
-        self._order.extend(one.key for one in rest)
+        self.order.extendleft(one.key for one in reversed(urgent))
+        self.order.extend(one.key for one in rest)
         for replica in chain(urgent, rest):
-            self._selected[replica.key] = replica
-        assert len(self._order) >= len(self._selected), "a selected replica would never be placed"
+            self.selected[replica.key] = replica
+        assert len(self.order) >= len(self.selected), "a selected replica would never be placed"
 
     def begin_many(self) -> None:
         """Begin to place many replicas, until `placed` is called. Until then no server is added, removed or altered."""

@@ -42,14 +42,15 @@ class Causes:
         self._last = 0
         #: The event that is being handled.
         self.acting = ActingEvent(None, f"takeover: epoch {epoch} begins")
-        self._begun: list[WorkOrigin] = []
+        #: Origins begun since the last call of `take_begun`.
+        self.begun: list[WorkOrigin] = []
 
     def begin(self, text: str) -> WorkOrigin:
         """Return the origin of a new chain of work, described by `text`."""
         assert text.partition(":")[0] in SORTS, text
         self._last += 1
         origin = WorkOrigin(f"e{self._epoch}-{self._last:x}", text)
-        self._begun.append(origin)
+        self.begun.append(origin)
         return origin
 
     def act_for(self, origin: WorkOrigin | None, what: ev.Event | str) -> None:
@@ -69,7 +70,7 @@ class Causes:
 
     def take_begun(self) -> list[WorkOrigin]:
         """Return the origins begun since the last call, for the log."""
-        begun, self._begun = self._begun, []
+        begun, self.begun = self.begun, []
         return begun
 
 

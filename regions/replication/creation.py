@@ -133,7 +133,7 @@ class FirstMembers:
         self._tablets = tablets
         self._loads = loads
         #: Tablets without members for which no plan was requested.
-        self._unplanned: dict[str, Tablet] = {}
+        self.unplanned: dict[str, Tablet] = {}
         self._servers = servers
         self._sites = sites
         self._writes = writes
@@ -166,7 +166,7 @@ class FirstMembers:
     def _has_plan(self, tablet: Tablet, now_ms: int) -> bool:
         """Return True if the plan of a tablet's members is there, or is not awaited any more."""
         if tablet.plan is None:
-            self._unplanned[tablet.region_id] = tablet
+            self.unplanned[tablet.region_id] = tablet
             return False
         return now_ms >= tablet.plan.until_ms
 
@@ -175,7 +175,7 @@ class FirstMembers:
 
         Tablets for which there are too few servers are looked at again.
         """
-        waiting, self._unplanned = self._unplanned, {}
+        waiting, self.unplanned = self.unplanned, {}
         servers = {one.table: len(self._sites(one.table.record)) for one in waiting.values()}
         tablets = [
             one

@@ -71,11 +71,10 @@ class Keeper:
         self.tables: dict[str, TabletTable] = {}
         self.tablets: dict[str, Tablet] = {}
         self.servers: dict[str, ServerRecord] = {}
-        self.draining: frozenset[str] = frozenset()
         #: Replicas that servers report and the store does not know (FN-04).
         self.orphans: dict[tuple[str, str], ReplicaView] = {}
-        #: Members by server, for the choice of servers.
-        self._loads: Counter[str] = Counter()
+        #: Members by server, of all tablets.
+        self.loads: Counter[str] = Counter()
         self._effects: list[KeeperEffect] = []
         self._causes = KeeperCauses(causes or Causes(epoch))
         self._orders = MemberOrders(config, self.servers, self._emit, self._causes)
@@ -86,10 +85,10 @@ class Keeper:
         self._unseen: deque[Tablet] = deque()
         self._writes = MemberWrites(epoch, config, self._emit, self._causes)
         self._first_members = FirstMembers(
-            epoch, config, self.tablets, self.servers, self._sites, self._writes, self._emit, self._causes, self._loads
+            epoch, config, self.tablets, self.servers, self._sites, self._writes, self._emit, self._causes, self.loads
         )
         #: Changes of members.
-        self.policy = MemberPolicy(epoch, config, self.servers, self._loads, self.orphans, self._emit, self._causes)
+        self.policy = MemberPolicy(epoch, config, self.servers, self.loads, self.orphans, self._emit, self._causes)
         #: Tablets that events have touched since the last call of `take`, and the first of these events.
         self._touched: dict[Tablet, ActingEvent] = {}
         self._is_deciding = False
@@ -120,7 +119,7 @@ class Keeper:
         tablet = self.tablets.get(record.region_id)
         if tablet is None:
             tablet = self.tablets[record.region_id] = Tablet(table, record, version)
-            self._loads.update(one.uuid for one in record.members)
+            self.loads.update(one.uuid for one in record.members)
             for view in taken(self.orphans, record.region_id):
                 tablet.view.fold(*view)
             tablet.recount()
@@ -144,7 +143,7 @@ class Keeper:
             self._first_members.answered(tablet)
             self.policy.forget(region_id)
             self._open.pop(region_id, None)
-            self._loads.subtract(one.uuid for one in tablet.record.members)
+            self.loads.subtract(one.uuid for one in tablet.record.members)
 
     def transition_seen(
         self, region_id: str, number: int, record: TransitionRecord | None, version: int, now_ms: int
@@ -214,8 +213,7 @@ class Keeper:
             self._touch(tablet)
 
     def region_refused(self, region_id: str) -> None:
-        """Handle a rejected BeginTablet, WriteRegion or ReplaceRegion, or one with an unknown outcome: read everything
-        again."""
+        """Read everything again: a write of the tablet's records was rejected, or its outcome is unknown."""
         tablet = self.tablets.get(region_id)
         if tablet is None:
             return
@@ -263,15 +261,9 @@ class Keeper:
 
     def servers_closed(self, retiring: frozenset[str], closed: frozenset[str]) -> None:
         """Handle a change of the retiring servers, and of those that get no new members (`closed`: the former, too)."""
-        self.draining = closed
         if (retiring, closed) != (self.policy.retiring, self.policy.closed):
             self.policy.retiring, self.policy.closed = retiring, closed
             self._servers_differ()
-
-    @property
-    def loads(self) -> Counter[str]:
-        """Members by server, of all tablets."""
-        return self._loads
 
     def intents_seen(self, region_id: str, intents: TabletIntents | None) -> None:
         """Handle the intents about a tablet's members that were read or written; None or empty if there are none."""
@@ -349,9 +341,16 @@ class Keeper:
         if self._is_deciding and not self._unseen and now_ms >= self._look_at_ms:
             self._look_at_ms = now_ms + max(LOOK_EVERY_MS, len(self._open) * LOOK_PART_MS)
             self._unseen.extend(self._open.values())
-        self._causes.event("timer: tablets at which something is to be looked at")
-        for _ in range(min(LOOKS_MAX, len(self._unseen))):
-            self._touch(self._unseen.popleft())
+        if self._unseen:
+            self._causes.event("timer: tablets at which something is to be looked at")
+            for _ in range(min(LOOKS_MAX, len(self._unseen))):
+                self._touch(self._unseen.popleft())
+
+    def has_work(self, now_ms: int) -> bool:
+        """Return False if `tick` would do nothing, and `take` would decide and return nothing."""
+        if self._touched or self._unseen or self._effects or self._open or self._first_members.unplanned:
+            return True
+        return self._is_deciding and now_ms >= self._look_at_ms
 
     @property
     def is_looking(self) -> bool:
@@ -364,13 +363,14 @@ class Keeper:
         `more_comes`: more regions of a new table follow at once, so a plan of first members waits for them.
         """
         touched, self._touched = self._touched, {}
-        self.policy.new_round()
+        if touched:
+            self.policy.new_round()
         for tablet, acting in touched.items():
             self._causes.resume(acting)
             self._settle(tablet, now_ms)
-        if not more_comes and not self._unseen:
+        if self._first_members.unplanned and not more_comes and not self._unseen:
             self._first_members.request_plan(now_ms)
-        if self._is_deciding:
+        if self._open and self._is_deciding:
             self._orders.dispatch(self._open.values(), now_ms)
         taken, self._effects = self._effects, []
         return taken
@@ -554,8 +554,8 @@ class Keeper:
         work.transition, work.version, work.seen_ms = record, version, now_ms
 
     def _put(self, tablet: Tablet, record: RegionRecord, version: int) -> None:
-        self._loads.subtract(one.uuid for one in tablet.record.members)
-        self._loads.update(one.uuid for one in record.members)
+        self.loads.subtract(one.uuid for one in tablet.record.members)
+        self.loads.update(one.uuid for one in record.members)
         tablet.put(record, version)
         if record.leader_term:
             tablet.leader_due_ms = 0
@@ -585,7 +585,7 @@ class Keeper:
 
     def _sites(self, table: TableRecord) -> list[TabletSite]:
         """Return the servers for first members, without servers below their reserve."""
-        return tablet_sites(filter(has_room, self.servers.values()), table, self._loads, self.draining)
+        return tablet_sites(filter(has_room, self.servers.values()), table, self.loads, self.policy.closed)
 
     def _find(self, key: str) -> tuple[Tablet | None, MemberWork | None]:
         """Return the tablet and the work that a replica's key names; a server's report may hold any text."""

@@ -54,7 +54,7 @@ class AlterBook:
         self._emit = emit
         self._batch_max = batch_max
         self._pause_max_ms = pause_max_ms
-        self._tables: dict[str, Table] = {}
+        self.tables: dict[str, Table] = {}
         #: Latest schema version for which FinishAltering was emitted, by table id.
         self._finished: dict[str, int] = {}
         self._batches: dict[int, tuple[Server, list[AlterOrder]]] = {}
@@ -71,15 +71,15 @@ class AlterBook:
         if record.state is not TableState.ALTERING:
             table.behind.clear()
             table.altering_since_ms = 0
-            self._tables.pop(record.table_id, None)
+            self.tables.pop(record.table_id, None)
             self._finished.pop(record.table_id, None)
             return
-        if record.table_id in self._tables and former_version == record.schema_version:
+        if record.table_id in self.tables and former_version == record.schema_version:
             # The record has another version, so a FinishAltering in flight is refused: emit another one.
             self._finished.pop(record.table_id, None)
             self._scan_at_ms = 0
             return
-        self._tables[record.table_id] = table
+        self.tables[record.table_id] = table
         table.origin = self._causes.current()
         table.behind = {one.key: one for region in table.regions.values() for one in region.replicas}
         self._scan_at_ms = 0
@@ -120,7 +120,7 @@ class AlterBook:
                 replica.schema_version = max(replica.schema_version, report.schema_version)
                 if rollout_state(replica) is RolloutState.BEHIND:
                     table.behind[replica.key] = replica
-                    self._tables[table.record.table_id] = table
+                    self.tables[table.record.table_id] = table
                     table.origin = table.origin or self._causes.current()
 
     def answered(self, event: ev.AltersAnswered, now_ms: int) -> None:
@@ -157,20 +157,20 @@ class AlterBook:
 
     def dispatch(self, effects: list[fx.Effect], now_ms: int) -> None:
         """Append the orders that can be sent now, and FinishAltering for tables whose replicas are all current."""
-        if not self._tables or now_ms < self._scan_at_ms:
+        if not self.tables or now_ms < self._scan_at_ms:
             return
         self._scan_at_ms = now_ms + SCAN_MS
         to_send: dict[str, list[AlterOrder]] = {}
-        for table_id, table in list(self._tables.items()):
+        for table_id, table in list(self.tables.items()):
             if self._world.tables.get(table_id) is not table:
-                del self._tables[table_id]
+                del self.tables[table_id]
                 continue
             if table.record.state is TableState.ALTERING and not table.altering_since_ms:
                 table.altering_since_ms = max(1, now_ms)
             self._scan(table, to_send)
             version = table.record.schema_version
             if not table.behind and table.record.state is not TableState.ALTERING:
-                del self._tables[table_id]
+                del self.tables[table_id]
             elif not table.behind and self._finished.get(table_id) != version:
                 self._finished[table_id] = version
                 effects.append(fx.FinishAltering(table_id, version, origin=table.origin))
@@ -195,7 +195,7 @@ class AlterBook:
         """Raise AssertionError if a table's rollout is stuck, or if the awaited batch of a server is unknown."""
         for table_id, table in self._world.tables.items():
             is_due = table.record.state is TableState.ALTERING or bool(table.behind)
-            is_known = not is_due or self._tables.get(table_id) is table
+            is_known = not is_due or self.tables.get(table_id) is table
             assert is_known, f"table {table.record.name} has {len(table.behind)} replicas behind, and is in no rollout"
         for uuid, batch in self._awaited.items():
             server, _ = self._batches.get(batch, (None, []))

@@ -29,23 +29,21 @@ class ChangedTransitions:
     """The transitions to be read, by region id and replica, each once and in the order of `put`."""
 
     def __init__(self) -> None:
-        self._now: dict[tuple[str, int], None] = {}
+        #: Transitions to be read now.
+        self.queued: dict[tuple[str, int], None] = {}
         #: Transitions to be read at a later time unless `put` comes first. Insertion order is order of time.
         self._later: dict[tuple[str, int], int] = {}
-
-    def __len__(self) -> int:
-        return len(self._now)
 
     def put(self, region_id: str, replica: int) -> None:
         """Queue a transition."""
         key = (region_id, replica)
         self._later.pop(key, None)
-        self._now[key] = None
+        self.queued[key] = None
 
     def put_later(self, region_id: str, replica: int, when_ms: int) -> bool:
         """Queue a transition for `when_ms`, unless `put` queues it earlier. Return False if it is queued."""
         key = (region_id, replica)
-        if key in self._later or key in self._now:
+        if key in self._later or key in self.queued:
             return False
         self._later[key] = when_ms
         return True
@@ -60,14 +58,14 @@ class ChangedTransitions:
 
     def take(self, most: int) -> list[tuple[str, int]]:
         """Remove and return up to `most` transitions, the oldest first."""
-        keys = list(islice(self._now, most))
+        keys = list(islice(self.queued, most))
         for key in keys:
-            del self._now[key]
+            del self.queued[key]
         return keys
 
     def clear(self) -> None:
         """Forget everything."""
-        self._now.clear()
+        self.queued.clear()
         self._later.clear()
 
     def see(

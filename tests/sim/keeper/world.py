@@ -217,7 +217,9 @@ class World:
         keeper, epoch, tenure = self.master, self.epoch, self.tenure
         if keeper is None:
             return
+        has_work = keeper.has_work(self.now)
         for effect in keeper.take(self.now):
+            assert has_work, f"a master would not have asked the keeper, which wants {effect}"
             self.after(self.chance.randint(1, 30), lambda effect=effect: self._effect(effect, epoch, tenure))
 
     def _effect(self, effect: object, epoch: int, tenure: int) -> None:

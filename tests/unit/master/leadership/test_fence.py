@@ -58,5 +58,5 @@ def test_steps_of_many_regions_share_frames_that_the_store_takes(readers: int) -
     for number in range(OPS_MAX):
         record = TransitionRecord(f"{number:032x}", "t", 0, RegionState.OFFLINE)
         queue.put(fx.WriteOffline(record.key, record, None, -1, Cause.ASSIGN))
-    while queue:
+    while queue.waiting:
         assert frame_bytes(one, queue.operations(queue.take())) <= MAX_FRAME_BYTES

@@ -85,7 +85,7 @@ r2.order.state = QUEUED                                     -> order of r2-0 is 
 orders._batches.clear()                                     -> order of r2-0 is SENT, and in no batch
 orders._busy_max = 1                                        -> b@1 works on 2 of 1
 # the selection, moves, held writes, replacements, schema rollouts
-selection._unplaced["zz-0"] = r1                            -> r1-0 waits unplaced as zz-0
+selection.unplaced["zz-0"] = r1                            -> r1-0 waits unplaced as zz-0
 selection._planning["r1-0"] = selection._unplaceable["r1-0"] = r1 -> r1-0 waits without a server and in a plan
 moves._batch_of["r1-0"] = "m9"                              -> moves by batch
 moves._batches["m9"] = {"r1-0"}                             -> a batch of moves has no plan
@@ -155,7 +155,7 @@ def test_an_order_that_will_never_be_sent_is_noticed() -> None:
     cluster.assigner.world.set_order(one, order)
     cluster.assigner._orders.enqueue(one, order)
     cluster.assigner.validate()
-    cluster.assigner._orders._pending.clear()
+    cluster.assigner._orders.pending.clear()
     with pytest.raises(AssertionError, match="order of r1-0 is QUEUED, and a@1 is not pending"):
         cluster.assigner.validate()
 

@@ -263,7 +263,7 @@ def test_few_tablets_get_their_members_at_once_and_evenly() -> None:
     given = Counter("".join(members_begun(effects).values()))
     assert set(given.values()) == {6}
     keeper.region_refused("r0")
-    assert sum(keeper._loads.values()) == 27
+    assert sum(keeper.loads.values()) == 27
 
 
 def test_no_plan_is_asked_for_without_servers_enough() -> None:
