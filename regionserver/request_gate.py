@@ -79,19 +79,19 @@ class Sizes:
         self._latest: dict[Key, Measure] = {}
         self._reported: dict[Key, Measure] = {}
         #: Replicas that were measured since the last comparison.
-        self._noted: set[Key] = set()
+        self.noted: set[Key] = set()
         self._next_s = 0.0
 
     def measured(self, key: Key, size: Measure) -> None:
         """Take in the present size of a replica."""
         if self._latest.get(key) != size:
             self._latest[key] = size
-            self._noted.add(key)  # after the size: the comparison takes the key first
+            self.noted.add(key)  # after the size: the comparison takes the key first
 
     def forget(self, key: Key) -> None:
         """Forget a replica that is closed."""
         self._latest.pop(key, None)
-        self._noted.discard(key)
+        self.noted.discard(key)
 
     def of(self, key: Key) -> Measure | None:
         """Return the size of a replica, None if it was never measured."""
@@ -99,14 +99,14 @@ class Sizes:
 
     def take_changed(self, now_s: float) -> list[Key]:
         """Return the replicas whose sizes must be reported; nothing if the last comparison was a moment ago."""
-        if not self._noted or now_s < self._next_s:
+        if not self.noted or now_s < self._next_s:
             return []
         self._next_s = now_s + SIZES_EVERY_S
         changed: list[Key] = []
         for key in [key for key in self._reported if key not in self._latest]:
             del self._reported[key]
-        while self._noted:
-            key = self._noted.pop()
+        while self.noted:
+            key = self.noted.pop()
             size = self._latest.get(key)
             if size is not None and differs(self._reported.get(key), size):
                 self._reported[key] = size

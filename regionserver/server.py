@@ -510,7 +510,7 @@ class RegionServer:
 
     def heartbeat_state(self) -> HeartbeatState:
         """Return the present state of this server."""
-        phases = self._host.phases_now()
+        phases = self._host.replicas.phases()
         rates, tablets = self.rates(), self._tablets
         report_of, size_of = self._host.replicas.report, self._serving.sizes.of
 
@@ -535,7 +535,8 @@ class RegionServer:
     def take_changed(self) -> list[Key]:
         """Return the replicas that have changed since the last call."""
         of_tablets = [] if self._tablets is None else self._tablets.take_changed()
-        sized = self._serving.sizes.take_changed(self._reactor.seconds())
+        sizes = self._serving.sizes
+        sized = sizes.take_changed(self._reactor.seconds()) if sizes.noted else []
         return [*self._host.replicas.take_changed(), *sized, *of_tablets]
 
     def rates(self) -> Mapping[Key, float]:

@@ -225,12 +225,8 @@ class Host:
                       region=key[0], replica=key[1], why=why)  # fmt: skip
         return is_first
 
-    def phases_now(self) -> dict[Phase, int]:
-        """Return the number of replicas in each phase."""
-        return self.replicas.phases()
-
     def phases(self) -> dict[Phase, int]:
-        """Return `phases_now` and update the gauges."""
+        """Return the number of replicas in each phase, and update the gauges."""
         phases = self.replicas.phases()
         for phase, count in phases.items():
             self._metrics.replicas.labels(phase.value).set(count)
@@ -253,8 +249,8 @@ class Host:
     def _drain(self) -> None:
         """Carry out effects until there are none."""
         self._drains += 1
-        while effects := self.replicas.take_effects():
-            for effect in effects:
+        while self.replicas.effects:
+            for effect in self.replicas.take_effects():
                 self._carry_out(effect)
         self._prepare_waiting()
         self._add_counts()

@@ -58,7 +58,8 @@ class Replicas:
         self.me = me
         self._replicas: dict[Key, LocalReplica] = {}
         self._finished = FinishedOrders()
-        self._effects: list[fx.Effect] = []
+        #: Effects that `take_effects` has not returned yet.
+        self.effects: list[fx.Effect] = []
         self._story: deque[tuple[int, Key, str, str, str]] = deque(maxlen=STORY_MAX)
         self._last_number = 0
         #: Number of replicas in each phase; only `_set_phase` changes it.
@@ -71,7 +72,7 @@ class Replicas:
 
     def take_effects(self) -> list[fx.Effect]:
         """Return the effects since the last call, in order, and clear the list."""
-        effects, self._effects = self._effects, []
+        effects, self.effects = self.effects, []
         return effects
 
     def phases(self) -> dict[Phase, int]:
@@ -123,7 +124,7 @@ class Replicas:
         """
         finished, number = self._finished.kept, self._last_number
         wrong = invariants.violations(
-            invariants.Contents(self.me, self._replicas, finished, self._counts, number, DROPS_MAX, self._effects)
+            invariants.Contents(self.me, self._replicas, finished, self._counts, number, DROPS_MAX, self.effects)
         )
         assert not wrong, f"replicas of {self.me}: " + "; ".join(wrong)
 
@@ -224,7 +225,7 @@ class Replicas:
             return _result(key, OrderOutcome.DONE)
         if replica.phase is _OPEN and not replica.review_number:
             replica.review_number = self._number()
-            self._effects.append(fx.ReadOwner(key, replica.review_number, replica.region.table_id))
+            self.effects.append(fx.ReadOwner(key, replica.review_number, replica.region.table_id))
         return _result(key, OrderOutcome.STARTED)
 
     # --- results from the store ---
@@ -271,7 +272,7 @@ class Replicas:
         assert number > 0, f"{replica} expects no result"
         replica.refusals += is_refused
         replica.step_number = self._number()
-        self._effects.append(fx.ReadBack(key, replica.step_number, replica.region.table_id))
+        self.effects.append(fx.ReadBack(key, replica.step_number, replica.region.table_id))
 
     def read_back(
         self,
@@ -342,7 +343,7 @@ class Replicas:
             return
         if replica.phase is _OPENING and replica.step is None and holder != self.me:
             replica.step_number = self._number()
-            self._effects.append(fx.ReadHolder(key, replica.step_number, holder))
+            self.effects.append(fx.ReadHolder(key, replica.step_number, holder))
         else:
             self._open_failed(replica, f"server {holder} holds the replica", now_ms)
 
@@ -418,9 +419,10 @@ class Replicas:
         Raises:
             InvalidTransition: the table has no row; the exception contains the replica's moves.
         """
-        row = MOVES.get((replica.phase, event, replica.is_held()))
+        is_held = replica.is_open or replica.job_number != 0
+        row = MOVES.get((replica.phase, event, is_held))
         if row is None:
-            held = "held by the opener" if replica.is_held() else "not held by the opener"
+            held = "held by the opener" if is_held else "not held by the opener"
             state = f"{replica.phase or 'none'} ({held})"
             raise InvalidTransition(str(replica), state, event, self.story(replica.key))
         self._story.append((now_ms, replica.key, replica.phase or "none", event, row.after or "none"))
@@ -469,7 +471,7 @@ class Replicas:
     def _drop(self, replica: LocalReplica, event: Event) -> None:
         """Close a replica that belongs to another server; stop the process if it cannot be closed."""
         if event is Event.CLOSE_FAILED and replica.drops >= DROPS_MAX:
-            self._effects.append(fx.Stop(f"{replica} belongs to another server and cannot be closed: {replica.error}"))
+            self.effects.append(fx.Stop(f"{replica} belongs to another server and cannot be closed: {replica.error}"))
         elif replica.job_number == 0:
             self._close(replica)
 
@@ -477,7 +479,7 @@ class Replicas:
         """Begin an OPEN order; return its ticket."""
         assert ticket > 0, f"an order for {replica} has no ticket"
         self._advance(replica, Event.OPEN_ORDERED, now_ms)
-        self._finished.forget(replica.key)
+        self._finished.kept.pop(replica.key, None)
         replica.region, replica.region_version = order.region, order.region_version
         replica.order_id, replica.version = OrderId.of(order), order.version
         replica.epoch, replica.ticket, replica.error = epoch, ticket, ""
@@ -507,7 +509,7 @@ class Replicas:
         assert replica.step_number == 0, f"{replica} already expects result {replica.step_number} from the store"
         replica.step_number = self._number()
         replica.step = step_records.write_step(replica, replica.step_number, cause, before, record)
-        self._effects.append(replica.step)
+        self.effects.append(replica.step)
 
     def _open(self, replica: LocalReplica, evict: Incarnation | None = None) -> None:
         assert replica.job_number == 0, f"the opener already works on {replica}"
@@ -515,7 +517,7 @@ class Replicas:
         replica.opened_token = replica.token
         job = fx.OpenRegion(replica.key, replica.job_number, replica.region, replica.epoch, evict)
         job.token, job.schema_version, job.cause_id = replica.token, replica.schema_version, replica.cause_id
-        self._effects.append(job)
+        self.effects.append(job)
         replica.schema_passed = replica.schema_version
 
     def _raise_schema(self, replica: LocalReplica, version: int) -> None:
@@ -525,12 +527,12 @@ class Replicas:
             self._changed[replica.key] = None
         if replica.is_open and replica.schema_version > replica.schema_passed:
             replica.schema_passed = replica.schema_version
-            self._effects.append(fx.SchemaChanged(replica.key, replica.region, replica.schema_version))
+            self.effects.append(fx.SchemaChanged(replica.key, replica.region, replica.schema_version))
 
     def _close(self, replica: LocalReplica) -> None:
         assert replica.job_number == 0, f"the opener already works on {replica}"
         replica.job_number = self._number()
-        self._effects.append(fx.CloseRegion(replica.key, replica.job_number, replica.region, replica.cause_id))
+        self.effects.append(fx.CloseRegion(replica.key, replica.job_number, replica.region, replica.cause_id))
 
     def _open_failed(self, replica: LocalReplica, error: str, now_ms: int) -> None:
         replica.error = error
@@ -550,7 +552,7 @@ class Replicas:
         assert outcome is not OrderOutcome.STARTED, f"the order for {replica} is finished"
         result = _result(replica.key, outcome, replica.version, error)
         if replica.ticket:
-            self._effects.append(fx.OrderFinished(replica.ticket, result))
+            self.effects.append(fx.OrderFinished(replica.ticket, result))
         replica.ticket = 0
         return result
 
@@ -567,7 +569,7 @@ class Replicas:
         waiting, replica.waiting = replica.waiting, None
         if waiting is not None:
             result = _result(replica.key, OrderOutcome.REFUSED, error=why)
-            self._effects.append(fx.OrderFinished(waiting.ticket, result))
+            self.effects.append(fx.OrderFinished(waiting.ticket, result))
 
     def _next_order(self, replica: LocalReplica, now_ms: int) -> None:
         """Begin the waiting order when the replica is open or gone."""
@@ -581,7 +583,7 @@ class Replicas:
             self._mark_closing(replica, waiting.order, waiting.epoch, waiting.ticket, now_ms)
         else:
             result = _result(replica.key, OrderOutcome.REFUSED, error="the replica is not open on this server")
-            self._effects.append(fx.OrderFinished(waiting.ticket, result))
+            self.effects.append(fx.OrderFinished(waiting.ticket, result))
 
     def _gone(self, replica: LocalReplica, event: Event, result: OrderResult | None, now_ms: int) -> None:
         """Keep the order's result for a master that repeats the order, and begin the waiting order."""

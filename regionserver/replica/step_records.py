@@ -113,7 +113,8 @@ def write_step(
     """
     assert (record.region_id, record.replica) == replica.key, f"{replica} writes a step of {record.key}"
     assert record.took, f"the step of {replica} has no time"
-    states.check(Actor.SERVER, before, record.state, cause, subject=record.key)
+    if not states.is_legal(Actor.SERVER, before, record.state, cause):
+        raise states.IllegalStep(Actor.SERVER, before, record.state, cause, record.key)
     step = WriteStep(replica.key, number, cause, before, record, replica.version)
     if cause in (Cause.OPEN_ORDER, Cause.CLOSE_ORDER):
         step.epoch = replica.epoch

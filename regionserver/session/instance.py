@@ -63,6 +63,8 @@ class Instance:
         #: Sessions of other processes with this identity that have taken over its registration. Never written.
         self.rivals: set[int] = set()
         self._record = record
+        #: The server's cluster, which never changes; "" before the server has joined one.
+        self.cluster_id = record.cluster_id
 
     @classmethod
     def open(cls, directory: Path) -> Instance:
@@ -99,11 +101,6 @@ class Instance:
         """Return the server's uuid, which never changes."""
         return self._record.uuid
 
-    @property
-    def cluster_id(self) -> str:
-        """Return the server's cluster, which never changes; "" before it has joined one."""
-        return self._record.cluster_id
-
     def adopt(self, cluster_id: str, where: str) -> None:
         """Record `cluster_id` durably as the server's cluster; `where` describes the store and root of that cluster.
 
@@ -118,7 +115,7 @@ class Instance:
                 " --data-dir"
             )
         if not mine:
-            self._record.cluster_id = cluster_id
+            self._record.cluster_id = self.cluster_id = cluster_id
             self._write()
 
     def next_incarnation(self, now_ms: int) -> Incarnation:

@@ -77,7 +77,7 @@ def _unknown_number(run: Run, one: LocalReplica) -> None:
 
 
 def _decided_too_early(run: Run, one: LocalReplica) -> None:
-    run.replicas._effects.append(OrderFinished(one.ticket, OrderResult(*KEY, OrderOutcome.DONE)))
+    run.replicas.effects.append(OrderFinished(one.ticket, OrderResult(*KEY, OrderOutcome.DONE)))
 
 
 def _no_ticket(_run: Run, one: LocalReplica) -> None:
