@@ -376,8 +376,9 @@ class ActiveMaster:
     def _take_report(self, server: Incarnation, report: Report) -> None:
         self.reports.take(server, report, self._now_ms())
         self.keeper.reported(server, report)
-        if report.replicas:
-            self.handle_soon(ev.ReplicasReported(server, report.replicas))
+        if report.replicas and self.is_open:
+            self.assigner.handle(ev.ReplicasReported(server, report.replicas), self._now_ms())
+            self.schedule()
 
     def problems(self, limit: int, work: WorkInProgress | None = None) -> list[str]:
         """Return at most `limit` lines for the operator. `work` None: examine the replicas with work first."""
@@ -432,7 +433,8 @@ class ActiveMaster:
 
     def _written(self, outcomes: list[Outcome]) -> None:
         """Process the outcomes of writes."""
-        self.bulk_plans.count(outcomes)
+        if self.bulk_plans.running:
+            self.bulk_plans.count(outcomes)
         self.assigner.handle_all([event for _, event in outcomes], self._now_ms())
 
     def _tick(self) -> None:
@@ -505,8 +507,10 @@ class ActiveMaster:
             log_begun(assigner.causes)
         if effects:
             self._effects.carry_out(effects)
-        self._writer.flush()
-        self._reader.flush()
+        if self._writer.queue.waiting or self._writer.retries:
+            self._writer.flush()
+        if self._reader.changed.queued:
+            self._reader.flush()
         self.keeper.pump(now_ms)
 
     def guarded(self, act: Callable[[], None]) -> None:

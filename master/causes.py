@@ -45,7 +45,8 @@ def acting_for(origin: WorkOrigin) -> Iterator[None]:
 
 def log_begun(causes: Causes) -> None:
     """Log the causes that have begun since the last call, so that a cause id in the history is found in the log."""
-    for origin in causes.take_begun():
+    begun, causes.begun = causes.begun, []
+    for origin in begun:
         log.info("cause {cause} begins: {text}", cause=origin.cause_id, text=origin.text)
 
 

@@ -61,7 +61,8 @@ class HeartbeatReceiver:
         if beat.recipient not in ("", uuid):
             self.refused += 1
             raise RpcError(WRONG_MASTER, f"this is master {uuid}")
-        now_ms, sender = self._now_ms(), master.caller_principal()
+        now_ms, sender, start_code = self._now_ms(), master.caller_principal(), master.start_code
+        leads = master.active_master if master.role == "active" else None
         objection = self.roster.objection(beat.server, sender, now_ms)
         if objection:
             self.refused += 1
@@ -70,7 +71,6 @@ class HeartbeatReceiver:
         member = self.roster.accept(beat, now_ms, sender)
         if now_ms >= self._forget_ms or crowded != self.roster.crowded:
             self._forget(now_ms)
-        leads = master.active_master if master.role == "active" else None
         wants_full = False
         if leads is not None:
             if beat.epoch > leads.fence.epoch:
@@ -84,9 +84,9 @@ class HeartbeatReceiver:
         return HeartbeatReply(
             master.cluster_id,
             uuid,
-            master.start_code,
+            start_code,
             leads is not None,
-            self._epoch(leads),
+            self._epoch_seen() if leads is None else leads.fence.epoch,
             member is not None and member.record is None,
             wants_full,
             "" if leads is not None else self._hint(),
@@ -104,7 +104,7 @@ class HeartbeatReceiver:
 
     def _doubt(self, leads: ActiveMaster, server: Incarnation, report: Report) -> None:
         """Pass on the replicas that a report puts in doubt."""
-        known, holding = leads.world.servers.get(server.uuid), leads.reports.holding(server)
+        known, holding = leads.assigner.world.servers.get(server.uuid), leads.reports.holding(server)
         if known is not None and holding is not None:
             found = doubtful(report, known.open, holding.versions)
             if found:
@@ -151,9 +151,8 @@ class HeartbeatReceiver:
         now_ms = self._now_ms()
         return sum(1 for one in self.roster.members() if now_ms - one.received_ms > SILENT_MS)
 
-    def _epoch(self, leads: ActiveMaster | None) -> int:
-        if leads is not None:
-            return leads.fence.epoch
+    def _epoch_seen(self) -> int:
+        """Return the epoch of the active master that this standby has seen; -1 without one."""
         election = self._master.election
         return -1 if election is None or election.active is None else election.active.epoch
 

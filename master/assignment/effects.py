@@ -44,7 +44,7 @@ class AssignerEffects:
 
     def carry_out(self, effects: list[fx.Effect]) -> None:
         """Carry out effects, or begin them in the background. Writes are queued first: they are most of the effects."""
-        for effect in self._writer.put_writes(effects):
+        for effect in self._writer.queue.put_writes(effects):
             self._carry_out(effect)
 
     def _carry_out(self, effect: fx.Effect) -> None:

@@ -28,7 +28,6 @@ from coord.errors import MultiFailed, OperationError
 from master.assignment.write_queue import Outcome, WaitingWrite, Write, WriteQueue, checks_of, outcomes
 from master.catalog import store
 from master.leadership.fence import OPS_MAX, Fence
-from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.reads.answers import answers
 from regions.cluster.reads.changed import ChangedTransitions
@@ -91,8 +90,9 @@ class TransitionWriter:
         self._done = done
         self._batch_done = batch_done
         self._failed = failed
-        self._queue = WriteQueue(fence.layout, fence.acl_bytes)
-        self._retries: deque[list[WaitingWrite]] = deque()
+        #: Writes, and batches of refused multis, that wait to be sent.
+        self.queue = WriteQueue(fence.layout, fence.acl_bytes)
+        self.retries: deque[list[WaitingWrite]] = deque()
         self._unknown: list[WaitingWrite] = []
         self._in_flight = 0
         self._closed = False
@@ -102,29 +102,25 @@ class TransitionWriter:
     @property
     def is_idle(self) -> bool:
         """True if no write is queued, in flight, or of unknown outcome."""
-        return not self._queue.waiting and not self._retries and not self._unknown and self._in_flight == 0
+        return not self.queue.waiting and not self.retries and not self._unknown and self._in_flight == 0
 
     @property
     def has_room(self) -> bool:
         """True while less than two full multis wait to be sent."""
-        return len(self._queue.waiting) < 2 * OPS_MAX
+        return len(self.queue.waiting) < 2 * OPS_MAX
 
     def put(self, effect: Write) -> None:
         """Queue a write. Raise InvalidTransition for a step that is not in the table of transitions."""
-        self._queue.put(effect)
-
-    def put_writes(self, effects: list[fx.Effect]) -> list[fx.Effect]:
-        """Queue the writes among the assigner's effects, and return the other effects. Raise as `put` does."""
-        return self._queue.put_writes(effects)
+        self.queue.put(effect)
 
     def flush(self) -> None:
         """Send queued writes, up to IN_FLIGHT_MAX multis."""
-        while self._retries and self._in_flight < IN_FLIGHT_MAX:
-            self._send(self._retries.popleft())
-        while self._queue.waiting and self._in_flight < IN_FLIGHT_MAX:
-            if len(self._queue.waiting) < OPS_MAX and self._in_flight >= EAGER_BELOW:
+        while self.retries and self._in_flight < IN_FLIGHT_MAX:
+            self._send(self.retries.popleft())
+        while self.queue.waiting and self._in_flight < IN_FLIGHT_MAX:
+            if len(self.queue.waiting) < OPS_MAX and self._in_flight >= EAGER_BELOW:
                 return  # a partly filled multi waits for more writes
-            self._send(self._queue.take())
+            self._send(self.queue.take())
 
     def fail_unknown(self) -> None:
         """Report writes whose reply was lost as refused, so that their znodes are read. Called on reconnection."""
@@ -134,14 +130,14 @@ class TransitionWriter:
     def close(self) -> None:
         """Stop sending and reporting writes."""
         self._closed = True
-        self._queue.clear()
-        self._retries.clear()
+        self.queue.clear()
+        self.retries.clear()
         self._unknown.clear()
 
     def _send(self, batch: list[WaitingWrite]) -> None:
         self._in_flight += 1
         self.multis += 1
-        ops = self._queue.operations(batch)
+        ops = self.queue.operations(batch)
         page = None if self._journal is None else self._journal.page([item.effect for item in batch])
         if page is not None:
             ops.append(page.op)
@@ -175,7 +171,7 @@ class TransitionWriter:
             page.refused()
         rest = self._without_refused(batch, error, page)
         half = (len(rest) + 1) // 2
-        self._retries.extend(part for part in (rest[:half], rest[half:]) if part)
+        self.retries.extend(part for part in (rest[:half], rest[half:]) if part)
         self.flush()
         self._batch_done()
 

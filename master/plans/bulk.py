@@ -50,7 +50,7 @@ class BulkPlans:
         #: Returns the sizes of regions, measured as far as servers have reported them.
         self.sizes: Callable[[], RegionSizes] = lambda: NOT_MEASURED
         self.latest: BulkPlan | None = None
-        self._running: dict[str, BulkPlan] = {}
+        self.running: dict[str, BulkPlan] = {}
         #: Plans of former masters that are not finished.
         self._unfinished: list[PlanRecord] = []
         #: Plans of former masters with no region left, whose records are being closed.
@@ -67,7 +67,7 @@ class BulkPlans:
         bulk = self._new(request)
         bulk.is_of_tablets = is_of_tablets(request.keys, self._active_master.world)
         plan_id = bulk.record.plan_id
-        self.latest = self._running[plan_id] = bulk
+        self.latest = self.running[plan_id] = bulk
         await self._lock.acquire()
         try:
             placements = await self._plan(bulk, request)
@@ -163,9 +163,9 @@ class BulkPlans:
 
     def count(self, outcomes: list[Outcome]) -> None:
         """Count the progress of plans by writes of transitions that have committed."""
-        if self._running:
+        if self.running:
             for plan_id, (begun, ended) in steps_of_plans(outcomes).items():
-                bulk = self._running.get(plan_id)
+                bulk = self.running.get(plan_id)
                 # A plan that continues under its id may still have transitions of the former master: do not count them.
                 if bulk is not None and bulk.is_handed_over:
                     self._count(bulk, begun, ended)
@@ -181,14 +181,14 @@ class BulkPlans:
 
     def finish_stuck(self) -> None:
         """Count the progress of tablets, and finish plans whose remaining regions are parked or disabled."""
-        of_tablets = [one for one in self._running.values() if one.is_of_tablets]
+        of_tablets = [one for one in self.running.values() if one.is_of_tablets]
         for bulk in of_tablets:
             self._count_tablets(bulk)
-        if len(of_tablets) == len(self._running) or self._active_master.assigner.unplaced:
+        if len(of_tablets) == len(self.running) or self._active_master.assigner.unplaced:
             return
         active = self._active_master.assigner.world.active.values()
         if all(one.transition is not None and one.transition.parked for one in active):
-            for bulk in list(self._running.values()):
+            for bulk in list(self.running.values()):
                 if bulk.record.state is PlanState.APPLYING and bulk.is_handed_over and not bulk.is_of_tablets:
                     self._finish(bulk)
 
@@ -211,7 +211,7 @@ class BulkPlans:
 
     def _finish(self, bulk: BulkPlan) -> None:
         active_master = self._active_master
-        del self._running[bulk.record.plan_id]
+        del self.running[bulk.record.plan_id]
         bulk.phases.end()
         if bulk is self.latest:
             active_master.phases.end()
@@ -259,7 +259,7 @@ class BulkPlans:
         fence = self._active_master.fence
         found = await store.read_all(fence.client, await store.list_all(fence.client, [fence.layout.plans]))
         plans = [plan for plan, _ in store.decoded(found, decode_plan)]
-        await self._delete_old([plan for plan in plans if plan.finished_ms and plan.plan_id not in self._running])
+        await self._delete_old([plan for plan in plans if plan.finished_ms and plan.plan_id not in self.running])
 
     async def _delete_old(self, ended: list[PlanRecord]) -> None:
         fence = self._active_master.fence

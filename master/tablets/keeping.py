@@ -299,8 +299,10 @@ class TabletKeeping:
             self._decide(now_ms)
         if self._finishing:
             self._finish_closed()
-        self._writer.flush()
-        self._reader.flush()
+        if self._writer.queue.waiting or self._writer.retries:
+            self._writer.flush()
+        if self._reader.changed.queued:
+            self._reader.flush()
         if (self._tables_to_read or self._regions_to_read) and not self._is_reading:
             self._is_reading = True
             self._active_master.persist(self._read_records)

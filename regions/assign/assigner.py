@@ -194,7 +194,8 @@ class Assigner:
         `origin` is the event's origin, unless the event continues other work.
         """
         self._handle(event, now_ms, origin)
-        self.history.add_noted()
+        if self.history.noted:
+            self.history.add_noted()
 
     def handle_all(self, events: Sequence[ev.Event], now_ms: int, origin: WorkOrigin | None = None) -> None:
         """Handle events in order. Most events of a bulk assignment come this way, hundreds at a time."""
@@ -444,7 +445,8 @@ class Assigner:
         if record is not None:
             if record.origin is not None and (replica.origin is None or not is_part_of(replica.origin, record)):
                 replica.origin = record.origin
-            self._moves.drop(replica)  # the move has begun; steps between two reads may have been missed
+            if replica.move is not None:
+                self._moves.drop(replica)  # the move has begun; steps between two reads may have been missed
             if record.destination is not None:
                 self._replacements.server_chosen(replica.region, now_ms)
         if former is None or record is None or former.state is not record.state:

@@ -94,16 +94,13 @@ class Decisions:
         if transition is None:
             self._decide_resting(replica, now_ms)
             return
-        if transition.parked and replica.wants_open:
+        wants_open = replica.wants_open
+        if transition.parked and wants_open:
             return
         world = self._world
-        verdict = next_action(
-            transition.state,
-            world.party(transition.source),
-            world.party(transition.destination),
-            reopen=replica.wants_open,
-        )
-        why = hazard(transition, verdict.cause, world.departed) if replica.wants_open else ""
+        source, destination = world.party(transition.source), world.party(transition.destination)
+        verdict = next_action(transition.state, source, destination, reopen=wants_open)
+        why = hazard(transition, verdict.cause, world.departed) if wants_open else ""
         if why:
             self._park(replica, transition, verdict, why, now_ms)
             return
@@ -157,7 +154,7 @@ class Decisions:
         if transition is None:
             if replica.open_on is not None:
                 return False
-            self._orders.drop(replica)
+            self._drop_order(replica)
             if replica.home is not None and replica.region.table.wants_open:
                 # Its server has died, and may not know. From this step on it cannot begin to close the region.
                 self.write_offline(replica, None, _SERVER_DEATH, now_ms, intent=_CLOSE)
@@ -174,7 +171,7 @@ class Decisions:
         """Decide about a replica without a transition: select a server, order a close, or do nothing."""
         server = replica.open_on
         if server is None:
-            self._orders.drop(replica)
+            self._drop_order(replica)
             if replica.move is not None:
                 if self._world.servers.get(replica.move) is not None:
                     replica.last_uuid = replica.move  # the server has died, so assign to the destination of the move
@@ -186,7 +183,7 @@ class Decisions:
                 replica.cause = _ASSIGN if replica.home is None else _SERVER_DEATH
                 self._selection.add(replica)
         elif server.fencing:
-            self._orders.drop(replica)
+            self._drop_order(replica)
         elif (
             not replica.wants_open
             or replica.move is not None
@@ -198,13 +195,17 @@ class Decisions:
                 self._orders.put(replica, CLOSE, server, -1, now_ms, now_ms)
         else:
             replica.origin = None
+            self._drop_order(replica)
+
+    def _drop_order(self, replica: Replica) -> None:
+        if replica.order is not None:
             self._orders.drop(replica)
 
     def _order_open(self, replica: Replica, transition: TransitionRecord, now_ms: int) -> None:
         order = replica.order
         if order is not None and order.kind == OPEN and order.version == replica.version:
             return
-        self._orders.drop(replica)
+        self._drop_order(replica)
         server = self._world.alive(transition.destination)
         assert server is not None, replica.key
         if server.fenced_until_ms is not None:
@@ -219,7 +220,7 @@ class Decisions:
             order.version = replica.version
             self._orders.time(replica)
             return
-        self._orders.drop(replica)
+        self._drop_order(replica)
         server = self._world.alive(transition.source if closing else transition.destination)
         assert server is not None, replica.key
         if server.fenced_until_ms is not None:
@@ -287,7 +288,7 @@ class Decisions:
             deaths=deaths_after(replica.transition, cause, self._world.departed),
         )
         self._world.begin_write(replica, cause, effect.record)
-        self._orders.drop(replica)
+        self._drop_order(replica)
         assert replica.is_writing, f"the write of {replica.key} is not awaited"
         self._outbox.emit(effect)
 

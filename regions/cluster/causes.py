@@ -42,7 +42,7 @@ class Causes:
         self._last = 0
         #: The event that is being handled.
         self.acting = ActingEvent(None, f"takeover: epoch {epoch} begins")
-        #: Origins begun since the last call of `take_begun`.
+        #: Origins that have begun and are not in the log. Their only reader empties the list.
         self.begun: list[WorkOrigin] = []
 
     def begin(self, text: str) -> WorkOrigin:
@@ -67,11 +67,6 @@ class Causes:
     def with_text(self, known: WorkOrigin | None) -> WorkOrigin:
         """Return `known` if it has a text for the history, else the current origin."""
         return known if known is not None and known.text else self.current()
-
-    def take_begun(self) -> list[WorkOrigin]:
-        """Return the origins begun since the last call, for the log."""
-        begun, self.begun = self.begun, []
-        return begun
 
 
 def replica_of(event: ev.Event, world: ClusterState) -> Replica | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from regions.cluster.work import OrderState, Standing, WriteState, next_order_state
+from regions.cluster.work import ORDER_NEXT, WRITE_NEXT, OrderState, Standing, WriteState
 from regions.records.model import (
     BarRecord,
     Incarnation,
@@ -394,3 +394,15 @@ class Server:
     def load(self) -> int:
         """Number of replicas on the server or on their way to it."""
         return len(self.open) + len(self.incoming)
+
+
+def next_write_state(key: str, before: WriteState, after: WriteState) -> WriteState:
+    """Return `after`. Raise AssertionError if the table does not have the step. `key` is the replica."""
+    assert after in WRITE_NEXT[before], f"{key} cannot go from {before.name} to {after.name}"
+    return after
+
+
+def next_order_state(key: str, before: OrderState, after: OrderState) -> OrderState:
+    """Return `after`. Raise AssertionError if the table does not have the step. `key` is the order's replica."""
+    assert after in ORDER_NEXT[before], f"order of {key} cannot go from {before.name} to {after.name}"
+    return after

@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec.structs import force_setattr
 
-from regions.cluster.entities import Order, PendingWrite, Region, Replica, Server, Table
-from regions.cluster.work import Standing, WriteState, next_write_state
+from regions.cluster.entities import Order, PendingWrite, Region, Replica, Server, Table, next_write_state
+from regions.cluster.work import Standing, WriteState
 from regions.records.members import Storage
 from regions.records.model import (
     BarRecord,

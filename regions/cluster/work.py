@@ -1,7 +1,7 @@
 """States of the assigner's work: of a write, of an order, and how a replica is counted. Pure data.
 
 Each state machine is one enum and one table of legal successors. Only `ClusterState` and `OrderBook` change a state,
-through `next_write_state` and `next_order_state`, which assert that the table has the step.
+through `next_write_state` and `next_order_state` in `entities.py`, which assert that the table has the step.
 
     replica   IDLE -> WRITING -> IDLE                          the write has committed
                       WRITING -> HELD -> WRITING               the table's record must be read first
@@ -61,15 +61,3 @@ ORDER_NEXT: Final[Mapping[OrderState, tuple[OrderState, ...]]] = {
     OrderState.SENT: (OrderState.PAUSED, OrderState.DONE),
     OrderState.DONE: (),
 }
-
-
-def next_write_state(key: str, before: WriteState, after: WriteState) -> WriteState:
-    """Return `after`. Raise AssertionError if the table does not have the step. `key` is the replica."""
-    assert after in WRITE_NEXT[before], f"{key} cannot go from {before.name} to {after.name}"
-    return after
-
-
-def next_order_state(key: str, before: OrderState, after: OrderState) -> OrderState:
-    """Return `after`. Raise AssertionError if the table does not have the step. `key` is the order's replica."""
-    assert after in ORDER_NEXT[before], f"order of {key} cannot go from {before.name} to {after.name}"
-    return after

@@ -48,7 +48,7 @@ def test_former_transitions_do_not_finish_a_plan_before_its_rows_are_applied() -
     bulk_plans = BulkPlans(active_master, planner, lambda: 0, bytes)
     bulk_plans.load([PlanRecord("p", 1)])
     bulk = bulk_plans._new(fx.RequestPlan([KEY], Cause.ASSIGN.value))
-    bulk_plans._running["p"] = bulk
+    bulk_plans.running["p"] = bulk
     delete = fx.DeleteTransition(KEY, "t.0", 0, RegionState.OPENED, 3, Cause.DONE, former=opened)
     bulk_plans.count([(delete, ev.WriteDone(KEY, 0))])
     assert (bulk.assigned, bulk.record.state) == (0, PlanState.PLANNING)
@@ -180,7 +180,7 @@ def test_a_plan_of_which_parts_are_missing_is_not_stuck() -> None:
     active_master: Any = SimpleNamespace(assigner=assigner)
     plans = BulkPlans(active_master, SimpleNamespace(), lambda: 5000, bytes)  # type: ignore[arg-type]
     plans._finish = finished.append  # type: ignore[method-assign]
-    bulk = plans._running["p"] = BulkPlan(PlanRecord("p", 1, state=PlanState.APPLYING), request.keys, lambda: 0.0)
+    bulk = plans.running["p"] = BulkPlan(PlanRecord("p", 1, state=PlanState.APPLYING), request.keys, lambda: 0.0)
     bulk.is_handed_over = True
     plans.finish_stuck()
     assert not finished

@@ -79,7 +79,7 @@ def test_a_plan_of_tablets_is_done_when_each_has_a_leader(assigner: Assigner) ->
     planner: Any = SimpleNamespace(engine_for=lambda _count: ("greedy", ""))
     plans = BulkPlans(master, planner, lambda: 0, bytes)
     bulk = plans.latest = plans._new(fx.RequestPlan(KEYS, Cause.ASSIGN.value))
-    plans._running[bulk.record.plan_id] = bulk
+    plans.running[bulk.record.plan_id] = bulk
     bulk.is_of_tablets = True
     plans.finish_stuck()
     assert bulk.record.state is PlanState.PLANNING
@@ -91,7 +91,7 @@ def test_a_plan_of_tablets_is_done_when_each_has_a_leader(assigner: Assigner) ->
     put(assigner, 2, TabletState.RUNNING)
     put(assigner, 3, TabletState.RUNNING)
     plans.finish_stuck()
-    assert (bulk.assigned, bulk.record.state, plans._running) == (12, PlanState.DONE, {})
+    assert (bulk.assigned, bulk.record.state, plans.running) == (12, PlanState.DONE, {})
     assert len(written) == 2
 
 

@@ -27,7 +27,9 @@ def ids(cluster: ModelCluster) -> list[str]:
 
 def begun(cluster: ModelCluster) -> list[str]:
     """Return the descriptions of causes that began since the last call."""
-    return [one.text for one in cluster.assigner.causes.take_begun()]
+    causes = cluster.assigner.causes
+    found, causes.begun = causes.begun, []
+    return [one.text for one in found]
 
 
 def two_servers(*names: str) -> ModelCluster:
@@ -42,8 +44,7 @@ def test_ids_count_the_beginnings_of_an_epoch() -> None:
     causes = Causes(12)
     found = [causes.begin("timer: tick").cause_id for _ in range(17)]
     assert (found[0], found[-1]) == ("e12-1", "e12-11")
-    assert [one.cause_id for one in causes.take_begun()] == found
-    assert causes.take_begun() == []
+    assert [one.cause_id for one in causes.begun] == found
 
 
 def test_what_begins_nothing_uses_no_id() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import regions
-from regions.cluster.work import ORDER_NEXT, WRITE_NEXT, OrderState, WriteState, next_order_state, next_write_state
+from regions.cluster.entities import next_order_state, next_write_state
+from regions.cluster.work import ORDER_NEXT, WRITE_NEXT, OrderState, WriteState
 
 #: Fields from which indexes and counts are derived; only `ClusterState` assigns them.
 PRIMARY = {
