@@ -402,7 +402,7 @@ class Assigner:
             if event.record is not None and not is_tablet:
                 self._outbox.note(f"transition of an unknown region, state {event.record.state.value}", event.region_id)
             return
-        if replica.is_writing:
+        if replica.write is not None:
             return  # if the znode is newer than the version of our write, the store refuses it, and we read again
         self.world.has_read(replica)
         record = event.record
@@ -472,11 +472,11 @@ class Assigner:
             self._decisions.decide_peers(replica, now_ms)
 
     def _write_done(self, replica: Replica, event: ev.WriteDone, now_ms: int) -> None:
-        if not replica.is_writing:
+        if replica.write is None:
             return
         former, former_home = replica.transition, replica.home
         write = self.world.commit_write(replica, event.version, now_ms)
-        assert not replica.is_writing, f"the write of {replica.key} is done, and would be awaited"
+        assert replica.write is None, f"the write of {replica.key} is done, and would be awaited"
         step = master_step(former, write.record, write.cause, self.epoch, now_ms, replica.origin, replica.key)
         self.history.noted.append(step)
         if write.region is not None:
@@ -488,7 +488,7 @@ class Assigner:
         self._decisions.decide(replica, now_ms)
 
     def _write_failed(self, replica: Replica, event: ev.WriteFailed, now_ms: int) -> None:
-        if not replica.is_writing:
+        if replica.write is None:
             return
         if event.table_version is not None:
             self._catalog.checks.refused(replica, event.table_version, now_ms)
@@ -538,7 +538,8 @@ class Assigner:
                 continue
             server = self.world.servers.get(event.placements.get(replica.key, ""))
             # Servers may have changed since the plan was computed, and plans ignore the versions of kinds.
-            if server is not None and not objection_to(server, replica, self.world.peers(replica)[0]):
+            peers = self.world.peers(replica)[0] if len(replica.region.replicas) > 1 else []
+            if server is not None and not objection_to(server, replica, peers):
                 self._decisions.write_offline(replica, server.incarnation, replica.cause, now_ms)
             else:
                 self._selection.add(replica)

@@ -271,13 +271,15 @@ class Decisions:
     ) -> None:
         """Create the transition in OFFLINE, or force it there. The OPEN order follows when the write has committed."""
         assert not parked or destination is None, f"{replica.key} is parked with destination {destination}"
-        if replica.origin is None or replica.transition is None or replica.transition.origin is None:
-            replica.origin = self._causes.with_text(replica.origin)
+        origin, transition = replica.origin, replica.transition
+        is_named = transition is not None and transition.origin is not None
+        if origin is None or (not origin.text and not is_named):
+            origin = replica.origin = self._causes.current()
         effect = transition_writes.offline(
             replica,
             destination,
             cause,
-            origin=replica.origin,
+            origin=origin,
             epoch=self._epoch,
             now_ms=now_ms,
             start_timeout_ms=self._config.start_timeout_ms,
@@ -285,11 +287,12 @@ class Decisions:
             error=error,
             parked=parked,
             intent=intent,
-            deaths=deaths_after(replica.transition, cause, self._world.departed),
+            deaths=0 if transition is None else deaths_after(transition, cause, self._world.departed),
         )
         self._world.begin_write(replica, cause, effect.record)
-        self._drop_order(replica)
-        assert replica.is_writing, f"the write of {replica.key} is not awaited"
+        if replica.order is not None:
+            self._orders.drop(replica)
+        assert replica.write is not None, f"the write of {replica.key} is not awaited"
         self._outbox.emit(effect)
 
     def attempt_failed(self, replica: Replica, cause: Cause, error: str, now_ms: int) -> None:
