@@ -45,6 +45,8 @@ class Replacements:
         """Start the time of a region: a server has been chosen for one of its replicas, so it is CREATING."""
         if region.record.state is _PREPARING and not region.creating_since_ms:
             region.creating_since_ms = max(1, now_ms)
+        has_begun = region.record.state is not _PREPARING or region.creating_since_ms > 0
+        assert has_begun, f"region {region.record.region_id} is created without a time limit"
 
     def transition_ended(self, region: Region) -> None:
         """Reset the time of a region when its last transition has ended."""
@@ -108,6 +110,7 @@ class Replacements:
             assert not region.is_given_up or region in self, f"region {region_id} is given up, and will not be replaced"
 
     def _replace(self, region: Region) -> None:
+        assert region.is_given_up, f"region {region.record.region_id} is wanted, and would be replaced"
         assert not region.is_replacing, f"region {region.record.region_id} is being replaced already"
         for one in region.replicas:
             assert one.open_on is None, f"{one.key} is open, and its region would be replaced"

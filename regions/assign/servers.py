@@ -103,6 +103,8 @@ class ServerTracker:
             server.fencing = ""
         for mark in marks.values():
             self.fenced(mark, now_ms)
+        lost = marks.keys() - self._world.servers.keys()
+        assert not lost, f"fenced servers {lost} would count as dead before their leases end"
         self._world.set_bars(bars)
 
     # --- registration and expiry ------------------------------------------------------------------------------------
@@ -171,6 +173,7 @@ class ServerTracker:
         for server in changed:
             server.marked = server.uuid in self._draining
             server.origin = self._causes.current()
+            assert server.draining or not server.marked, f"{server.incarnation} is drained, and would get regions"
         if changed:
             self._release(now_ms, changed)
 

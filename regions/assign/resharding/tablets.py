@@ -162,6 +162,7 @@ class TabletParents:
         tablets = self._at_rest(parents)
         if not tablets or not self._aligned(work, tablets, now_ms):
             return False
+        assert len(tablets) == len(parents), f"{len(tablets)} of the {len(parents)} parents would be prepared"
         if now_ms - work.began_ms >= PREPARE_WITHIN_MS:
             return True
         servers = self._servers(tablets[0])
