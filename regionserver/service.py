@@ -9,7 +9,7 @@ from twisted.logger import Logger
 
 from coord import logs
 from coord.daemon import allow_many_files, collect_rarely, stop_on_signals
-from coord.env_os import share_processors
+from coord.env_os import run_in_slices, share_processors
 from coord.errors import ConfigError
 from coord.hosts import is_loopback
 from coord.peers.reactor import install
@@ -22,6 +22,7 @@ from regionserver.server import RegionServer
 from regionserver.session.instance import Instance
 from regionserver.storage.directory import DirectoryOpener
 from regionserver.tablets.hosting import tablets_of
+from regionserver.workers import FOREGROUND_SLICE_S
 
 __all__ = ["ServerSettings", "run"]
 
@@ -56,6 +57,7 @@ def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
     if is_loopback(settings.host):
         # Clients and other members share this machine. Do this before any thread starts, because threads inherit it.
         share_processors()
+    run_in_slices(FOREGROUND_SLICE_S)
     if opener is None:
         opener = built_in(settings)
     instance = Instance.open(settings.data_dir)

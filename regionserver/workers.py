@@ -14,12 +14,19 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from coord.env_os import run_in_slices
+
 T = TypeVar("T")
+
+#: Slices in which the kernel runs threads that requests wait for (the default in a region server), and threads of long
+#: work.
+FOREGROUND_SLICE_S: Final = 0.0001
+BACKGROUND_SLICE_S: Final = 0.02
 
 
 class ThreadReactor(Protocol):
@@ -53,8 +60,11 @@ class Workers:
         threads: int,
         delivered: Callable[[], None],
         fatal: Callable[[Failure], object],
+        *,
+        is_background: bool = False,
     ) -> None:
-        """`fatal` is called with exceptions of `done` and `delivered`."""
+        """`fatal` is called with exceptions of `done` and `delivered`. No request waits for work in the background."""
+        self._is_background = is_background
         self._reactor = reactor
         self._delivered = delivered
         self._fatal = fatal
@@ -99,6 +109,8 @@ class Workers:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
+        if self._is_background:
+            run_in_slices(BACKGROUND_SLICE_S)
         stays = True
         while stays:
             stays = self._wakes.get()

@@ -32,8 +32,10 @@ from regions.messages import (
 )
 from regions.records import znodes
 from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
+from regionserver.workers import FOREGROUND_SLICE_S
 from tests.e2e.masters import SESSION_MS, UpToDate
 from tests.support.helpers import Process, ask_server, daemon, eventually, finished, free_ports, rk
+from tests.support.slices import sets_slices, slice_s
 from tests.support.stores import Store, open_store, our_store, store_kinds
 from tests.support.zookeeper import zookeeper
 
@@ -132,10 +134,12 @@ def server(store: Store, master: KazooClient, tmp_path: Path) -> Iterator[Server
 
 
 def test_a_server_of_this_machine_alone_interrupts_nobody_on_it(server: Server) -> None:
-    """A server with a loopback address runs as SCHED_BATCH, with all its threads."""
+    """A server with a loopback address runs as SCHED_BATCH, with all its threads. Its reactor has short slices."""
     threads = [int(name) for name in os.listdir(f"/proc/{server.process.pid}/task")]
     assert len(threads) > 1
     assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_BATCH}
+    if sets_slices():
+        assert slice_s(server.process.pid) == FOREGROUND_SLICE_S
 
 
 def raise_epoch(master: KazooClient, to: int) -> None:

@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from coord.env_os import run_in_slices
 from coord.errors import StorageError
 from regionserver.tablets.process.interfaces import ThreadedReactor
+from regionserver.workers import BACKGROUND_SLICE_S
 
 T = TypeVar("T")
 
@@ -48,6 +50,7 @@ class ReactorCalls:
         """Run `work` on a thread of its own, and then `done` with the result on the reactor's thread."""
 
         def run() -> None:
+            run_in_slices(BACKGROUND_SLICE_S)
             result = _result(work)
             if not self.has_ended:
                 self._reactor.callFromThread(done, result)

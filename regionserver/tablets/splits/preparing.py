@@ -109,7 +109,9 @@ class Preparations:
         self._space = space
         self._works: dict[str, _Preparation] = {}
         self._is_looking = False
-        self._copying = Workers(reactor, 1, lambda: None, lambda failure: log.failure("prepared rows", failure))
+        self._copying = Workers(
+            reactor, 1, lambda: None, lambda failure: log.failure("prepared rows", failure), is_background=True
+        )
         self._rests = AdaptedRests(reactor, lambda: host.handled, lambda: self._copying.pending > 0)
         self._finishing = Workers(reactor, 1, lambda: None, lambda failure: log.failure("prepared rows", failure))
         self._copying.submit(lambda: remove_prepared(directory), lambda _: None)
