@@ -128,8 +128,7 @@ class ActiveMaster:
         #: True while the store is being asked whether the epoch is still valid.
         self._checking_epoch = False
         self._pump_due = False
-        #: True if the assigner has left selected replicas for the next turn.
-        self._has_selected = False
+        self._has_selected = False  # True if the assigner has left replicas for the next turn
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.history_writer)
         self._reader = TransitionReader(fence, self._read, self._pump, self._failed)
         self.dispatcher = Dispatcher(
@@ -421,10 +420,9 @@ class ActiveMaster:
         self.schedule()
 
     def _handle(self, event: ev.Event) -> None:
-        if self.is_open:
-            now_ms, origin = self._now_ms(), acting()
-            if not self.keeper.observe(event, origin):
-                self.assigner.handle(event, now_ms, origin)
+        origin = acting()
+        if self.is_open and not self.keeper.observe(event, origin):
+            self.assigner.handle(event, self._now_ms(), origin)
 
     def _read(self, events: list[ev.TransitionRead]) -> None:
         """Hand transitions that were read to the keeper and the assigner."""
@@ -500,9 +498,8 @@ class ActiveMaster:
     def _carry_out(self) -> None:
         """Have the parts with work decide. Most turns are about one of them, so the others are not called."""
         now_ms, assigner = self._now_ms(), self.assigner
-        has_work = assigner.has_work
-        effects = assigner.take(now_ms) if has_work else []
-        self._has_selected = has_work and assigner.has_selected
+        effects = assigner.take(now_ms) if assigner.has_work else []
+        self._has_selected = assigner.has_selected
         if assigner.causes.begun:
             log_begun(assigner.causes)
         if effects:

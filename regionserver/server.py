@@ -535,8 +535,7 @@ class RegionServer:
     def take_changed(self) -> list[Key]:
         """Return the replicas that have changed since the last call."""
         of_tablets = [] if self._tablets is None else self._tablets.take_changed()
-        sizes = self._serving.sizes
-        sized = sizes.take_changed(self._reactor.seconds()) if sizes.noted else []
+        sized = self._serving.sizes.take_changed(self._reactor.seconds()) if self._serving.sizes.noted else []
         return [*self._host.replicas.take_changed(), *sized, *of_tablets]
 
     def rates(self) -> Mapping[Key, float]:

@@ -58,8 +58,7 @@ class Replicas:
         self.me = me
         self._replicas: dict[Key, LocalReplica] = {}
         self._finished = FinishedOrders()
-        #: Effects that `take_effects` has not returned yet.
-        self.effects: list[fx.Effect] = []
+        self.effects: list[fx.Effect] = []  # those that `take_effects` has not returned yet
         self._story: deque[tuple[int, Key, str, str, str]] = deque(maxlen=STORY_MAX)
         self._last_number = 0
         #: Number of replicas in each phase; only `_set_phase` changes it.
@@ -422,8 +421,7 @@ class Replicas:
         is_held = replica.is_open or replica.job_number != 0
         row = MOVES.get((replica.phase, event, is_held))
         if row is None:
-            held = "held by the opener" if is_held else "not held by the opener"
-            state = f"{replica.phase or 'none'} ({held})"
+            state = f"{replica.phase or 'none'} ({'' if is_held else 'not '}held by the opener)"
             raise InvalidTransition(str(replica), state, event, self.story(replica.key))
         self._story.append((now_ms, replica.key, replica.phase or "none", event, row.after or "none"))
         self._set_phase(replica, row.after, now_ms)
