@@ -44,7 +44,7 @@ from coord.errors import ConfigError, shown_s
 from coord.hosts import is_loopback
 from coord.security import process
 from coord.security.admin import headers
-from coord.security.credentials import Credentials, read_user
+from coord.security.credentials import Credentials, check_private, read_user
 from coord.security.process import USER_VARIABLE
 from master.client import split_address
 
@@ -326,35 +326,34 @@ def _named(option: str) -> str:
 
 
 def _path(values: Mapping[str, str], option: str) -> Path | None:
-    if option not in values:
-        return None
-    path = Path(values[option]).expanduser()
-    if not path.is_file():
+    path = Path(values[option]).expanduser() if option in values else None
+    if path is not None and not path.is_file():
         raise UsageFaultError(f"{_named(option)}: file {path} does not exist")
     return path
 
 
-def _first_line(values: Mapping[str, str], option: str) -> str:
+def _first_line(values: Mapping[str, str], option: str, *, is_secret: bool = False) -> str:
     """Return the value of an option; for `@FILE` the file's first line. Raise UsageFaultError."""
     text = values.get(option, "")
     if not text.startswith("@"):
         return text
     try:
-        lines = Path(text[1:]).expanduser().read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageFaultError(
-            f"{_named(option)}: cannot read {text[1:]}: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        path = Path(text[1:]).expanduser()
+        if is_secret:
+            check_private(path)
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageFaultError(f"{_named(option)}: cannot read {text[1:]}: {why}") from error
     return lines[0].strip() if lines else ""
 
 
 def _credential(values: Mapping[str, str], option: str) -> str:
-    text = _first_line(values, option)
+    text = _first_line(values, option, is_secret=True)
     user, colon, password = text.partition(":")
     if option in values and not (user and colon and password):
-        raise UsageFaultError(
-            f"{_named(option)} is neither USER:PASSWORD nor a file with USER:PASSWORD in its first line"
-        )
+        what = "neither USER:PASSWORD nor a file with USER:PASSWORD in its first line"
+        raise UsageFaultError(f"{_named(option)} is {what}")
     return text
 
 

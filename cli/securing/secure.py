@@ -240,7 +240,8 @@ def _close_znodes(given: Globals, report: SecuredCluster, *, is_finish: bool) ->
         if not wanted:
             raise UsageFaultError(
                 "there is no credential to which the znodes could be closed",
-                "Give the one that all masters and servers have: --store-auth USER:PASSWORD or @FILE (RK_STORE_AUTH)."
+                "Give the one that all masters and servers have: --store-auth USER:PASSWORD, @FILE, or @DIR with"
+                " credentials of the cluster (RK_STORE_AUTH)."
                 " Daemons that run without one: `rk secure --begin --certs-dir DIR` first.",
             )
         report.masters, report.servers = check_daemons(cluster, wanted)

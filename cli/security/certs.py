@@ -75,6 +75,10 @@ def init(given: Globals, user: str, tls: bool) -> None:
     """
     directory = _directory(given)
     is_added = tls and certificates.has_keys_alone(directory)
+    if is_added and certs_dir_named(given) is None:
+        raise UsageFaultError(
+            f"{directory} is of a cluster that runs with keys", "`rk up --tls` changes it to certificates."
+        )
     made = _checked(lambda: making.secrets_in(directory) if is_added else making.init(directory, _user(user)))
     if tls:
         _checked(lambda: certificates.init_authority(directory, _now()))
@@ -138,6 +142,7 @@ def rotate(given: Globals, finish: bool) -> None:
     directory = _directory(given)
     is_tls = certificates.has_authority(directory)
     _checked(lambda: making.check_begun_nowhere(directory))
+    _checked(lambda: daemons.check_readable(directory))
     if is_tls:
         change = certificates.finish_authority if finish else _rotate_authority
         _checked(lambda: change(directory))
@@ -166,6 +171,12 @@ def renew(given: Globals) -> None:
     newest secret from then on, so first copy the result of the first step to every machine.
     """
     directory = _directory(given)
+    daemon = next(directory.glob("*.*.key"), None)
+    if daemon is not None and not certificates.has_authority(directory):
+        raise UsageFaultError(
+            f"{directory} has {daemon.with_suffix(CERTIFICATE_SUFFIX).name}, but no authority to issue it again",
+            "Give --certs-dir with the directory in which the cluster's credentials were made (it has ca.key).",
+        )
     found, known = _renew(directory)
     if given.json:
         output.print_json({"current": known.current(), "accepted": sorted(known.secrets), "renewed": found})
@@ -178,6 +189,7 @@ def renew(given: Globals) -> None:
 
 def _renew(directory: Path) -> tuple[list[str], ClusterSecrets]:
     """Return the principals with new credentials, and the secrets. Raise CliError."""
+    _checked(lambda: daemons.check_readable(directory))
     known = _checked(lambda: making.use_newest(directory))
     found = _checked(lambda: daemons.issue_again(directory, _now()))
     _checked(lambda: daemons.hand_out(directory))
@@ -347,8 +359,14 @@ def _directory(given: Globals) -> Path:
     named = certs_dir_named(given)
     if named is not None:
         return named
-    if read_cluster(given.data_path) is None:
+    local = read_cluster(given.data_path)
+    if local is None:
         raise UsageFaultError("no directory of credentials is named", "Give --certs-dir DIR (RK_CERTS_DIR).")
+    if not local.secured:
+        raise UsageFaultError(
+            f"the cluster in {given.data_path} is open and has no credentials",
+            "`rk secure` makes them; --certs-dir DIR (RK_CERTS_DIR) names those of another cluster.",
+        )
     return local_certs_dir(given)
 
 

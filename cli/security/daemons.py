@@ -74,6 +74,11 @@ def hand_out(directory: Path) -> None:
             making.write_private(path.parent / name, read_private(directory / name))
 
 
+def check_readable(directory: Path) -> None:
+    """Raise ConfigError for a certificate that a rotation would stumble over half-way."""
+    list(_issued(directory))
+
+
 def issue_again(directory: Path, now: datetime.datetime) -> list[str]:
     """Issue all certificates and keys anew that are here and in the directories below; return their principals.
 
@@ -93,7 +98,10 @@ def issue_again(directory: Path, now: datetime.datetime) -> list[str]:
 def _issued(directory: Path) -> Iterator[tuple[Path, CertificateFacts]]:
     """Yield the certificates of principals here and in the directories below."""
     for path in sorted([*directory.glob(f"*{CERTIFICATE_SUFFIX}"), *directory.glob(f"*/*{CERTIFICATE_SUFFIX}")]):
-        facts = facts_of(path.read_bytes())[0]
+        try:
+            facts = facts_of(path.read_bytes())[0]
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}; remove the file, or issue it again") from error
         if facts.principal:
             yield path, facts
 

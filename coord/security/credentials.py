@@ -302,6 +302,17 @@ def check_directory(directory: Path) -> None:
         raise ConfigError(f"--certs-dir {directory} can be written by other users: chmod 700 {directory}")
 
 
+def check_private(path: Path) -> None:
+    """Raise ConfigError for a secret that other users may read. A file that is missing, or is no plain file, such as a
+    shell's pipe, is left to its reader."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return
+    if stat.S_ISREG(mode) and mode & _TOO_OPEN:
+        raise ConfigError(f"{path} holds a secret and is open to other users: chmod 600 {path}")
+
+
 def read_private(path: Path) -> bytes:
     """Return the content of a file with a secret. Raise ConfigError."""
     try:

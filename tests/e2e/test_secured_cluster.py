@@ -59,6 +59,7 @@ def secured(folder: Path) -> Iterator[Secured]:
     authority.issue("server", hosts="DNS:localhost,IP:127.0.0.1")
     authority.issue("client", "/O=Example/CN=rk")
     (folder / "credential").write_text(f"{CREDENTIAL}\n")
+    (folder / "credential").chmod(0o600)
     (folder / "users").write_text("ops:sasl-secret\n")
     (folder / "users").chmod(0o600)
     store, master, server, plain = (f"127.0.0.1:{port}" for port in free_ports(4))

@@ -267,6 +267,7 @@ def test_other_forms_of_an_older_cluster_are_separated_while_they_run(tmp_path: 
         else:
             (tmp_path / "own").write_text("ops:secret")
             (tmp_path / "own").chmod(0o600)
+            (tmp_path / "own").chmod(0o600)
             options = ("--store-auth", f"@{tmp_path}/own")
             store = stack.enter_context(running_store(tmp_path))
             first = stack.enter_context(local_up(data, *shape, "--store", f"zk://{store.address}", *options))

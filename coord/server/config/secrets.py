@@ -136,4 +136,6 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        why = getattr(error, "strerror", None) or error
+        copied = "" if path.exists() else "; copy the file to this machine, or name another one"
+        raise ConfigError(f"cannot read {path}: {why}{copied}") from error

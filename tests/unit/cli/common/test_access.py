@@ -70,6 +70,7 @@ def test_options_beat_variables(tmp_path: Path) -> None:
     ca = tmp_path / "ca.pem"
     ca.write_text("")
     (tmp_path / "secret").write_text("bob:from-file\nnot this\n")
+    (tmp_path / "secret").chmod(0o600)
     known = {"RK_STORE_TLS_CA": str(ca), "RK_STORE_AUTH": "eve:environment", "RK_STORE_TLS_HOST_CHECK": "no"}
     found = read_access({"store-auth": f"@{tmp_path}/secret"}, known)
     assert (found.tls_ca, found.auth, found.verify_host) == (ca, "bob:from-file", False)
@@ -77,6 +78,21 @@ def test_options_beat_variables(tmp_path: Path) -> None:
     assert read_access({}, known).auth == "eve:environment"
     assert read_access({}, {}).acl() == OPEN_ACL
     assert variable_of("store-tls-ca") == "RK_STORE_TLS_CA"
+
+
+@pytest.mark.parametrize("option", ["store-auth", "store-sasl"])
+def test_a_credential_that_others_may_read_is_refused(tmp_path: Path, option: str) -> None:
+    """As all other secrets in files; a link leads to the file that counts. Tried: `_credential` asks for no mode."""
+    secret, link = tmp_path / "secret", tmp_path / "link"
+    secret.write_text("bob:word")
+    link.symlink_to(secret)
+    for mode in (0o644, 0o604, 0o660):
+        secret.chmod(mode)
+        with pytest.raises(UsageFaultError, match=rf"--{option} .*is open to other users: chmod 600"):
+            read_access({option: f"@{link}"}, {})
+    for mode in (0o600, 0o400, 0o640):
+        secret.chmod(mode)
+        assert read_access({option: f"@{link}"}, {}).has_credential()
 
 
 def test_what_is_made_is_for_the_credential() -> None:

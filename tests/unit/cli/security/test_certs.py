@@ -176,6 +176,29 @@ def test_a_users_directory_below_gets_no_secret(tmp_path: Path) -> None:
     assert not set(before) & {one.read_bytes() for one in alice.iterdir()}
 
 
+def test_a_damaged_certificate_stops_a_rotation_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the file; nothing is changed. A daemon's directory renews nothing.
+
+    Tried: `rotate` without `check_readable`: it makes an authority, and then fails without a path.
+    """
+    home = tmp_path / "home"
+    where = ["--certs-dir", str(home)]
+    assert run(["certs", "init", "--tls", *where]) == ExitStatus.OK
+    server = home / "server-1"
+    issue = ["certs", "issue", "--daemon", "server:server-1", "--host", "127.0.0.1", "--to", str(server)]
+    assert run([*issue, *where]) == ExitStatus.OK
+    assert run(["certs", "renew", "--certs-dir", str(server)]) == ExitStatus.USAGE
+    assert "no authority to issue it again" in capsys.readouterr().err
+    (server / "server.server-1.crt").write_text("garbage")
+    before = (home / "ca.crt").read_bytes(), secrets_in(home)
+    for words in (["rotate"], ["renew"]):
+        assert run(["certs", *words, *where]) == ExitStatus.REFUSED
+        assert "server-1/server.server-1.crt: no certificate in PEM; remove the file" in capsys.readouterr().err
+    assert ((home / "ca.crt").read_bytes(), secrets_in(home)) == before
+
+
 def test_a_directory_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a local cluster there is no default."""
     assert run(["certs", "list", "--data-dir", str(tmp_path)]) == ExitStatus.USAGE
