@@ -142,7 +142,7 @@ class TabletHost:
         self._running_slots = RunningSlots(self._log, self._reactor)
         self._slots.now = self._running_slots
         self._pool = Workers(self._reactor, self.settings.threads, self._soon, self._fault)
-        self._slow_pool = Workers(self._reactor, SLOW_THREADS, self._soon, self._fault, is_background=True)
+        self._slow_pool = Workers(self._reactor, SLOW_THREADS, self._soon, self._fault)
         self._files_pool = Workers(self._reactor, 1, self._soon, self._fault)
         self._rows = RowsWork(
             self.turn, self._replicas, self._waiting, self._reactor, self._pool, self._slow_pool, self._park
