@@ -79,7 +79,8 @@ OPEN_PLANS: Final[dict[tuple[RegionState | None, OrderAnswer], OrderPlan]] = {
 
 NO_PARENT: Final = "this server has no replica of the tablet whose rows it takes over"
 #: A daughter's replica that was begun and has no superblock. The parent's replica on the same disk proves that the disk
-#: was not lost, and a lost superblock would have left a slot in the log. So the replica was never made.
+#: was not lost. A lost superblock would have left a slot in the log; that of a tombstone, files in the quarantine, for
+#: which MAKE looks (`splits/work.py`). So the replica was never made.
 INHERIT_AGAIN: Final = OrderPlan((Stage.MAKE, Stage.BEGIN, Stage.ANNOUNCE))
 
 _WORK: Final = {

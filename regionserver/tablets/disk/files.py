@@ -32,6 +32,8 @@ from regionserver.tablets.disk.layout import (
     METAS,
     QUARANTINE,
     ROWS,
+    SAVED_BLOCK,
+    SAVED_LOG,
     STEADY,
     TEMPORARY,
     block_path,
@@ -41,6 +43,7 @@ from regionserver.tablets.disk.layout import (
     parse_quarantine_name,
     parse_rows_name,
     parse_unfinished,
+    quarantine_path,
 )
 from regionserver.tablets.disk.sealed import FILE_BYTES_MAX, DamagedFile
 from regionserver.tablets.disk.startup import Decision, Found, RowsFound, SlotFound, Unreadable, decide
@@ -205,6 +208,15 @@ class TabletFiles:
                 tablet, generation = former
                 found[tablet] = max(found.get(tablet, 0), generation)
         return found
+
+    def had_replica(self, tablet: str) -> bool:
+        """Return True if the quarantine has the superblock or the log of a former replica of the tablet.
+
+        A creation that was cut short leaves neither.
+        """
+        generations = range(1, self.former_generations().get(tablet, 0) + 1)
+        folders = (self._names(quarantine_path(tablet, one)) for one in generations)
+        return any(SAVED_BLOCK in names or SAVED_LOG in names for names in folders)
 
     def has_block(self, tablet: str) -> bool:
         """Return True if the tablet has a superblock."""

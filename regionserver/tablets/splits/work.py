@@ -214,6 +214,10 @@ class SplitWork:
             return f"tablet {tablet} is on this server already, or is being made"
         life.making.add(tablet)
         try:
+            # A tombstone has no slot, so the loss of its superblock leaves nothing but the quarantine.
+            had_replica = await outcome_of(self._pool.submit, lambda: life.parts().files.had_replica(tablet))
+            if had_replica:
+                return objection_to_another(tablet, had_replica)
             name = sealed[0].seal.resharding
             made = await self._preparations.take(parents[0], opening, name) or await self._make_rows(opening, sealed)
         finally:
@@ -289,6 +293,17 @@ def objection_to_inherit(parent: str, daughter: str, state: ReplicaState | None,
     if applied > index:
         return f"tablet {parent} was not sealed by entry {index}, and is at entry {applied}"
     return ""
+
+
+def objection_to_another(tablet: str, found: bool | Exception) -> str:
+    """Return why a daughter cannot be made a second time. `found`: an earlier replica was here, or the quarantine could
+    not be read."""
+    if isinstance(found, Exception):
+        return why_of(found)
+    return (
+        f"this server had a replica of tablet {tablet} (see its quarantine), and its superblock is lost: the replica's"
+        " votes are unknown, so the number is replaced"
+    )
 
 
 def objection_to_seal(core: RaftCore, report: TabletReport | None) -> str:

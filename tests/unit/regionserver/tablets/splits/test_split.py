@@ -20,6 +20,7 @@ from regions.records.model import RegionRecord
 from regions.records.resharding.parents import Parent
 from regionserver.kv.messages import WRONG_REGION
 from regionserver.tablets.commands import DONE, SEALED, KvCommand, PutRow, WriteOutcome
+from regionserver.tablets.disk.layout import QUARANTINE, block_path, meta_path
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.process.interfaces import ReplicaOpening
 from regionserver.tablets.splits import work as split_work
@@ -385,5 +386,51 @@ def test_a_server_without_the_parent_makes_no_daughter(tmp_path: Path) -> None:
         for other in split.cluster.machines[1:]:
             assert await split.inherit(other, "A", index) == ""
         assert await split.cluster.get("A", "k1") == b"1"
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_daughter_is_not_made_again_where_it_has_voted(tmp_path: Path, is_removed: bool) -> None:
+    """A tombstone has no slot. If its superblock is lost, too, its quarantine shows that the number may have voted.
+
+    Formerly a repeated order made the replica from the parent again, without its votes.
+    """
+
+    async def main(split: Splitting) -> None:
+        index = await split.split()
+        machine = split.cluster.machines[0]
+        block = machine.directory / block_path("A")
+        if is_removed:
+            assert await machine.running().close("A", ClosePurpose.TOMBSTONE) == ""
+            await machine.stop()
+        else:
+            # The first loss burns the number.
+            await machine.stop()
+            block.unlink()
+            machine.start()
+            await machine.stop()
+        block.unlink()
+        machine.start()
+        assert machine.running().report("A") is None
+        assert "this server had a replica of tablet A" in await split.inherit(machine, "A", index)
+        assert machine.running().report("A") is None
+        assert await split.cluster.get("A", "k1") == b"1"
+
+    run(tmp_path, main)
+
+
+def test_a_daughter_whose_creation_was_cut_short_is_made_again(tmp_path: Path) -> None:
+    """Its consensus metadata go to the quarantine. Nothing there shows a former replica."""
+
+    async def main(split: Splitting) -> None:
+        index = (await split.seal()).index
+        machine = split.cluster.machines[0]
+        await split.cluster.applied("p", index)
+        await machine.stop()
+        (machine.directory / meta_path("A")).write_bytes(b"cut short")
+        machine.start()
+        assert [one.name for one in (machine.directory / QUARANTINE).iterdir()] == ["A.1"]
+        assert await split.inherit(machine, "A", index) == ""
 
     run(tmp_path, main)
