@@ -160,6 +160,8 @@ class Preparations:
             if found is None or found.seal.is_set:
                 raise RpcError(BUSY, f"tablet {parent} {'does not run here' if found is None else 'is sealed'}")
             rows.append(found)
+        if here := self._here(request.daughters):
+            raise RpcError(BUSY, here)
         heirs = PreparedHeirs(rows, self._directory, request.daughters, self._space)
         for parent in request.parents:
             self._refusals.expect(parent, [one.region_id for one in request.daughters])
@@ -184,6 +186,14 @@ class Preparations:
         self._look_soon()
         return work
 
+    def _here(self, daughters: Sequence[RegionRecord]) -> str:
+        """Return which daughter is on this server already, "" for none. Its rows must not be replaced by prepared ones.
+
+        An order may be late, and a parent that has restarted may not have applied its seal again yet.
+        """
+        here = [one.region_id for one in daughters if self._host.report(one.region_id) is not None]
+        return f"tablet {here[0]}, which is to be prepared, is on this server already" if here else ""
+
     # --- while they are kept ------------------------------------------------------------------------------------------
 
     def _look_soon(self) -> None:
@@ -207,7 +217,11 @@ class Preparations:
         elif any(one.canceled == work.name or (one.is_set and one.resharding != work.name) for one in seals):
             self._give_up(tablet, "it is canceled")
         elif work.is_copied and all(one.is_set for one in seals):
-            if not work.is_finishing and not work.is_finished:
+            if work.is_finishing or work.is_finished:
+                return
+            if here := self._here(work.daughters):
+                self._give_up(tablet, here)
+            else:
                 self._finish(tablet, work, seals)
         elif work.is_copied and self._reactor.seconds() > work.until_s:
             self._give_up(tablet, "it was not sealed")

@@ -112,6 +112,23 @@ def test_the_copy_for_daughters_rests_as_long_as_requests_wait_for_a_processor(
     assert all(factors)
 
 
+def test_a_daughter_that_is_there_is_not_prepared_again(tmp_path: Path) -> None:
+    """A late order after a restart: the parent does not have its seal yet, and the daughter's replica is at work.
+
+    Formerly the prepared files took the place of the replica's rows when the seal came.
+    """
+
+    async def main(split: Splitting) -> None:
+        machine = split.cluster.machines[0]
+        await split.cluster.make(["A"])
+        with pytest.raises(RpcError, match="tablet A, which is to be prepared, is on this server already") as refused:
+            await prepare(split, machine)
+        assert refused.value.code == BUSY
+        assert prepared_files(machine) == []
+
+    run(tmp_path, main)
+
+
 def test_both_daughters_are_made_at_once(tmp_path: Path) -> None:
     async def main(split: Splitting) -> None:
         machine = split.cluster.machines[0]
