@@ -64,6 +64,7 @@ def _seeds(text: str) -> range:
 @click.option("--seeds", metavar="A..B", help="One run for each of these seeds.  [default: 1..20]")
 @click.option("--tablets", is_flag=True, help="Simulate hosts of tablets instead of clusters.")
 @click.option("--splits", is_flag=True, help="With --tablets: tablets are split.")
+@click.option("--merges", is_flag=True, help="With --tablets: tablets are split and merged.")
 @click.option("--drill", type=click.Choice(list(DRILLS)), default="random", show_default=True, help="The scenario.")
 @click.option("--regions", type=click.IntRange(1, 500), help="Regions of the first table.  [default: from the seed]")
 @click.option("--servers", type=click.IntRange(1, 50), help="Region servers.  [default: from the seed]")
@@ -93,6 +94,7 @@ def simulate(
     seeds: str | None,
     tablets: bool,
     splits: bool,
+    merges: bool,
     drill: str,
     regions: int | None,
     servers: int | None,
@@ -117,8 +119,8 @@ def simulate(
       rk simulate --replay rk-simulations/random-17.json
       rk simulate --tablets --seeds 1..100         replicated regions: faults of processes, disks and links
 
-    With --tablets, --splits, --seed, --seeds, --servers (3 to 5), --duration (4 unless given), --trace and --keep-going
-    apply.
+    With --tablets, --splits, --merges, --seed, --seeds, --servers (3 to 5), --duration (4 unless given, 10 with
+    --merges), --trace and --keep-going apply.
 
     Exit status 1 if an invariant was violated, or a replay differs from its file.
     """
@@ -133,8 +135,9 @@ def simulate(
         if tablets:
             raise UsageFaultError("--replay and --tablets exclude each other", "Repeat a run of tablets by its --seed.")
         return _replay(replay, trace=trace, as_json=as_json)
-    if splits and not tablets:
-        raise UsageFaultError("--splits is for --tablets", "Add --tablets; whole clusters have --drill resharding.")
+    if (splits or merges) and not tablets:
+        option = "--merges" if merges else "--splits"
+        raise UsageFaultError(f"{option} is for --tablets", "Add --tablets; whole clusters have --drill resharding.")
     wanted: Iterable[int] = SEEDS_DEFAULT if seeds is None else _seeds(seeds)
     if seed is not None:
         wanted = (seed,)
@@ -145,7 +148,7 @@ def simulate(
         if given:
             raise UsageFaultError(f"--{given[0]} and --tablets exclude each other", "Leave one of them out.")
         faults_s = duration if _is_given(context, "duration") else None
-        plan = TabletsPlan(list(wanted), servers, faults_s, splits=splits)
+        plan = TabletsPlan(list(wanted), servers, faults_s, splits=splits, merges=merges)
         return simulate_tablets(plan, trace=trace, keep_going=keep_going, as_json=as_json)
     base = Options(0, drill, regions or 0, servers or 0, masters or 0, duration_s=duration)
     runs = [msgspec.structs.replace(base, seed=number) for number in wanted]

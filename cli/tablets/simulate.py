@@ -11,7 +11,6 @@ import msgspec
 
 from cli.common.errors import ExitStatus, UsageFaultError
 from cli.common.output import console, count, print_json
-from simulation.tablets.faults import TROUBLE_S
 from simulation.tablets.run import TabletsVerdict, run_tablets
 
 #: Numbers of servers that the simulation takes.
@@ -42,6 +41,7 @@ class TabletsPlan(NamedTuple):
     #: Simulated seconds of faults, None: the usual ones.
     duration: float | None
     splits: bool
+    merges: bool = False
 
 
 def simulate_tablets(plan: TabletsPlan, *, trace: bool, keep_going: bool, as_json: bool) -> int:
@@ -64,9 +64,11 @@ def _run_all(plan: TabletsPlan, *, trace: bool, keep_going: bool) -> TabletsRepo
     talk = console(stderr=True)
     report = TabletsReport(True, 0, [], 0.0, 0.0, {})
     began = shown_s = time.monotonic()
-    seeds, duration = plan.seeds, plan.duration or TROUBLE_S
+    seeds, show = plan.seeds, click.echo if trace else None
     for seed in seeds:
-        verdict = run_tablets(seed, plan.servers or 0, duration, click.echo if trace else None, splits=plan.splits)
+        verdict = run_tablets(
+            seed, plan.servers or 0, plan.duration or 0.0, show, splits=plan.splits, merges=plan.merges
+        )
         report.seeds += 1
         report.simulated_s = round(report.simulated_s + verdict.simulated_s, 3)
         for what, often in verdict.counts.items():

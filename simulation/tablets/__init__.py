@@ -6,7 +6,7 @@ world.py     servers, links between them, and the work of the shells
 lives.py     replicas from start to removal, with crashes between any two operations on the disk
 copies.py    copies of replicas: real guards, merge and steps, one event each
 changes.py   an operator and a small master who change members
-splits/      splits of tablets under all these faults (`--splits`)
+splits/      splits and merges of tablets under all these faults (`--splits`, `--merges`)
 clients.py   writers that retry, compare-and-set, readers
 checks.py    invariants after every event
 faults.py    the faults of the servers, and the final check that they recover

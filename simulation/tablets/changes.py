@@ -68,10 +68,14 @@ class Changes:
 
     def create(self, tablet: str, names: list[str]) -> None:
         """Make the first replicas of a tablet, with numbers 1 .. N on some of the servers."""
-        world, chance = self.world, self.world.chance
+        chance = self.world.chance
         count = chance.pick([3, len(names)])
         first = chance.below(len(names))
-        places = dict(enumerate([names[(first + n) % len(names)] for n in range(count)], 1))
+        self.create_at(tablet, dict(enumerate([names[(first + n) % len(names)] for n in range(count)], 1)))
+
+    def create_at(self, tablet: str, places: dict[int, str]) -> None:
+        """Make the first replicas of a tablet on these servers, by number."""
+        world = self.world
         world.places[tablet], world.firsts[tablet] = places, dict(places)
         world.configs[tablet] = first_of(places)
         self.ids[tablet] = [ConfigId(0, 0)]

@@ -78,22 +78,28 @@ class TabletChecker:
         self.promised: dict[int, HardState] = {}
         #: Every vote that was cast: (number, term, vote).
         self.cast: set[tuple[int, int, int]] = set()
-        #: The seal after the last entry that a replica has applied, and the sealed rows.
+        #: The seal after the last entry that a replica has applied; the sealed rows, and their clock.
         self.seal = Seal()
         self.sealed_rows: dict[bytes, bytes] = {}
+        self.sealed_ms = 0
         #: The rows with which the replicas of a daughter begin, and the index of their last entry.
         self.inherited: dict[bytes, bytes] | None = None
         self.first_index = 0
 
-    def begin_after(self, parent: TabletChecker, index: int, start: bytes, end: bytes) -> None:
-        """Let the history of a daughter begin behind the seal of its parent, which has `index`. Raise Violation."""
-        if (parent.seal.is_set, parent.seal.index) != (True, index):
-            raise Violation(f"{self.tablet} begins behind {index}, and the seal of {parent.tablet} is {parent.seal}")
-        raft, term = self.raft, parent.seal.term
+    def begin_after(self, parents: Sequence[tuple[TabletChecker, int]], start: bytes, end: bytes) -> None:
+        """Let the history of a daughter begin behind the seals of its parents, each with its index. Raise Violation."""
+        self.inherited = {}
+        for parent, index in parents:
+            if (parent.seal.is_set, parent.seal.index) != (True, index):
+                raise Violation(
+                    f"{self.tablet} begins behind {index}, and the seal of {parent.tablet} is {parent.seal}"
+                )
+            rows = parent.sealed_rows.items()
+            self.inherited |= {key: value for key, value in rows if start <= key and (not end or key < end)}
+        raft, index, term = self.raft, max(at for _, at in parents), max(one.seal.term for one, _ in parents)
+        parent = next(one for one, at in parents if at == index)
         raft.states = [parent.raft.states[index]] * (index + 1)
         raft.commit, raft.commit_term, raft.committed[index] = index, term, term
-        rows = parent.sealed_rows.items()
-        self.inherited = {key: value for key, value in rows if start <= key and (not end or key < end)}
         self.first_index = index
         # A write happens once, in the parent or in a daughter; clients have one history of a key.
         self.executed, self.fates = parent.executed, parent.fates
@@ -177,6 +183,7 @@ class TabletChecker:
         self.seal, _ = seal_after(self.seal, command, entry.term, entry.index)
         if self.seal.is_set and not was_sealed:
             self.sealed_rows = dict(rows.rows)
+            self.sealed_ms = rows.totals.clock_ms
 
     def _executed(self, entry: Entry, outcome: WriteOutcome) -> None:
         if outcome.code not in (DONE, CONDITION_FAILED):

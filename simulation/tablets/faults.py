@@ -445,10 +445,17 @@ class Story:
         if what == meta_path(tablet) and block.memory is None and block.data_state is not DataState.READY:
             self._back(server)
             return
+        slot = None if block.slot is None else server.log.slots[block.slot]
+        is_lost = world.chance.happens(0.5)
+        if is_lost and what == block_path(tablet) and slot is not None and not slot.has_promised():
+            # A start takes it for a creation that was cut short, and the number may begin again.
+            world.counts["unused_slot_spared"] += 1
+            self._back(server)
+            return
         self._burn(server, tablet)
-        if block.slot is not None:  # the entries that it held until now were acknowledged correctly
-            server.log.former[tablet, block.number] = server.log.slots[block.slot]
-        if world.chance.happens(0.5):
+        if slot is not None:  # the entries that it held until now were acknowledged correctly
+            server.log.former[tablet, block.number] = slot
+        if is_lost:
             server.disk.lose(what)
         else:
             server.disk.flip(what, world.chance.below(server.disk.files[what].size()), world.chance.below(8))

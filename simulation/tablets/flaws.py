@@ -16,6 +16,8 @@ class Flaws:
     favours: tuple[str, ...] = ()
     #: Stale reads reveal the bug: the clients of every seed send them.
     favours_stale_reads = False
+    #: Late copies of writes reveal the bug: clients of tablets that are split send many.
+    favours_late_copies = False
     core_class: type[RaftCore] = RaftCore
     heartbeat_ticks = HEARTBEAT_TICKS
     # replicas and their numbers
@@ -40,6 +42,9 @@ class Flaws:
     log_not_copied = False
     # splits
     is_splitting = False
+    is_merging = False
+    merges_half_sealed = False
+    lets_second_parent_go = False
     notes_kept_at_failure = False
     cleans_at_once = False
     reads_behind_seal = False

@@ -74,3 +74,6 @@ SPLITS_MET: Final = (
     # clients
     *("read_sealed", "write_sealed", "copy_at_daughter", "client_gave_up_parent"),
 )
+
+#: Situations that the seeds of `make test` with merges reach.
+MERGES_MET: Final = ("merge_prepare", "merge_begun", "merged", "merge_ended")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -17,6 +18,8 @@ from simulation.tablets.flaws import Flaws
 from simulation.tablets.splits.story import SplitStory, split_clients
 from simulation.tablets.world import World
 
+#: Usual seconds of faults of a history with merges: a tablet must be split before its daughters can be merged.
+MERGES_TROUBLE_S: Final = 10
 #: Numbers of servers, in turn, of seeds for which no number is given.
 SIZES: Final = (3, 5, 3, 4)
 
@@ -40,13 +43,15 @@ def size_of(seed: int) -> int:
 def run_tablets(
     seed: int,
     servers: int = 0,
-    trouble_s: float = TROUBLE_S,
+    trouble_s: float = 0.0,
     trace: Callable[[str], None] | None = None,
     *,
     splits: bool = False,
+    merges: bool = False,
 ) -> TabletsVerdict:
-    """Simulate one seed to its end. `servers` 0: as the seed says. `trace` gets every event as a line."""
-    story = new_story(seed, servers or size_of(seed), trouble_s, trace=trace is not None, splits=splits)
+    """Simulate one seed to its end. `servers` 0: as the seed says. `trouble_s` 0: as usual. `trace` gets every event as
+    a line."""
+    story = new_story(seed, servers or size_of(seed), trouble_s, trace=trace is not None, splits=splits, merges=merges)
     world = story.world
     violation = ""
     try:
@@ -63,17 +68,18 @@ def run_tablets(
 def run_one(
     seed: int,
     size: int,
-    trouble_s: float = TROUBLE_S,
+    trouble_s: float = 0.0,
     bug: type[Flaws] = Flaws,
     *,
     trace: bool = False,
     splits: bool = False,
+    merges: bool = False,
 ) -> World:
     """Simulate one seed to its end.
 
     Raise Violation.
     """
-    story = new_story(seed, size, trouble_s, bug, trace=trace, splits=splits)
+    story = new_story(seed, size, trouble_s, bug, trace=trace, splits=splits, merges=merges)
     story.run()
     return story.world
 
@@ -81,20 +87,25 @@ def run_one(
 def new_story(
     seed: int,
     size: int,
-    trouble_s: float = TROUBLE_S,
+    trouble_s: float = 0.0,
     bug: type[Flaws] = Flaws,
     *,
     trace: bool = False,
     splits: bool = False,
+    merges: bool = False,
 ) -> Story:
-    """Return the history of a seed before its first event. `splits`: tablets are split in it."""
+    """Return the history of a seed before its first event. `trouble_s`: seconds of faults, 0 for the usual ones.
+    `splits`: tablets are split in it; `merges`: and merged."""
     flaws = bug()
-    is_splitting = splits or flaws.is_splitting
+    is_merging = merges or flaws.is_merging
+    is_splitting = splits or is_merging or flaws.is_splitting
     with flaws.planted():
-        clients_of = split_clients if is_splitting else _plain_clients
+        clients_of = partial(split_clients, merges=is_merging) if is_splitting else _plain_clients
         world, changes, clients = make_world(seed, size, flaws, clients_of, trace=trace)
-    world.trouble_s = 0.0 if trouble_s == TROUBLE_S else trouble_s
-    return (SplitStory if is_splitting else Story)(world, changes, clients, trouble_s)
+    usual_s = MERGES_TROUBLE_S if is_merging else TROUBLE_S
+    faults_s = trouble_s or usual_s
+    world.trouble_s = 0.0 if faults_s == usual_s else faults_s
+    return (SplitStory if is_splitting else Story)(world, changes, clients, faults_s)
 
 
 def _plain_clients(_changes: Changes) -> type[SimClient]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Final, Protocol
 
@@ -63,6 +64,9 @@ class Lives(Protocol):
 class SimSplits(Protocol):
     """The part that splits tablets; see splits/."""
 
+    #: The option of `rk simulate --tablets` for such a history.
+    option: str
+
     def applied(self, rows: SimRows) -> None:
         """Handle a commit of rows."""
         ...
@@ -87,8 +91,8 @@ class SimSplits(Protocol):
         """Return the daughters whose member on a server is yet to be made from the tablet's replica there."""
         ...
 
-    def parent_of(self, server: SimServer, tablet: str) -> str:
-        """Return the tablet from whose replica a member is yet to be made on a server, "" if it is made."""
+    def parents_of(self, server: SimServer, tablet: str) -> Sequence[str]:
+        """Return the tablets from whose replicas a member is yet to be made on a server; none if it is made."""
         ...
 
 
@@ -165,7 +169,7 @@ class World(SeededHistory):
     def replay(self) -> str:
         """See SeededHistory."""
         duration = f" --duration {self.trouble_s:g}" if self.trouble_s else ""
-        split = "" if self.splits is None else " --splits"
+        split = "" if self.splits is None else f" {self.splits.option}"
         return f"rk simulate --tablets{split} --seed {self.seed} --servers {self.size}{duration} --trace"
 
     def _make_log(self, name: str) -> SimLog:
@@ -555,14 +559,17 @@ class World(SeededHistory):
         sound = []
         for name in self.places[tablet].values():
             server = self.servers[name]
-            # A member that is yet to be made needs the replica of its parent.
-            source = tablet if self.splits is None else self.splits.parent_of(server, tablet) or tablet
-            found = server.running(source)
-            if found is None or self.checks[source].members[found.number].is_burned:
-                continue
-            if server.turn is None or source not in server.broken:
+            # A member that is yet to be made needs the replicas of its parents.
+            sources = () if self.splits is None else self.splits.parents_of(server, tablet)
+            if all(self._is_sound(server, one) for one in sources or (tablet,)):
                 sound.append(server)
         return sound
+
+    def _is_sound(self, server: SimServer, tablet: str) -> bool:
+        found = server.running(tablet)
+        if found is None or self.checks[tablet].members[found.number].is_burned:
+            return False
+        return server.turn is None or tablet not in server.broken
 
 
 def describe(item: Item) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from regionserver.tablets.commands import SEALED, TOO_OLD, WriteOutcome
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from simulation.engine.history import Violation
+from simulation.engine.timeline import SECOND
 from simulation.tablets.clients import SimClient, SimRequest
 from simulation.tablets.splits.master import KEYS, SimulatedSplits
 from simulation.tablets.world import World
@@ -26,7 +27,9 @@ class SplitClient(SimClient):
     splits: SimulatedSplits
 
     def __init__(self, world: World, name: str, tablet: str) -> None:
-        self.root = tablet
+        self.root = self.splits.regions.records[tablet].table_id
+        if world.bug.favours_late_copies:
+            self.late_copies = 0.6
         self._began: dict[int, int] = {}
         #: The tablets of keys as this client knows them, and the index of its last write in each tablet.
         self._known: dict[str, str] = {}
@@ -57,12 +60,25 @@ class SplitClient(SimClient):
         self._known[self.key] = self.splits.regions.tablet_of(self.root, self.key)
 
     def _late_copy(self, name: str, request: SimRequest) -> None:
-        """A copy of a write arrives at the tablet that has the key by now."""
-        if self.world.chance.happens(0.5):
-            tablet = self.splits.regions.tablet_of(self.root, request.key)
+        """A copy of a write arrives at the tablet that has the key by now.
+
+        A request names its tablet, so this is more than a network can do. A write that began behind a seal is not sent
+        elsewhere: nothing promises that a daughter takes such a write for too old.
+        """
+        tablet = self.splits.regions.tablet_of(self.root, request.key)
+        origin = self.splits.origins.get(tablet)
+        began_ms = self._began_ms(request.number)
+        is_older = origin is None or began_ms <= origin.asked_ms
+        if origin is not None and request.tablet in origin.tablets:
+            # A parent that is sealed after the other one has executed such writes meanwhile.
+            is_older = is_older or began_ms <= self.world.checks[request.tablet].sealed_ms
+        if self.world.chance.happens(0.5) and is_older:
             self.world.counts["copy_at_daughter"] += tablet != request.tablet
             request = SimRequest(self, request.number, request.attempt, request.key, tablet)
             leaders = [one.name for one in self.world.leaders(tablet)]
+            if not leaders and self.world.bug.favours_late_copies:
+                self.world.at(self.world.now + SECOND // 5, self._late_copy, name, request)
+                return
             name = self.world.chance.pick(leaders or list(self.world.places[tablet].values()))
         super()._late_copy(name, request)
 
@@ -72,11 +88,15 @@ class SplitClient(SimClient):
         return self._began.setdefault(number, 1 + self.world.now // 1000)
 
     def _not_done(self, request: SimRequest, outcome: WriteOutcome) -> None:
-        """The write was not carried out: write again, under another number."""
+        """The write was not carried out: write again, under another number. The outcome of one that is too old is
+        unknown: its result may be forgotten."""
         if outcome.code not in (SEALED, TOO_OLD):
             raise Violation(f"write {request.number} of {self.name} was answered {outcome}")
         self.world.counts["write_sealed" if outcome.code == SEALED else "write_too_old"] += 1
-        self._anew()
+        if outcome.code == SEALED and not self.world.bug.favours_late_copies:
+            self._anew()
+        else:
+            self._finish(None)
 
     def on_sealed(self, request: SimRequest) -> None:
         """See `SimClient`."""

@@ -15,7 +15,7 @@ from regionserver.kv.heirs import Rows
 from regionserver.tablets.rows.digest import add_to_digest, row_hash
 from regionserver.tablets.rows.sealed.notes import KeyNotes
 from regionserver.tablets.rows.state import RowsState
-from regionserver.tablets.splits.heirs import Daughter, SealedState, heir_state
+from regionserver.tablets.splits.heirs import Daughter, SealedState, heir_state, position_of
 from regionserver.tablets.splits.prepared import HeirFile, PreparedHeirs
 from regionserver.tablets.values.seals import Seal
 from simulation.tablets.server import SimServer
@@ -26,21 +26,21 @@ PREFIX: Final = "data/.heir-"
 
 
 class _HeldRows(NamedTuple):
-    """The parent's rows as `PreparedHeirs` uses them."""
+    """The rows of a parent as `PreparedHeirs` uses them."""
 
+    rows: SimRows
     path: str
     notes: KeyNotes
     state: RowsState
 
 
 class SimHeirs(PreparedHeirs):
-    """The prepared daughters of one tablet on one server; one row in a batch."""
+    """The prepared daughters of one split or merge on one server; one row in a batch."""
 
-    def __init__(self, server: SimServer, rows: SimRows, daughters: Sequence[RegionRecord]) -> None:
-        held: Any = _HeldRows("the parent", rows.notes, RowsState())
-        super().__init__([held], Path(), daughters)
+    def __init__(self, server: SimServer, rows: Sequence[SimRows], daughters: Sequence[RegionRecord]) -> None:
+        held: list[Any] = [_HeldRows(one, "a parent", one.notes, RowsState()) for one in rows]
+        super().__init__(held, Path(), daughters)
         self._server = server
-        self._parent = rows
 
     def batches(self) -> Iterator[None]:
         """Copy a batch each time."""
@@ -58,18 +58,15 @@ class SimHeirs(PreparedHeirs):
         if self._server.turn is not None:  # a process that has just died removes nothing
             self._server.remove_rows(daughter.identity.tablet, daughter.identity.generation)
 
-    def _batch(self, parent: object, last: bytes | None) -> Rows:
-        del parent
-        rows = self._parent.now.rows
+    def _batch(self, parent: Any, last: bytes | None) -> Rows:
+        rows = parent.rows.now.rows
         return [(key, rows[key]) for key in sorted(rows) if last is None or key > last][:1]
 
-    def _rows_at(self, parent: object, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
-        del parent
-        return [(key, self._parent.now.rows.get(key)) for key in keys]
+    def _rows_at(self, parent: Any, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
+        return [(key, parent.rows.now.rows.get(key)) for key in keys]
 
-    def _sealed_state(self, parent: object) -> tuple[Seal, RowsState]:
-        del parent
-        image = self._parent.now
+    def _sealed_state(self, parent: Any) -> tuple[Seal, RowsState]:
+        image = parent.rows.now
         size = sum(len(key) + len(value) for key, value in image.rows.items())
         digest = add_to_digest(RowsState().digest, sum(row_hash(*row) for row in image.rows.items()))
         totals = image.totals
@@ -125,16 +122,17 @@ class _SimHeirFile:
             self._server.disk.remove(self._path)
 
 
-def made_of(parent: SimRows, seal: Seal, daughter: RegionRecord) -> SimRows:
-    """Return the rows of a daughter, made from the present rows of its parent."""
+def made_of(parents: Sequence[SimRows], seals: Sequence[Seal], daughter: RegionRecord) -> SimRows:
+    """Return the rows of a daughter, made from the present rows of its parents."""
     image = RowsImage()
-    image.rows = {key: value for key, value in parent.now.rows.items() if daughter.contains(key.decode())}
-    _begin(image, SealedState(seal.term, seal.index, parent.now.totals.clock_ms))
+    for one in parents:
+        image.rows |= {key: value for key, value in one.now.rows.items() if daughter.contains(key.decode())}
+    _begin(image, SealedState(*position_of(seals), max(one.now.totals.clock_ms for one in parents)))
     return SimRows(image)
 
 
 def _begin(image: RowsImage, sealed: SealedState) -> None:
-    """Give a daughter's rows their state: no results, and the horizon of their parent's clock."""
+    """Give a daughter's rows their state: no results, and the horizon of their parents' clocks."""
     state = heir_state(sealed, 0, 0, 0)
     image.index, image.term = state.applied_index, state.applied_term
     image.totals.clock_ms, image.totals.horizon_ms = state.clock_ms, state.horizon_ms

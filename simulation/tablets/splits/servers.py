@@ -1,4 +1,4 @@
-"""Orders about splits on simulated servers: to prepare daughters, to seal a tablet, to make a daughter's replica.
+"""Orders about splits and merges on simulated servers: to prepare, to seal, to make a daughter's replica.
 
 Stands for `regionserver/tablets/splits/preparing.py` and `work.py`, whose decisions and files it uses. Between two
 steps the server may die, freeze, or lose its leadership; a crash can come at each operation on the disk.
@@ -24,7 +24,7 @@ from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.process.reports import ServersSeen, report_of
 from regionserver.tablets.rows.state import Identity
 from regionserver.tablets.splits import work
-from regionserver.tablets.splits.heirs import Daughter
+from regionserver.tablets.splits.heirs import Daughter, position_of
 from regionserver.tablets.splits.prepared import LEFT_MAX
 from regionserver.tablets.values.seals import Seal
 from simulation.engine.timeline import SECOND
@@ -53,7 +53,8 @@ class Sealed(NamedTuple):
 class _SimPreparation:
     """The daughters that one process prepares."""
 
-    def __init__(self, server: SimServer, rows: SimRows, split: SimSplit, now: int) -> None:
+    def __init__(self, server: SimServer, rows: list[SimRows], split: SimSplit, now: int) -> None:
+        """`rows` are those of the parents, in their order."""
         self.life = server.life
         self.rows = rows
         self.split = split
@@ -130,26 +131,37 @@ class SplitServers:
     # --- prepare ------------------------------------------------------------------------------------------------------
 
     def prepare(self, server: SimServer, split: SimSplit, done: Callable[[str], None]) -> None:
-        """Copy the rows of a tablet for its daughters."""
+        """Copy the rows of tablets for their daughters."""
         world, key = self.world, (server.name, split.tablet)
         found = self._work(server, split.tablet)
-        if found is not None and found.split is not split:
-            self._give_up(server, split.tablet)
-            found = None
-        if found is not None:
+        if found is not None and found.split is split:
             found.until = world.now + KEPT_US
             return
-        group = server.turn_now().groups.get(split.tablet)
-        if group is None or group.failure or server.rows_of(split.tablet).now.seal.is_set:
+        if any(one.region_id in server.holdings for one in split.daughters):
+            world.counts["split_prepare_refused"] += 1
+            return
+        for tablet in self._works_with(server, split.tablets):
+            self._give_up(server, tablet)
+        rows = [one for one in (self._rows(server, tablet) for tablet in split.tablets) if one is not None]
+        if len(rows) < len(split.tablets) or any(one.now.seal.is_set for one in rows):
             return
         world.counts["split_prepare"] += 1
-        preparation = self._works[key] = _SimPreparation(server, server.rows_of(split.tablet), split, world.now)
+        world.counts["merge_prepare"] += split.is_merge
+        preparation = self._works[key] = _SimPreparation(server, rows, split, world.now)
         self._batch(server, preparation, done)
         world.at(world.now + LOOK_US, self._look, server, preparation)
 
     def _work(self, server: SimServer, tablet: str) -> _SimPreparation | None:
         found = self._works.get((server.name, tablet))
         return found if found is not None and found.life == server.life else None
+
+    def _works_with(self, server: SimServer, tablets: list[str]) -> list[str]:
+        """Return the first parents of the works of this process that use the rows of one of these tablets."""
+        return [
+            first
+            for (name, first), one in self._works.items()
+            if name == server.name and one.life == server.life and not set(one.split.tablets).isdisjoint(tablets)
+        ]
 
     def _lives_on(self, server: SimServer, preparation: _SimPreparation) -> bool:
         return server.turn is not None and self._work(server, preparation.split.tablet) is preparation
@@ -189,15 +201,20 @@ class SplitServers:
 
     def _see_to(self, server: SimServer, preparation: _SimPreparation) -> None:
         tablet, name = preparation.split.tablet, preparation.split.name
-        rows = self._rows(server, tablet)
-        seal = preparation.rows.now.seal
-        if rows is not preparation.rows or seal.canceled == name or (seal.is_set and seal.resharding != name):
+        rows = [self._rows(server, one) for one in preparation.split.tablets]
+        seals = [one.now.seal for one in preparation.rows]
+        is_there = all(one is own for one, own in zip(rows, preparation.rows, strict=True))
+        is_other = any(one.canceled == name or (one.is_set and one.resharding != name) for one in seals)
+        if not is_there or is_other:
             self._give_up(server, tablet)
         elif preparation.made is not None:
             if not preparation.made:
                 del self._works[server.name, tablet]
-        elif preparation.is_copied and seal.is_set:
-            self._finish(server, preparation, seal)
+        elif preparation.is_copied and all(one.is_set for one in seals):
+            if any(one.region_id in server.holdings for one in preparation.split.daughters):
+                self._give_up(server, tablet)
+            else:
+                self._finish(server, preparation, seals)
         elif preparation.is_copied and self.world.now > preparation.until:
             self._give_up(server, tablet)
         elif preparation.is_copied and preparation.heirs.behind() > min(2, LEFT_MAX):
@@ -207,13 +224,13 @@ class SplitServers:
         group = server.turn_now().groups.get(tablet)
         return None if group is None or group.failure else server.rows_of(tablet)
 
-    def _finish(self, server: SimServer, preparation: _SimPreparation, seal: Seal) -> None:
+    def _finish(self, server: SimServer, preparation: _SimPreparation, seals: list[Seal]) -> None:
         names = [
             (one, Identity(one.region_id, server.work.next_generation(one.region_id)))
             for one in preparation.split.daughters
         ]
         daughters = [Daughter("", name, one.start_key, one.end_key) for one, name in names]
-        if self._attempt(server, preparation, lambda: preparation.heirs.finish([seal], daughters, "")):
+        if self._attempt(server, preparation, lambda: preparation.heirs.finish(seals, daughters, "")):
             self.world.counts["split_finished"] += 1
             preparation.made = {one.identity.tablet: one for one in daughters}
 
@@ -240,10 +257,16 @@ class SplitServers:
     # --- seal ---------------------------------------------------------------------------------------------------------
 
     def seal(
-        self, server: SimServer, split: SimSplit, done: Callable[[SimSplit, Sealed], None], *, wanted: bool = True
+        self,
+        server: SimServer,
+        split: SimSplit,
+        tablet: str,
+        done: Callable[[SimSplit, str, Sealed], None],
+        *,
+        wanted: bool = True,
     ) -> None:
-        """Seal a tablet, or take the seal of a split away."""
-        world, tablet = self.world, split.tablet
+        """Seal a parent, or take the seal of a split or merge away."""
+        world = self.world
         group, rows = server.turn_now().groups.get(tablet), self._rows(server, tablet)
         if group is None or rows is None:
             return
@@ -260,10 +283,11 @@ class SplitServers:
             world.counts["sealed"] += 1
             if not (world.is_faulty and world.chance.happens(0.1)):
                 delay = world.chance.pick([500, 20_000, 500_000] if world.is_faulty else [500])
-                world.at(world.now + delay, done, split, Sealed(answer.value.index, known.members))
+                world.at(world.now + delay, done, split, tablet, Sealed(answer.value.index, known.members))
 
         server.requests[number] = _SealRequest(tablet, answered)
         command = SealCommand(split.name, 1, 1 + world.now // 1000, wanted)
+        split.asked_ms = split.asked_ms or command.time_ms
         world.counts["seal_asked" if wanted else "unseal_asked"] += 1
         server.turn_now().propose(tablet, number, encode_seal(command))
         world.soon(server)
@@ -280,7 +304,7 @@ class SplitServers:
     def inherit(
         self, server: SimServer, split: SimSplit, daughter: str, number: int, refused: Callable[[str, int], None]
     ) -> None:
-        """Make a daughter's replica as soon as the parent's replica here holds the seal."""
+        """Make a daughter's replica as soon as the replicas of all parents here hold the seals."""
         key = (server.name, daughter)
         if self._making.get(key) == server.life or daughter in server.holdings:
             return
@@ -290,29 +314,39 @@ class SplitServers:
     def _inherit(
         self, server: SimServer, life: int, split: SimSplit, daughter: str, number: int, refused: Callable[..., None]
     ) -> None:
-        world, parent = self.world, split.tablet
+        world = self.world
         if server.life != life or server.turn is None:
             return
         again = (self._inherit, server, life, split, daughter, number, refused)
         if server.paused_until > world.now:
             world.at(server.paused_until, *again)
             return
-        rows = self._rows(server, parent)
-        if rows is not None and work.may_inherit(rows.now.seal, split.index):
-            self._make_rows(server, split, daughter, number, rows)
-            return
-        applied = 0 if rows is None else rows.now.index
-        replica = server.holdings.get(parent)
-        state = None if replica is None else ReplicaState(replica.run.value)
-        if work.objection_to_inherit(parent, daughter, state, applied, split.index):
-            world.counts["heir_refused"] += 1
-            del self._making[server.name, daughter]
-            refused(daughter, number)
+        sealed: list[SimRows] = []
+        for parent in split.tablets:
+            rows, index = self._rows(server, parent), split.indexes[parent]
+            if rows is not None and work.may_inherit(rows.now.seal, index):
+                sealed.append(rows)
+                continue
+            applied = 0 if rows is None else rows.now.index
+            replica = server.holdings.get(parent)
+            state = None if replica is None else ReplicaState(replica.run.value)
+            if work.objection_to_inherit(parent, daughter, state, applied, index):
+                world.counts["heir_refused"] += 1
+                del self._making[server.name, daughter]
+                refused(daughter, number)
+                return
+        if len(sealed) == len(split.tablets):
+            if server.work.had_replica(daughter):
+                world.counts["heir_was_here"] += 1
+                del self._making[server.name, daughter]
+                refused(daughter, number)
+                return
+            self._make_rows(server, split, daughter, number, sealed)
             return
         world.counts["heir_waits"] += 1
         world.at(world.now + LOOK_US, *again)
 
-    def _make_rows(self, server: SimServer, split: SimSplit, daughter: str, number: int, rows: SimRows) -> None:
+    def _make_rows(self, server: SimServer, split: SimSplit, daughter: str, number: int, rows: list[SimRows]) -> None:
         """Take the prepared file, or make one of the sealed rows; then make the replica."""
         world, parent = self.world, split.tablet
         preparation = self._work(server, parent)
@@ -324,14 +358,18 @@ class SplitServers:
             if server.turn is None:
                 return
         made = None if preparation is None or preparation.made is None else preparation.made.pop(daughter, None)
-        seal = Seal(split.name, 1, rows.now.seal.term, split.index)
+        seals = [
+            Seal(split.name, 1, one.now.seal.term, split.indexes[tablet])
+            for one, tablet in zip(rows, split.tablets, strict=True)
+        ]
+        begins = Beginning(*position_of(seals))
         record = next(one for one in split.daughters if one.region_id == daughter)
         try:
             if made is None:
                 world.counts["heir_of_sealed_rows"] += 1
                 generation = server.work.next_generation(daughter)
                 with self.lives.crashing(server):
-                    server.sync_rows(server.make_rows(daughter, generation, made_of(rows, seal, record)))
+                    server.sync_rows(server.make_rows(daughter, generation, made_of(rows, seals, record)))
             else:
                 world.counts["heir_prepared"] += 1
                 generation = made.identity.generation
@@ -339,17 +377,24 @@ class SplitServers:
             world.counts["crash_at_heirs"] += 1
             return
         delay = world.chance.pick([200, 5_000, 100_000])
-        world.at(world.now + delay, self._make, server, server.life, split, daughter, number, generation, seal)
+        world.at(world.now + delay, self._make, server, server.life, split, daughter, number, generation, begins)
 
     def _make(
-        self, server: SimServer, life: int, split: SimSplit, daughter: str, number: int, generation: int, seal: Seal
+        self,
+        server: SimServer,
+        life: int,
+        split: SimSplit,
+        daughter: str,
+        number: int,
+        generation: int,
+        begins: Beginning,
     ) -> None:
         """Make the replica of a daughter whose rows exist."""
         world = self.world
         if server.life != life or server.turn is None:
             return
         if server.paused_until > world.now:
-            world.at(server.paused_until, self._make, server, life, split, daughter, number, generation, seal)
+            world.at(server.paused_until, self._make, server, life, split, daughter, number, generation, begins)
             return
         del self._making[server.name, daughter]
         if daughter in server.holdings or not self._may_begin(daughter, number, server.name):
@@ -357,9 +402,7 @@ class SplitServers:
             server.remove_rows(daughter, generation)
             return
         initial = tuple(MemberEndpoint(one, name, name, 7000) for one, name in world.firsts[daughter].items())
-        opening = ReplicaOpening(
-            daughter, "t", number, initial, generation=generation, beginning=Beginning(seal.term, seal.index)
-        )
+        opening = ReplicaOpening(daughter, "t", number, initial, generation=generation, beginning=begins)
         try:
             with self.lives.crashing(server):
                 slot, server.next_slot = server.next_slot, server.next_slot + 1
@@ -370,7 +413,7 @@ class SplitServers:
         assert made.block is not None, made.reason
         replica = server.holdings[daughter] = TabletReplica(made.block, made.meta, RunState.ASLEEP)
         world.counts["heir_made"] += 1
-        world.note(f"{server.name} makes {number} of {daughter} behind {seal.term}/{seal.index}")
+        world.note(f"{server.name} makes {number} of {daughter} behind {begins}")
         self.lives.open(server, replica)
         world.pump(server)
 

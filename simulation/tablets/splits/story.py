@@ -1,4 +1,4 @@
-"""A history in which tablets are split: its faults, and the work that must be finished at its end."""
+"""A history in which tablets are split or merged: its faults, and the work that must be finished at its end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from simulation.tablets.splits.clients import SplitClient
 from simulation.tablets.splits.master import SimulatedSplits
 
 
-def split_clients(changes: Changes) -> type[SimClient]:
-    """Let tablets be split in a world, and return its clients."""
-    splits = changes.world.splits = SimulatedSplits(changes)
+def split_clients(changes: Changes, *, merges: bool = False) -> type[SimClient]:
+    """Let tablets be split in a world, or merged as well, and return its clients."""
+    splits = changes.world.splits = SimulatedSplits(changes, merges=merges)
     return type("SplitClientOfThis", (SplitClient,), {"splits": splits})
 
 
@@ -68,7 +68,21 @@ class SplitStory(Story):
         if not self.world.places[tablet]:
             return True
         heirs = self.splits.heirs_at(server, tablet)
-        return super().may_lose(server, tablet) and all(self._may_lose_heir(server, one) for one in heirs)
+        if not super().may_lose(server, tablet) or not self._may_lose_parent(server, tablet):
+            return False
+        return all(self._may_lose_heir(server, one) for one in heirs)
+
+    def _may_lose_parent(self, server: SimServer, tablet: str) -> bool:
+        """Return False if two tablets that are merged would not be together on a majority of servers."""
+        for split in self.splits.works.values():
+            if not split.is_merge or tablet not in split.tablets:
+                continue
+            places = [set(self.world.places[one].values()) for one in split.tablets]
+            sound = [{one.name for one in self.world.sound_members(parent)} for parent in split.tablets]
+            left = set.intersection(*sound) - {server.name}
+            if any(2 * len(left & one) <= len(one) for one in places):
+                return False
+        return True
 
     def _may_lose_heir(self, server: SimServer, tablet: str) -> bool:
         sound = {one.name for one in self.world.sound_members(tablet) if one is not server}

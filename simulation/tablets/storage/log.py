@@ -32,6 +32,10 @@ class SimSlot:
         #: The entries before the damage: entries that were durable once were acknowledged correctly.
         self.before_damage: list[LogItem] | None = None
 
+    def has_promised(self) -> bool:
+        """Return False in the initial state of a first replica: no term, no vote, no entry."""
+        return self.hard_state != HardState(0, 0) or bool(self.entries)
+
     def last(self) -> Position:
         """Return the position of the last entry, or the floor."""
         return Position(self.entries[-1].index, self.entries[-1].term) if self.entries else self.floor

@@ -25,11 +25,12 @@ from tests.support.planted import Patch, instead
 
 def _figures_not_compared(found: Any, seals: list[Seal]) -> SealedState:
     """Stand for `PreparedHeirs._checked`."""
-    _, state = found._sealed_state(None)
-    return SealedState(seals[0].term, seals[0].index, state.clock_ms)
+    states = [found._sealed_state(one)[1] for one in found._parents]
+    return SealedState(*heirs.position_of(seals), max(one.clock_ms for one in states))
 
 
-_UNCHECKED = (prepared.PreparedHeirs, "_checked", _figures_not_compared)
+#: The figures of prepared daughters are not compared with those of the sealed parents.
+UNCHECKED = (prepared.PreparedHeirs, "_checked", _figures_not_compared)
 
 
 class SplitBug(Bug):
@@ -71,7 +72,7 @@ class NotesOfFailedCommits(SplitBug):
 
     def patches(self) -> list[Patch]:
         """See `PlantedBug`."""
-        return [instead(*_UNCHECKED)]
+        return [instead(*UNCHECKED)]
 
 
 class LastNotesNotCopied(SplitBug):
@@ -82,9 +83,10 @@ class LastNotesNotCopied(SplitBug):
         original = prepared.PreparedHeirs._catch_up
 
         def some(found: Any, last: bytes | None) -> int:
-            return 0 if last is None and found._sealed_state(None)[0].is_set else original(found, last)
+            is_sealed = all(found._sealed_state(one)[0].is_set for one in found._parents)
+            return 0 if last is None and is_sealed else original(found, last)
 
-        return [instead(*_UNCHECKED), instead(prepared.PreparedHeirs, "_catch_up", some)]
+        return [instead(*UNCHECKED), instead(prepared.PreparedHeirs, "_catch_up", some)]
 
 
 class PreparedByADeadProcess(SplitBug):
@@ -109,7 +111,7 @@ class PreparedByADeadProcess(SplitBug):
             return [one for one in leftovers(story, server) if not one.startswith(".heir-")]
 
         return [
-            instead(*_UNCHECKED),
+            instead(*UNCHECKED),
             instead(Story, "leftovers", others),  # what is kept on purpose shall not reveal the bug
             instead(SplitServers, "started", lambda self, server: None),
             instead(SimServer, "make_heir", kept),

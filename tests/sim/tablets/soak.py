@@ -12,8 +12,7 @@ import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 
-from simulation.tablets.faults import TROUBLE_S
-from simulation.tablets.rare import ENOUGH, SPLITS_MET, TABLETS_MET
+from simulation.tablets.rare import ENOUGH, MERGES_MET, SPLITS_MET, TABLETS_MET
 from simulation.tablets.run import run_tablets
 from tests.sim.raft.rare import missed
 
@@ -23,8 +22,9 @@ LONG_S = 30.0
 
 def run(seed: int) -> tuple[str, Counter[str]]:
     """Simulate one seed: what was violated, or "", and what was counted. Every tenth history is a long one, and tablets
-    are split in every third."""
-    verdict = run_tablets(seed, trouble_s=LONG_S if seed % 10 == 1 else TROUBLE_S, splits=seed % 3 == 0)
+    are split in every third, and also merged in every ninth."""
+    trouble_s = LONG_S if seed % 10 == 1 else 0.0
+    verdict = run_tablets(seed, trouble_s=trouble_s, splits=seed % 3 == 0, merges=seed % 9 == 0)
     return verdict.violation, Counter(verdict.counts)
 
 
@@ -64,7 +64,7 @@ def main() -> int:
     sys.stdout.write(f"{seeds} seeds from {first}, {failures} with violations\n")
     for name in sorted(counts):
         sys.stdout.write(f"  {name} {counts[name]}\n")
-    unmet = missed(counts, (*TABLETS_MET, *SPLITS_MET))
+    unmet = missed(counts, (*TABLETS_MET, *SPLITS_MET, *MERGES_MET))
     if unmet:
         sys.stdout.write(f"never met: {', '.join(unmet)}\n")
     return 1 if failures or (unmet and seeds >= ENOUGH) else 0

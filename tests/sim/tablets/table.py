@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from tests.sim.tablets import test_planted_bugs, test_splits
+from tests.sim.tablets import test_merges, test_planted_bugs, test_splits
 from tests.sim.tablets.bug import Bug
 
 
@@ -19,8 +19,8 @@ def table(within: Mapping[type[Bug], int], lately: Mapping[type[Bug], int]) -> s
 
 
 def tables() -> list[str]:
-    """Return the rows of both tables: of hosts, and of splits."""
-    return [table(one.WITHIN, one.LATELY) for one in (test_planted_bugs, test_splits)]
+    """Return the rows of all tables: of hosts, of splits, and of merges."""
+    return [table(one.WITHIN, one.LATELY) for one in (test_planted_bugs, test_splits, test_merges)]
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ WITHIN: dict[type[SplitBug], int] = {
     planted_splits.LastNotesNotCopied: 5,
     planted_splits.NotesOfFailedCommits: 30,
     planted_splits.PreparedByADeadProcess: 60,
-    planted_splits.ReadsBehindTheSeal: 5,
+    planted_splits.ReadsBehindTheSeal: 20,
     planted_splits.SealLostAtCopy: 20,
     planted_splits.SealMoves: 5,
     planted_splits.SealNotSteady: 5,
@@ -43,7 +43,7 @@ LATELY: dict[type[SplitBug], int] = {
     planted_splits.HorizonOfZero: 8,
     planted_splits.NotesOfFailedCommits: 9,
     planted_splits.PreparedByADeadProcess: 19,
-    planted_splits.ReadsBehindTheSeal: 2,
+    planted_splits.ReadsBehindTheSeal: 9,
     planted_splits.SealLostAtCopy: 4,
     planted_splits.SealNotSteady: 2,
 }
