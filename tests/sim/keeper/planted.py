@@ -126,9 +126,12 @@ PLANTED: Final[dict[str, Planted]] = {
 }
 
 
-def play(found: type[Keeper], seeds: int) -> None:
-    """Play seeds from 0 on with that keeper."""
-    for seed in range(seeds):
+def with_keeper(found: type[Keeper]) -> Callable[[int], World]:
+    """Return the worlds with that keeper, by seed."""
+
+    def made(seed: int) -> World:
         world = World(seed)
         world.keeper_type = found
-        world.run()
+        return world
+
+    return made

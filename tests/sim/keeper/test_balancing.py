@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
@@ -17,6 +16,7 @@ from regions.replication.policy import leaders
 from regions.replication.policy.members import MemberPolicy
 from tests.sim.keeper.balancing import BalancingWorld
 from tests.sim.keeper.model import BrokenInvariantError
+from tests.sim.keeper.world import play
 
 SEEDS: Final = int(os.environ.get("RK_SEEDS", "40"))
 SEEDS_PLANTED: Final = 30
@@ -29,9 +29,7 @@ RARE: Final = (
 
 def test_leaders_and_members_even_out_and_stay() -> None:
     """RT-14. At rest no server leads two tablets more than another one, nor has two members more."""
-    met: Counter[str] = Counter()
-    for seed in range(SEEDS):
-        met.update(BalancingWorld(seed).run().counts)
+    met = play(BalancingWorld, SEEDS)
     assert [name for name in RARE if not met[name]] == []
 
 
@@ -89,15 +87,9 @@ PLANTED: Final[dict[str, Planted]] = {
 }
 
 
-def play() -> None:
-    """Play seeds from 0 on."""
-    for seed in range(SEEDS_PLANTED):
-        BalancingWorld(seed).run()
-
-
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_bugs_are_found(name: str) -> None:
     """Each breaks the invariant that it should break."""
     plant, expected = PLANTED[name]
     with plant(), pytest.raises(BrokenInvariantError, match=expected):
-        play()
+        play(BalancingWorld, SEEDS_PLANTED)

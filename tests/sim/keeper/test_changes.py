@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
@@ -19,6 +18,7 @@ from regions.replication.policy.members import MemberPolicy
 from tests.sim.keeper.changing import ChangingWorld
 from tests.sim.keeper.growing import GrowingWorld
 from tests.sim.keeper.model import BrokenInvariantError
+from tests.sim.keeper.world import play
 
 #: RK_SEEDS sets the number of seeds: `RK_SEEDS=2000 pytest tests/sim/keeper`.
 SEEDS: Final = int(os.environ.get("RK_SEEDS", "25"))
@@ -36,9 +36,7 @@ RARE: Final = (
 
 def test_no_seed_breaks_an_invariant() -> None:
     """At rest each tablet with a leader has three live voters, none of them on the server that is to be empty."""
-    met: Counter[str] = Counter()
-    for seed in range(SEEDS):
-        met.update(ChangingWorld(seed).run().counts)
+    met = play(ChangingWorld, SEEDS)
     assert [name for name in RARE if not met[name]] == []
 
 
@@ -57,9 +55,7 @@ def test_a_newcomer_leads_before_a_master_knows_it() -> None:
 def test_the_number_of_copies_goes_up_and_down() -> None:
     """1 -> 3 -> 1 -> 5 -> 3, twice: each step takes the changes that it needs, and no more. Never are fewer voters left
     than wanted."""
-    met: Counter[str] = Counter()
-    for seed in range(SEEDS_GROWING):
-        met.update(GrowingWorld(seed).run().counts)
+    met = play(GrowingWorld, SEEDS_GROWING)
     assert min(met["added"], met["removed"], met["server died"], met["master died"]) > 0
 
 
@@ -68,7 +64,7 @@ def test_a_report_that_is_late_costs_a_number() -> None:
     number up and assigns another one."""
     expected = r"wanted|voters"
     with mock.patch.object(next_change, "REPORT_LATE_MS", 0), pytest.raises(BrokenInvariantError, match=expected):
-        play(GrowingWorld)
+        play(GrowingWorld, SEEDS_PLANTED)
 
 
 def test_a_seed_is_one_history() -> None:
@@ -116,15 +112,9 @@ PLANTED: Final[dict[str, Planted]] = {
 }
 
 
-def play(world: type[ChangingWorld] = ChangingWorld) -> None:
-    """Play seeds from 0 on."""
-    for seed in range(SEEDS_PLANTED):
-        world(seed).run()
-
-
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_bugs_are_found(name: str) -> None:
     """Each breaks the invariant that it should break."""
     plant, expected = PLANTED[name]
     with plant(), pytest.raises(BrokenInvariantError, match=expected):
-        play()
+        play(ChangingWorld, SEEDS_PLANTED)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from typing import Final
 
 import pytest
 
 from regions.replication.keeper import Keeper
-from tests.sim.keeper.planted import PLANTED, play
-from tests.sim.keeper.world import BrokenInvariantError, World
+from tests.sim.keeper.planted import PLANTED, with_keeper
+from tests.sim.keeper.world import BrokenInvariantError, World, play
 
 #: RK_SEEDS sets the number of seeds: `RK_SEEDS=2000 pytest tests/sim/keeper`.
 SEEDS: Final = int(os.environ.get("RK_SEEDS", "40"))
@@ -29,9 +28,7 @@ RARE: Final = (
 
 def test_no_seed_breaks_an_invariant() -> None:
     """Numbers, configurations, RUNNING, legal steps; and the cluster comes to rest when the faults have stopped."""
-    met: Counter[str] = Counter()
-    for seed in range(SEEDS):
-        met.update(World(seed).run().counts)
+    met = play(World, SEEDS)
     assert [name for name in RARE if not met[name]] == []
 
 
@@ -40,7 +37,7 @@ def test_planted_bugs_are_found(name: str) -> None:
     """Each breaks the invariant that it should break."""
     plant, expected = PLANTED[name]
     with plant() as found, pytest.raises(BrokenInvariantError, match=expected):
-        play(found, SEEDS_PLANTED)
+        play(with_keeper(found), SEEDS_PLANTED)
 
 
 def test_five_replicas_of_seven_servers() -> None:

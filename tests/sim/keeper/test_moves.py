@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from typing import Final
 from unittest import mock
 
@@ -12,6 +11,7 @@ import pytest
 from regions.replication.keeper import Keeper
 from tests.sim.keeper.model import BrokenInvariantError
 from tests.sim.keeper.moving import MovingWorld
+from tests.sim.keeper.world import play
 
 SEEDS: Final = int(os.environ.get("RK_SEEDS", "25"))
 SEEDS_PLANTED: Final = 40
@@ -24,9 +24,7 @@ RARE: Final = (
 
 def test_moves_come_true() -> None:
     """TC-19. At rest no move is left, and all tablets are as wanted."""
-    met: Counter[str] = Counter()
-    for seed in range(SEEDS):
-        met.update(MovingWorld(seed).run().counts)
+    met = play(MovingWorld, SEEDS)
     assert [name for name in RARE if not met[name]] == []
 
 
@@ -37,10 +35,6 @@ def test_a_master_that_forgets_moves_is_found() -> None:
         if self.policy.decisions or getattr(self, "_is_deciding", False):
             original(self, region_id, intents)  # type: ignore[arg-type]
 
-    def run() -> None:
-        for seed in range(SEEDS_PLANTED):
-            MovingWorld(seed).run()
-
     original = Keeper.intents_seen
     with mock.patch.object(Keeper, "intents_seen", forget), pytest.raises(BrokenInvariantError):
-        run()
+        play(MovingWorld, SEEDS_PLANTED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
@@ -22,6 +21,7 @@ from regions.replication.keeper import Keeper
 from regions.replication.policy.members import MemberPolicy
 from tests.sim.keeper.model import BrokenInvariantError
 from tests.sim.keeper.splitting import SplittingWorld
+from tests.sim.keeper.world import play
 
 #: RK_SEEDS sets the number of seeds: `RK_SEEDS=2000 pytest tests/sim/keeper`.
 SEEDS: Final = int(os.environ.get("RK_SEEDS", "25"))
@@ -34,14 +34,6 @@ RARE: Final = (
 )  # fmt: skip
 
 
-def play(seeds: int) -> Counter[str]:
-    """Play seeds from 0 on. Return what happened."""
-    met: Counter[str] = Counter()
-    for seed in range(seeds):
-        met.update(SplittingWorld(seed).run().counts)
-    return met
-
-
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each limit pass within a run."""
@@ -51,7 +43,7 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_seed_breaks_an_invariant() -> None:
     """At rest each acknowledged row is in its region, no tablet is sealed, and nothing of the parents is left."""
-    met = play(4 * SEEDS)
+    met = play(SplittingWorld, 4 * SEEDS)
     assert [name for name in RARE if not met[name]] == []
 
 
@@ -218,4 +210,4 @@ def test_planted_bugs_are_found(name: str) -> None:
     """Each breaks the invariant that it should break."""
     plant, expected = PLANTED[name]
     with plant(), pytest.raises(BrokenInvariantError, match=expected):
-        play(SEEDS_PLANTED)
+        play(SplittingWorld, SEEDS_PLANTED)

@@ -590,3 +590,11 @@ class World:
         check_at_rest(self)
         self.history.end()
         return self
+
+
+def play(world: Callable[[int], World], seeds: int) -> Counter[str]:
+    """Play seeds from 0 on. Return what happened."""
+    met: Counter[str] = Counter()
+    for seed in range(seeds):
+        met.update(world(seed).run().counts)
+    return met
