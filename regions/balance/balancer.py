@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, ParamSpec
 
 import msgspec
 import numpy as np
@@ -37,6 +37,7 @@ from regions.messages import BalanceMove, GroupBalance
 from regions.plan.problem.quota import group_shares
 from regions.records.kinds import KV, can_open, pool, pool_words
 
+_Arguments = ParamSpec("_Arguments")
 #: Returns whether a replica may move to a server.
 Fits = Callable[[Replica, Server], bool]
 
@@ -91,30 +92,6 @@ def gate(world: ClusterState, now_ms: int, config: BalancerConfig, limit: int = 
     return Gate(blocking, frozenset(excluded), stuck)
 
 
-def propose(
-    world: ClusterState,
-    config: BalancerConfig | None = None,
-    *,
-    exclude: Collection[str] = (),
-    loads: Mapping[str, float] | None = None,
-    used: Mapping[str, int] | None = None,
-    fits: Fits | None = None,
-    sizes: RegionSizes = NOT_MEASURED,
-) -> Proposal:
-    """Return the moves of one round.
-
-    Args:
-        world: The cluster.
-        config: Limits and tolerances.
-        exclude: Servers that take no part.
-        loads: The replicas' loads by key.
-        used: Moves under way by server, which count for the limit per server.
-        fits: Returns whether a replica may move to a server, besides the rules of the balancer.
-        sizes: The regions' sizes, measured where servers have reported them.
-    """
-    return completed(proposing(world, config, exclude=exclude, loads=loads, used=used, fits=fits, sizes=sizes))
-
-
 def completed(steps: Generator[None, None, Proposal]) -> Proposal:
     """Run through all steps of `proposing`, and return the round."""
     while True:
@@ -135,10 +112,19 @@ def proposing(
     fits: Fits | None = None,
     sizes: RegionSizes = NOT_MEASURED,
 ) -> Generator[None, None, Proposal]:
-    """Decide a round in steps that count at most COUNTED_AT_ONCE replicas each, and return it; see `propose`.
+    """Decide the moves of one round in steps that count at most COUNTED_AT_ONCE replicas each, and return the round.
 
     The cluster may change between two steps: replicas that have changed do not move. If servers have changed, the
     caller must begin anew.
+
+    Args:
+        world: The cluster.
+        config: Limits and tolerances.
+        exclude: Servers that take no part.
+        loads: The replicas' loads by key.
+        used: Moves under way by server, which count for the limit per server.
+        fits: Returns whether a replica may move to a server, besides the rules of the balancer.
+        sizes: The regions' sizes, measured where servers have reported them.
     """
     config = config or BalancerConfig()
     budget = _Budget(config, used or {})
@@ -157,6 +143,17 @@ def proposing(
                 yield
         after.append(sheet.balance())
     return Proposal(moves, before, after, budget.short)
+
+
+def _at_once(steps: Callable[_Arguments, Generator[None, None, Proposal]]) -> Callable[_Arguments, Proposal]:
+    def run(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> Proposal:
+        return completed(steps(*arguments, **named))
+
+    return run
+
+
+#: `proposing` without a pause between the steps.
+propose: Final = _at_once(proposing)
 
 
 class _Budget:
