@@ -25,8 +25,10 @@ def write_durably(path: Path, data: bytes, *, mode: int | None = None) -> None:
     `mode` is the new file's mode; None leaves it to the umask. One process at a time may write a file.
     """
     temporary = path.with_name(f".{path.name}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
+        # A crash has left a file of this name, or another user has put it there, and may hold it open.
+        temporary.unlink(missing_ok=True)
         with open(os.open(temporary, flags, 0o666 if mode is None else mode), "wb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)

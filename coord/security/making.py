@@ -5,12 +5,11 @@ Every file is written for its owner only, and replaced in one step: a daemon tha
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
 from pathlib import Path
 from typing import Final
 
+from coord.durable import write_durably
 from coord.errors import ConfigError
 from coord.security.credentials import CLUSTER_FILE, check_directory, key_file, read_private
 from coord.security.keys import SECRET_BYTES, ClusterSecrets, IdentityKey, decode_secrets, encode_file, issue
@@ -102,16 +101,8 @@ def finish(directory: Path) -> list[int]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file for its owner only, in one step. Raise ConfigError."""
-    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """Write a file for its owner only, durably and in one step. Raise ConfigError."""
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        write_durably(path, content, mode=0o600)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,11 @@ def test_content_and_name_are_synced_in_this_order(tmp_path: Path, monkeypatch: 
     assert done == ["content, new name: False", "folder True"]
 
 
-def test_a_link_at_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [os.symlink, os.link])
+def test_a_link_at_the_temporary_name_is_not_followed(tmp_path: Path, how: Callable[[Path, Path], None]) -> None:
     (tmp_path / "other").write_bytes(b"of somebody else")
-    (tmp_path / ".file.tmp").symlink_to(tmp_path / "other")
-    with pytest.raises(OSError, match="symbolic links"):
-        write_durably(tmp_path / "file", b"new")
+    how(tmp_path / "other", tmp_path / ".file.tmp")
+    write_durably(tmp_path / "file", b"new", mode=0o600)
     assert (tmp_path / "other").read_bytes() == b"of somebody else"
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert not (tmp_path / "file").is_symlink()
