@@ -99,7 +99,7 @@ class ServerLine(msgspec.Struct):
     #: Number of tablets with a member on the server, and number that it leads; None: unknown.
     tablets: int | None = None
     leaders: int | None = None
-    #: Replicas of tablets in `open`; None if unknown, and then not counted there.
+    #: Open replicas of tablets, which `open` includes; None if unknown: then `open` is without them.
     tablets_open: int | None = None
     #: Number of rows in `bytes`. Until the server has reported its replicas' sizes (`measured`), this is None and
     #: `bytes` is an estimate.

@@ -80,7 +80,7 @@ def notes_on(table: Table, world: ClusterState) -> list[str]:
 
 
 def _state_of(table: Table, unfinished: list[Replica], world: ClusterState) -> str:
-    """Return the table's state, or the state that it is changing to. `unfinished` replicas are not in it yet."""
+    """Return the table's state, or the state that it is changing to: `unfinished` replicas have not reached it."""
     record = table.record
     if record.state is TableState.REMOVED:
         return "DELETED" if record.finished_ms else "BEING DELETED"

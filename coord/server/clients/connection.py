@@ -153,8 +153,8 @@ class Connection:
         self.output_bytes = 0
         #: Pending syncs, membership requests and barriers.
         self.syncs = 0
-        #: Requests that are not handled yet, because the connection is choked, the first of them is a write after a
-        #: pending sync, or the reads before them used the connection's time in this turn.
+        #: Requests that wait for a later turn. The reason is one of these: the connection is choked, a sync is pending
+        #: before a write, or earlier reads have used up the connection's time in this turn.
         self.parked: list[tuple[bytes, list[tuple[int, int]]]] = []
         # For the four-letter words.
         self.established_ms = now_ms

@@ -207,9 +207,11 @@ class Repair:
         return False
 
     def _ease_by_chain(self, table: int, server: int) -> bool:
-        """Move one replica of a table off a server by a chain back to that server, or to one that is not full.
+        """Move one replica of a table off a server. Return False if that is impossible.
 
-        A second chain then fills the server to its floor. If there is no second chain, undo the first.
+        The replica takes the place of another one, which moves on, and so forth. The chain ends at a server with room,
+        or at the first server again. If the first server is now below its floor, a second chain fills it; without a
+        second chain, undo the first.
         """
         members = self.problem.fleet.members(int(self.group[server]))
         roomy = members[(self.below[members] > 0) | (self.above[members] > 0)]

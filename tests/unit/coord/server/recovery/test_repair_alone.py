@@ -29,7 +29,7 @@ from tests.unit.coord.offline.test_offline import history, make
 SEGMENT_BYTES = 400
 ENTRIES = 20
 SNAPSHOT = 14
-#: The node was elected again before these entries: the hard state is in a separate record and nowhere else.
+#: Terms by the entry before which the node was elected again. The new term is in a record of its own.
 ELECTIONS = {1: 3, 9: 5, 13: 6, SNAPSHOT + 1: 8}
 
 
