@@ -249,7 +249,8 @@ class TabletKeeping:
 
     def reported(self, server: Incarnation, report: Report) -> None:
         """Queue a heartbeat's reports of tablets."""
-        if self._reports.put(server, report):
+        if report.tablets or report.gone or report.begins or report.ends:
+            self._reports.put(server, report)
             self._active_master.schedule()
 
     def disk_seen(self, server: Incarnation, free: int) -> None:

@@ -37,11 +37,9 @@ class ReportQueue:
         #: Regions named so far by a full report that has begun, by the server's uuid.
         self._named: dict[str, tuple[Incarnation, set[str]]] = {}
 
-    def put(self, server: Incarnation, report: Report) -> bool:
-        """Queue a report. Return True if there is something in it for the keeper."""
+    def put(self, server: Incarnation, report: Report) -> None:
+        """Queue a report in parts."""
         tablets = report.tablets
-        if not (tablets or report.gone or report.begins or report.ends):
-            return False
         cuts = list(range(0, len(tablets), REPORTS_PER_TURN)) or [0]
         for at in cuts:
             is_first, is_last = at == 0, at == cuts[-1]
@@ -54,7 +52,6 @@ class ReportQueue:
                     report.ends and is_last,
                 )
             )
-        return True
 
     def take_some(self) -> None:
         """Pass only as many reports to the keeper that the reactor's turn stays short."""

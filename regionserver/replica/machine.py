@@ -143,7 +143,7 @@ class Replicas:
         order_id = OrderId.of(order)
         replica = self._replicas.get(key)
         if replica is None:
-            past = self._finished.opens(key, order_id)
+            past = self._finished.opens(key, order_id) if key in self._finished.kept else None
             if past is not None:
                 return past
             return self._claim(LocalReplica(key, order.region, now_ms), order, epoch, self._number(), now_ms)
