@@ -427,7 +427,7 @@ class ActiveMaster:
     def _read(self, events: list[ev.TransitionRead]) -> None:
         """Hand transitions that were read to the keeper and the assigner."""
         if self.is_open:
-            self.assigner.handle_all(self.keeper.take_own(events), self._now_ms(), acting())
+            self.assigner.handle_all(self.keeper.take_own(events), self._now_ms())
 
     def _written(self, outcomes: list[Outcome]) -> None:
         """Process the outcomes of writes."""

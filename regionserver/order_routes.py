@@ -36,7 +36,7 @@ from regions.records.model import Incarnation
 from regionserver.replica.host import Host
 from regionserver.storage.resharding import ReshardingService
 from regionserver.tablets.messages import NO_REPLICA
-from regionserver.tablets.orders import key_of, split_orders
+from regionserver.tablets.orders import key_of
 from regionserver.tablets.server_tablets import ServerTablets
 
 _Order = TypeVar("_Order", OpenOrder, CloseOrder)
@@ -147,3 +147,12 @@ def _route(
         return OrderResults([found[at] for at in range(len(orders))])
 
     return gatherResults(both, consumeErrors=True).addCallback(merged)
+
+
+def split_orders(orders: Sequence[OpenOrder] | Sequence[CloseOrder]) -> tuple[list[int], list[int]]:
+    """Return the places of the orders for shared regions, and of those for tablets."""
+    shared: list[int] = []
+    tablets: list[int] = []
+    for at, order in enumerate(orders):
+        (shared if order.tablet is None else tablets).append(at)
+    return shared, tablets

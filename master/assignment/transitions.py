@@ -152,7 +152,8 @@ class TransitionWriter:
         if page is not None:
             page.written()
         self._done(outcomes(batch, results))
-        self.flush()
+        if self.queue.waiting or self.retries:
+            self.flush()
         self._batch_done()
 
     def _not_committed(self, failure: Failure, batch: list[WaitingWrite], page: Page | None) -> None:
@@ -251,7 +252,8 @@ class TransitionReader:
         for trouble in troubles:
             log.error("a transition cannot be read: {trouble}", trouble=trouble)
         self._seen(events)
-        self.flush()
+        if self.changed.queued:
+            self.flush()
         self._batch_done()
 
     def _not_answered(self, failure: Failure, keys: list[tuple[str, int]]) -> None:

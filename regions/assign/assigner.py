@@ -35,7 +35,7 @@ from regions.assign.servers import ServerTracker
 from regions.assign.validation import check_progress
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.causes import Causes, continued, is_part_of, replica_of
+from regions.cluster.causes import Causes, continued, replica_of
 from regions.cluster.entities import Replica
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
@@ -45,6 +45,7 @@ from regions.cluster.work import WriteState
 from regions.records.model import (
     Incarnation,
     RegionState,
+    TableState,
     TransitionRecord,
     WorkOrigin,
 )
@@ -58,6 +59,7 @@ _CLOSED: Final = RegionState.CLOSED
 _CLOSING: Final = RegionState.CLOSING
 _OFFLINE: Final = RegionState.OFFLINE
 _OPENED: Final = RegionState.OPENED
+_REMOVED: Final = TableState.REMOVED
 _IDLE: Final = WriteState.IDLE
 _UNREAD: Final = WriteState.UNREAD
 
@@ -404,7 +406,8 @@ class Assigner:
             return
         if replica.write is not None:
             return  # if the znode is newer than the version of our write, the store refuses it, and we read again
-        self.world.has_read(replica)
+        if replica.write_state is _UNREAD:
+            self.world.has_read(replica)
         record = event.record
         if record == replica.transition and event.version == replica.version:
             self._follow_up.read_unchanged(replica, now_ms)
@@ -414,7 +417,8 @@ class Assigner:
         failure = replica.failure
         if record is None:
             self._set_transition(replica, None, -1, now_ms)
-            self._catalog.finish(replica.region.table)
+            if replica.region.table.record.state is _REMOVED:
+                self._catalog.finish(replica.region.table)
         else:
             self._set_transition(replica, record, event.version, now_ms)
             if failure is not None and failure[0] >= event.version:
@@ -443,7 +447,9 @@ class Assigner:
         record = replica.transition
         replica.refusal = replica.failure = None
         if record is not None:
-            if record.origin is not None and (replica.origin is None or not is_part_of(replica.origin, record)):
+            if record.origin is not None and (
+                replica.origin is None or replica.origin.cause_id != record.origin.cause_id
+            ):
                 replica.origin = record.origin
             if replica.move is not None:
                 self._moves.drop(replica)  # the move has begun; steps between two reads may have been missed
@@ -452,10 +458,12 @@ class Assigner:
         if former is None or record is None or former.state is not record.state:
             replica.last_error = ""
         if record is None:
-            self._orders.drop(replica)
+            if replica.order is not None:
+                self._orders.drop(replica)
             replica.failed = None
             replica.plan_id = ""
-            self._replacements.transition_ended(replica.region)
+            if replica.region.creating_since_ms:
+                self._replacements.transition_ended(replica.region)
         elif record.state is _OPENED:
             self._orders.drop(replica)
             if record.destination != former_home:
@@ -468,7 +476,7 @@ class Assigner:
         elif record.state is _OFFLINE and record.attempt == 0:
             replica.failed = None
         assert record is None or replica.move is None, f"{replica.key} is in transition, and a move of it would begin"
-        if record is None:
+        if record is None and len(replica.region.replicas) > 1:
             self._decisions.decide_peers(replica, now_ms)
 
     def _write_done(self, replica: Replica, event: ev.WriteDone, now_ms: int) -> None:
@@ -483,7 +491,7 @@ class Assigner:
             replica.region.record = write.region
             replica.region.version += 1
         self._transition_changed(replica, former, former_home, now_ms)
-        if write.record is None:
+        if write.record is None and replica.region.table.record.state is _REMOVED:
             self._catalog.finish(replica.region.table)
         self._decisions.decide(replica, now_ms)
 

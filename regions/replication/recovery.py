@@ -38,6 +38,7 @@ from regions.records.model import (
 from regions.replication.tablet import MemberWork, Tablet
 from regions.transitions.next_action import Action, NextStep, is_cluster_startup
 from regions.transitions.states import Cause
+from regions.transitions.steps import server_of
 
 
 class ServerFate(enum.IntEnum):
@@ -190,12 +191,6 @@ def goal_of(
     if table.intent is not TableIntent.ENABLED or region.unassigned:
         return Goal.REST
     return Goal.JOIN if is_new else Goal.OPEN
-
-
-def server_of(transition: TransitionRecord) -> Incarnation | None:
-    """Return the start of the member's server that the transition names."""
-    closes = transition.state in (_CLOSING, _CLOSED)
-    return transition.source if closes else transition.destination
 
 
 def fate_of(transition: TransitionRecord, uuid: str, alive: Iterable[Incarnation]) -> ServerFate:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from regions.records.model import RegionState, TransitionRecord, WorkOrigin
+from regions.records.model import Incarnation, RegionState, TransitionRecord, WorkOrigin
 from regions.transitions import trail
 from regions.transitions.entries import DETAIL_MAX, HistoryEntry, SeenStep
 from regions.transitions.states import Actor, Cause
@@ -47,7 +47,7 @@ def master_step(
     """
     about = record if record is not None else former
     assert about is not None, "a step has a znode before or after it"
-    server = trail.server_of(about)
+    server = server_of(about)
     cause_id, text = _origin_of(former, about, origin)
     return SeenStep(
         now_ms,
@@ -68,7 +68,7 @@ def master_step(
 
 def server_steps(record: TransitionRecord, version: int, key: str = "") -> list[SeenStep]:
     """Return the server's steps that a znode keeps at `version`, oldest first. For `key` see `master_step`."""
-    server = trail.server_of(record)
+    server = server_of(record)
     uuid = "" if server is None else server.uuid
     key, epoch, attempt, plan_id = key or record.key, record.epoch, record.attempt, record.plan_id
     cause_id, origin = ("", "") if record.origin is None else (record.origin.cause_id, record.origin.text)
@@ -145,7 +145,7 @@ def entries_kept(record: TransitionRecord, version: int, key: str = "") -> list[
 
     The entries are built directly, without SeenSteps, because a start of 100,000 regions makes 200,000 of them.
     """
-    server = trail.server_of(record)
+    server = server_of(record)
     uuid = "" if server is None else server.uuid
     key, epoch, attempt, plan_id = key or record.key, record.epoch, record.attempt, record.plan_id
     cause_id, origin = ("", "") if record.origin is None else (record.origin.cause_id, record.origin.text[:DETAIL_MAX])
@@ -201,7 +201,7 @@ def _entry_of_master(
     """Return `entry_of(master_step(...))`, built directly as in `entries_kept`."""
     about = record if record is not None else former
     assert about is not None, "a step has a znode before or after it"
-    server = trail.server_of(about)
+    server = server_of(about)
     cause_id, text = _origin_of(former, about, origin)
     return HistoryEntry(
         now_ms,
@@ -221,6 +221,11 @@ def _entry_of_master(
         cause_id,
         text[:DETAIL_MAX],
     )
+
+
+def server_of(record: TransitionRecord) -> Incarnation | None:
+    """Return the server that takes the steps of this state."""
+    return record.source if record.state in (_CLOSING, _CLOSED) else record.destination
 
 
 def _origin_of(former: TransitionRecord | None, about: TransitionRecord, origin: WorkOrigin | None) -> tuple[str, str]:

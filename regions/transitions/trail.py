@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from regions.records.model import Incarnation, RegionState, TransitionRecord
+from regions.records.model import RegionState, TransitionRecord
 from regions.transitions.states import STEPS, Actor, Cause
 
 # Members of enums: a compiled module reads its own constant several times as fast.
@@ -46,11 +46,6 @@ def add(took: tuple[int, ...], at_ms: int) -> tuple[int, ...]:
     if len(took) < TOOK_MAX:
         return (*took, at_ms)
     return (took[0], *took[2:], at_ms)
-
-
-def server_of(record: TransitionRecord) -> Incarnation | None:
-    """Return the server that takes the steps of this state."""
-    return record.source if record.state in _CLOSE else record.destination
 
 
 def unrecorded_steps(record: TransitionRecord, version: int) -> list[Taken]:

@@ -10,8 +10,8 @@ the former start of this server; work on files that has begun is completed. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred, ensureDeferred
@@ -327,15 +327,6 @@ class TabletOrders:
     def failures(self) -> list[HostedReplica]:
         """Return the failed opens that are remembered, oldest first."""
         return self._finished.failures()
-
-
-def split_orders(orders: Iterable[Any]) -> tuple[list[int], list[int]]:
-    """Return the places of the orders for shared regions, and of those for tablets."""
-    shared: list[int] = []
-    tablets: list[int] = []
-    for at, order in enumerate(orders):
-        (shared if order.tablet is None else tablets).append(at)
-    return shared, tablets
 
 
 def key_of(order: Order) -> Key:

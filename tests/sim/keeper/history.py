@@ -7,9 +7,9 @@ from collections.abc import Callable
 from regions.cluster.history import Segment, pack
 from regions.records.model import TransitionRecord
 from regions.records.znodes import encode
-from regions.transitions import trail
 from regions.transitions.entries import HistoryEntry
 from regions.transitions.states import Actor
+from regions.transitions.steps import server_of
 from simulation.checks.history import HistoryCheck
 
 
@@ -32,7 +32,7 @@ class RecordedSteps:
         entries: list[HistoryEntry],
     ) -> None:
         """Handle a committed step, with the history entries that its master wrote in the same multi."""
-        server = None if actor is Actor.MASTER or record is None else trail.server_of(record)
+        server = None if actor is Actor.MASTER or record is None else server_of(record)
         self.check.committed(key, former, record, "" if server is None else server.uuid, epoch)
         if entries:
             self._pages += 1

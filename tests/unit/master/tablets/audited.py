@@ -12,8 +12,8 @@ from regions.records.alarms import Alarm
 from regions.records.model import RegionState, TransitionRecord
 from regions.records.replica_key import parse_replica_key
 from regions.records.znodes import decode_region, decode_server, decode_table, decode_transition
-from regions.transitions import trail
 from regions.transitions.observed import ObservedTransition
+from regions.transitions.steps import server_of
 from simulation.checks.history import HistoryCheck
 from tests.unit.master.active_fixture import LAYOUT, LossyStore
 
@@ -68,7 +68,7 @@ class TabletAudit:
             old, new = (
                 decode_transition(data) if (data := known.get(path)) else None for known in (self._steps, steps)
             )
-            server = trail.server_of(new) if by_server and new is not None else None
+            server = server_of(new) if by_server and new is not None else None
             uuid = "" if server is None else server.uuid
             self.history.committed(path.rpartition("/")[2], old, new, uuid, nodes[LAYOUT.epoch][1])
         below = f"{LAYOUT.history}/"

@@ -18,8 +18,9 @@ from regions.records.members import Member
 from regions.records.model import Incarnation, RegionRecord, RegionState, TransitionRecord
 from regions.replication.guards import ReplicaOnDisk
 from regionserver.metrics import Metrics
+from regionserver.order_routes import split_orders
 from regionserver.tablets.order_plans import Stage
-from regionserver.tablets.orders import CLOSE_AGAIN_S, TabletOrders, split_orders
+from regionserver.tablets.orders import CLOSE_AGAIN_S, TabletOrders
 from tests.unit.regionserver.replica.memory_store import PATHS, FakeReactor, MemoryStore
 
 ME = Incarnation("me", 7)
