@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,17 @@ from cli.main import run
 from cli.security import separation
 from cli.security.separation import SERVERS_DIR, is_separated, separate
 from coord.errors import ConfigError
-from coord.security import making
+from coord.security import making, process
 from coord.security.credentials import STORE_MASTERS_FILE
 from coord.security.making import PEERS_FILE
 from coord.security.principal import Principal
+
+
+@pytest.fixture(autouse=True)
+def nobody() -> Iterator[None]:
+    """Forget the identity that a command with --certs-dir has given to this process: later tests run in it, too."""
+    yield
+    process.use(None)
 
 
 def older(folder: Path) -> Path:
