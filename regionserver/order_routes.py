@@ -149,7 +149,7 @@ def _route(
     return gatherResults(both, consumeErrors=True).addCallback(merged)
 
 
-def split_orders(orders: Sequence[OpenOrder] | Sequence[CloseOrder]) -> tuple[list[int], list[int]]:
+def split_orders(orders: Sequence[OpenOrder | CloseOrder]) -> tuple[list[int], list[int]]:
     """Return the places of the orders for shared regions, and of those for tablets."""
     shared: list[int] = []
     tablets: list[int] = []
