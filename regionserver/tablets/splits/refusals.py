@@ -1,8 +1,13 @@
-"""Refusals of requests to a sealed tablet, which wait until the daughters have leaders.
+"""Refusals of requests to a sealed tablet, which wait until the daughters can be asked, and writes that wait for a
+daughter's leader.
 
 A client that is refused reads the table's regions again. Before the daughters have leaders, the client finds no usable
 region and asks repeatedly, while its servers need their processors for the split. So a refusal waits for the daughters,
 at most HELD_S. Only a server that has prepared the daughters knows their names; others refuse at once.
+
+The server that leads the parent is the first to stand for election in the daughters. It sends refusals as soon as it
+hosts the daughters, and lets their writes wait until they have leaders. So clients read the regions during the
+election, and the first writes share their syncs with the first entry of the leader.
 
 Every method is called on the reactor's thread.
 """
@@ -35,7 +40,9 @@ class HeldRefusals:
         self._host = host
         #: Names of the daughters of tablets that are split.
         self._daughters: dict[str, tuple[str, ...]] = {}
-        #: Refusals that wait, with the time at which each is sent at the latest, by tablet.
+        #: The parent of each of these daughters, the first one of a merge.
+        self._parents: dict[str, str] = {}
+        #: Refusals of parents and writes of daughters that wait, with the time of each at the latest, by tablet.
         self._held: dict[str, list[tuple[float, Deferred[None]]]] = {}
 
     def expect(self, tablet: str, daughters: Iterable[str]) -> None:
@@ -43,11 +50,15 @@ class HeldRefusals:
         for former in [one for one in self._daughters if self._host.rows_of(one) is None]:
             del self._daughters[former]
         self._daughters[tablet] = tuple(daughters)
+        # The parents of a merge are noted in the order of their keys. The leader of the first one stands first.
+        pairs = [(one, parent) for parent, found in self._daughters.items() for one in found]
+        self._parents = dict(reversed(pairs))
 
     def hold(self, tablet: str) -> Deferred[None]:
         """Return a Deferred that fires when a refused request to a sealed tablet must be answered."""
-        if not self._is_waiting(tablet):
-            return succeed(None)
+        return self._hold(tablet) if self._is_waiting(tablet) else succeed(None)
+
+    def _hold(self, tablet: str) -> Deferred[None]:
         if not self._held:
             self._reactor.callLater(LOOK_S, self._look)
         waiting: Deferred[None] = Deferred()
@@ -60,6 +71,8 @@ class HeldRefusals:
         The leader of a sealed tablet answers from its rows, so no write is under way when its replicas are deleted. A
         majority confirms the leader first: a successor may have taken the seal away, and carry out another copy.
         """
+        if self._is_awaited(tablet):
+            return self._hold(tablet).addCallback(lambda _: self._host.propose(tablet, command))
         if not self._leads_sealed(tablet):
             return self._host.propose(tablet, command)
 
@@ -74,6 +87,7 @@ class HeldRefusals:
     def stop(self) -> None:
         """Let all refusals be sent."""
         self._daughters.clear()
+        self._parents.clear()
         self._send_due()
 
     def _leads_sealed(self, tablet: str) -> bool:
@@ -99,7 +113,8 @@ class HeldRefusals:
     def _send_due(self) -> None:
         now_s = self._reactor.seconds()
         for tablet, held in list(self._held.items()):
-            kept = [one for one in held if one[0] > now_s] if self._is_waiting(tablet) else []
+            waits = self._is_awaited(tablet) or self._is_waiting(tablet)
+            kept = [one for one in held if one[0] > now_s] if waits else []
             if kept:
                 self._held[tablet] = kept
             else:
@@ -108,8 +123,15 @@ class HeldRefusals:
                 waiting.callback(None)
 
     def _is_waiting(self, tablet: str) -> bool:
-        """Return True if the tablet is sealed, and a daughter has no leader that this server knows."""
+        """Return True if the tablet is sealed, and clients cannot ask a daughter yet."""
         rows, daughters = self._host.rows_of(tablet), self._daughters.get(tablet, ())
         if rows is None or not rows.seal.is_set:
             return False
-        return any(not self._host.leader_of(one)[1] for one in daughters)
+        return any(not self._host.leader_of(one)[1] and not self._is_awaited(one) for one in daughters)
+
+    def _is_awaited(self, tablet: str) -> bool:
+        """Return True for a daughter without a leader that is hosted by the server that led its parent."""
+        parent = self._parents.get(tablet)
+        if parent is None or self._host.rows_of(tablet) is None or self._host.leader_of(tablet)[1]:
+            return False
+        return self._leads_sealed(parent)

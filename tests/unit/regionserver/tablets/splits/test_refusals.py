@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -25,6 +26,16 @@ class Host:
     def __init__(self) -> None:
         self.rows = {"p": Rows(), "q": Rows()}
         self.leaders: dict[str, int] = {}
+        #: Groups of the tablets that this server leads.
+        self.turn = SimpleNamespace(groups={})
+        self.proposed: list[str] = []
+
+    def leads(self, tablet: str) -> None:
+        self.turn.groups[tablet] = SimpleNamespace(failure="", core=SimpleNamespace(leadership=object()))
+
+    def propose(self, tablet: str, _: object) -> Deferred[str]:
+        self.proposed.append(tablet)
+        return succeed("done")
 
     def rows_of(self, tablet: str) -> Any:
         return self.rows.get(tablet)
@@ -68,6 +79,30 @@ class HeldRefusalsTest(SynchronousTestCase):
         assert self.is_held(second)
         self.clock.advance(HELD_S)
         self.successResultOf(second)
+
+    def test_clients_read_the_regions_while_the_daughters_elect_their_leaders(self) -> None:
+        """The leader of the parent stands first in the daughters, so their writes wait there.
+
+        Edit that makes this fail: `_is_awaited` returns False.
+        """
+        self.host.leads("p")
+        refused = self.hold()
+        self.host.rows["pA"] = Rows()
+        assert self.is_held(refused)
+        self.host.rows["pB"] = Rows()
+        assert not self.is_held(refused)
+        writes: list[Deferred[Any]] = [self.refusals.propose(one, None) for one in ("pA", "pB")]  # type: ignore[arg-type]
+        self.clock.advance(LOOK_S)
+        assert not self.host.proposed
+        self.host.leaders["pB"] = 1
+        self.clock.advance(LOOK_S)
+        assert self.host.proposed == ["pB"]
+        self.clock.advance(HELD_S)  # a daughter without a leader refuses the write
+        assert self.host.proposed == ["pB", "pA"]
+        for one in writes:
+            assert self.successResultOf(one) == "done"
+        self.successResultOf(self.refusals.propose("pB", None))  # type: ignore[arg-type]
+        assert not self.clock.getDelayedCalls()
 
     def test_refusals_of_a_split_that_ends_or_is_not_known_are_sent(self) -> None:
         self.successResultOf(self.hold("q"))  # this server does not know its daughters
