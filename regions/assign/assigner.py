@@ -484,7 +484,7 @@ class Assigner:
             return
         former, former_home = replica.transition, replica.home
         write = self.world.commit_write(replica, event.version, now_ms)
-        assert replica.write is None, f"the write of {replica.key} is done, and would be awaited"
+        assert not replica.is_writing, f"the write of {replica.key} is done, and would be awaited"
         step = master_step(former, write.record, write.cause, self.epoch, now_ms, replica.origin, replica.key)
         self.history.noted.append(step)
         if write.region is not None:
