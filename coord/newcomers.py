@@ -5,16 +5,21 @@ calls, with TLS a signature, and on a machine with few processors a flood of the
 and requests need. So each listening port has a NewcomerBudget: connections are accepted while the budget lasts, and
 wait in the kernel otherwise, where they cost nothing. A caller that proves who it is gets its cost back, so a thousand
 clients that reconnect after an outage are not slowed down. During a flood new connections wait, and established
-connections are served as always. A waiting connection whose caller has left is closed unread, at a sixth of the cost
-or less. So the queue of a flood is soon empty.
+connections are served as always. A waiting connection is closed unread, at a sixth of the cost or
+less, if its caller has left, or has sent nothing, or a part of the first record of TLS: callers of every port speak
+first. So the queue of a flood is soon empty.
 
 Sources: Apache Kafka KIP-612 (connections per second of a broker); ZooKeeper `connectionMaxTokens` (BlueThrottle).
 """
 
 from __future__ import annotations
 
+import array
 import errno
+import fcntl
 import socket
+import struct
+import termios
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -60,6 +65,15 @@ _GROUP_S: Final = 0.8e-3
 _SKIPPED_MAX: Final = 64
 #: State of a connection whose other end has neither closed nor reset it (TCP_ESTABLISHED).
 _STANDS: Final = 1
+#: The part of `struct tcp_info` that ends with tcpi_last_data_recv: milliseconds since the last bytes arrived, or since
+#: the connect.
+_TCP_INFO: Final = struct.Struct("=B51xI")
+#: Time after which a connection that waits, and has sent no whole beginning, is closed. Honest callers send theirs as
+#: soon as they are connected, and the kernel keeps it.
+SILENT_MS_MAX: Final = 500
+#: Type of a TLS record with a part of a handshake, and the bytes of a record before its content.
+_HANDSHAKE_RECORD: Final = 22
+_RECORD_HEAD: Final = 5
 
 #: The switch in the environment that leaves newcomers unbounded: for tests whose frames must all be read.
 UNBOUNDED_VARIABLE: Final = "RK_UNBOUNDED_NEWCOMERS"
@@ -150,18 +164,37 @@ def accept(take: Callable[[], Accepted], budget: NewcomerBudget) -> Accepted:
     """Accept a connection, and return its socket and the caller's address. Raise BlockingIOError if there is none, or
     if the budget is used up. `take` is `accept` of the listening socket.
 
-    While the budget is scarce, close connections whose caller has closed its half. Otherwise serve them: `echo ruok |
-    nc` closes its half at once, and reads the answer.
+    While the budget is scarce, close connections whose caller has closed its half, or is silent. Otherwise serve them:
+    `echo ruok | nc` closes its half at once, and reads the answer.
     """
     for _ in range(_SKIPPED_MAX):
         if budget.is_used_up:
             break
         sock, address = take()
-        if not budget.is_scarce or sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _STANDS:
+        if not budget.is_scarce or _is_worth(sock):
             return sock, address
         sock.close()
         budget.charge(REFUSAL_S)
     raise BlockingIOError(errno.EAGAIN, "no connection is accepted now")
+
+
+def _is_worth(sock: socket.socket) -> bool:
+    """Return True for a connection whose caller may be honest: it stands, and has begun, or is new."""
+    state, silent_ms = _TCP_INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size))
+    return state == _STANDS and (silent_ms < SILENT_MS_MAX or _has_begun(sock))
+
+
+def _has_begun(sock: socket.socket) -> bool:
+    """Return True if bytes of the caller wait: with TLS a whole record."""
+    try:
+        head = sock.recv(_RECORD_HEAD, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        return False
+    if not head or head[0] != _HANDSHAKE_RECORD:
+        return bool(head)
+    waiting = array.array("i", [0])
+    fcntl.ioctl(sock.fileno(), termios.FIONREAD, waiting)
+    return waiting[0] >= _RECORD_HEAD + int.from_bytes(head[3:_RECORD_HEAD], "big")
 
 
 class _PacedSocket(socket.socket):

@@ -97,11 +97,17 @@ def kilobytes(process: Process) -> int:
 
 
 def test_the_oldest_silent_connection_gives_way_to_a_newcomer(process: Process) -> None:
-    """A stranger holds more connections than an address may: an honest caller of the same address gets in."""
+    """A stranger holds more connections than an address may: an honest caller of the same address gets in.
+
+    The stranger's have begun, or they would be closed while they wait to be accepted (`coord.newcomers.accept`).
+    """
     allow_many_files()
     count = CONNECTIONS_PER_ADDRESS_MAX + 50
     with contextlib.ExitStack() as stack:
         strangers = [stack.enter_context(connect(process)) for _ in range(count)]
+        for stranger in strangers:
+            with contextlib.suppress(ConnectionError):
+                stranger.sendall(PREAMBLE)
         # The answers come after all that the daemon did about the connections before. Do not wait: later, their
         # silence closes them.
         for _ in range(2):

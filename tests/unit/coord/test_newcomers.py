@@ -126,6 +126,37 @@ def test_callers_that_have_left_are_closed_unread_while_time_is_scarce(gate: Gat
             accept(listening.accept, gate.budget)
 
 
+def test_callers_that_wait_in_silence_are_closed_unread_while_time_is_scarce(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that have sent a part of the first record of TLS. Young ones are served, and so is whoever has begun,
+    however long ago.
+
+    Tried: `_is_worth` without `_has_begun`; `_has_begun` that takes any bytes for a beginning.
+    """
+    record = bytes.fromhex("1603010004") + b"hell"
+    with _listening() as listening, contextlib.ExitStack() as stack:
+
+        def connect(sent: bytes) -> socket.socket:
+            caller = stack.enter_context(socket.create_connection(listening.getsockname()))
+            caller.sendall(sent)
+            return caller
+
+        gate.budget.charge(SAVED_S * 0.6)
+        young = connect(b"")
+        accepted, address = accept(listening.accept, gate.budget)
+        stack.enter_context(accepted)
+        assert address == young.getsockname()
+
+        monkeypatch.setattr(module, "SILENT_MS_MAX", 0)
+        callers = [connect(sent) for sent in (b"", record[:4], record[:-1], b"", record, b"", b"srvr")]
+        for honest in (callers[4], callers[6]):
+            accepted, address = accept(listening.accept, gate.budget)
+            stack.enter_context(accepted)
+            assert address == honest.getsockname()
+        assert accepted.recv(9) == b"srvr"
+
+
 def test_nobody_is_accepted_when_the_budget_is_used_up(gate: Gate) -> None:
     """The caller stays in the kernel's queue."""
     with _listening() as listening, socket.create_connection(listening.getsockname()) as caller:
