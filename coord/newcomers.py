@@ -67,7 +67,7 @@ _SKIPPED_MAX: Final = 64
 _STANDS: Final = 1
 #: The part of `struct tcp_info` that ends with tcpi_last_data_recv: milliseconds since the last bytes arrived, or since
 #: the connect.
-_TCP_INFO: Final = struct.Struct("=B51xI")
+TCP_INFO: Final = struct.Struct("=B51xI")
 #: Time after which a connection that waits, and has sent no whole beginning, is closed. Honest callers send theirs as
 #: soon as they are connected, and the kernel keeps it.
 SILENT_MS_MAX: Final = 500
@@ -180,7 +180,7 @@ def accept(take: Callable[[], Accepted], budget: NewcomerBudget) -> Accepted:
 
 def _is_worth(sock: socket.socket) -> bool:
     """Return True for a connection whose caller may be honest: it stands, and has begun, or is new."""
-    state, silent_ms = _TCP_INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size))
+    state, silent_ms = TCP_INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size))
     return state == _STANDS and (silent_ms < SILENT_MS_MAX or _has_begun(sock))
 
 

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from coord.newcomers import TCP_INFO
+
 if TYPE_CHECKING:
     from tests.sim.store.world import World
 
@@ -58,8 +60,8 @@ class SimSocket:
         pass
 
     def getsockopt(self, *args: object) -> bytes:
-        """Return TCP_INFO of a connection that stands: a caller's end is found by reading."""
-        return bytes([1])
+        """Return TCP_INFO of a connection that stands and is young: a caller's end is found by reading."""
+        return bytes([1]).ljust(TCP_INFO.size, b"\0")
 
     def setsockopt(self, *args: object) -> None:
         pass
