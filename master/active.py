@@ -214,8 +214,7 @@ class ActiveMaster:
             await self._clear_clean_shutdown()
         transitions = loaded.transitions
         found = [] if startup else [record for record, _ in transitions]
-        address = f"{self._settings.host}:{self._settings.port}"
-        await self.history_writer.begin(self._uuid, address)
+        await self.history_writer.begin(self._uuid, f"{self._settings.host}:{self._settings.port}")
         if startup:
             await wipe(self.fence, self.history_writer, self.phases, content, self.assigner.causes.current)
             transitions = []
@@ -462,8 +461,8 @@ class ActiveMaster:
             self.bulk_plans.finish_stuck()
 
     def _go_on(self) -> None:
-        """Continue the work of `_act_in_time`, one part in each turn: times of orders, a round of the balancer."""
-        if self.may_act and (self.assigner.has_unchecked or self.balancing.is_counting):
+        """Continue the work of `_act_in_time`, one part in each turn: times of orders, rounds of the balancer."""
+        if self.may_act and (self.assigner.has_unchecked or self.balancing.is_counting or self.keeper.balancing.is_due):
             self.guarded(self._do_part)
             self._pump()
             if not self.is_over:
@@ -474,6 +473,7 @@ class ActiveMaster:
             self.assigner.check_orders(self._now_ms())
         if self.balancing.is_counting:
             self.balancing.act(self.history_writer)
+        self.keeper.balancing.go_on()
 
     # --- the event loop -----------------------------------------------------------------------------------------------
 

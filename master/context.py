@@ -246,6 +246,10 @@ class BalancerSwitch(Protocol):
         """Return True if rounds begin by themselves now."""
 
     @property
+    def is_asked(self) -> bool:
+        """Return True while a round is decided for an operator: no other round is decided meanwhile."""
+
+    @property
     def period_ms(self) -> int:
         """Time between two rounds."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -13,25 +14,63 @@ from regions.balance.balancer import Proposal
 from regions.balance.tablets import NO_MOVES, moves_under_way, objection_to_round
 from regions.replication.policy.leaders import LeaderTransfer
 
+T = TypeVar("T")
+
 
 async def balance(active_master: ActiveMaster, request: ms.Balance) -> ms.BalanceReport:
     """Set the balancer's switch, run a round now, or report the moves that a round would make. Raise RpcError."""
-    balancing, tablets = active_master.balancing, active_master.keeper.balancing
+    balancing = active_master.balancing
     if request.switch is not None:
         await balancing.switch(enabled=request.switch)
     if not request.run:
         return _with_tablets(active_master, balancing.report(), NO_MOVES, ())
-    if balancing.applied_plan() and not request.dry_run:
-        raise RpcError(ms.BAD_REQUEST, f"the balancer waits until plan {balancing.applied_plan()} has been applied")
-    proposal, moves = balancing.round(dry_run=request.dry_run)
-    for move in moves:
-        active_master.observe(move)
-    if request.dry_run:
-        found, handovers = tablets.proposed(), tablets.transfers()
+    await balancing.asked.acquire()
+    try:
+        return await _round(active_master, dry_run=request.dry_run)
+    finally:
+        balancing.asked.release()
+
+
+async def _in_turns(active_master: ActiveMaster, steps: Generator[None, None, T]) -> T:
+    """Run through `steps`, one in each turn of the active master, and return their result.
+
+    Events are handled between two steps: the steps must expect that. The caller continues in the turn of the last step.
+    Raise Deposed if the tenure ends in between.
+    """
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await active_master.when(lambda: True)
+
+
+async def _round(active_master: ActiveMaster, *, dry_run: bool) -> ms.BalanceReport:
+    """Decide a round in several turns, and begin its moves. A plan may be applied from any of these turns on."""
+    balancing, tablets = active_master.balancing, active_master.keeper.balancing
+    if not dry_run:
+        _refuse_beside_plan(active_master)
+    proposal = await _in_turns(active_master, balancing.deciding())
+    if not dry_run:
+        _refuse_beside_plan(active_master)
+        for move in balancing.decided(proposal):
+            active_master.observe(move)
+    found = await _in_turns(active_master, tablets.deciding())
+    if dry_run:
+        handovers = tablets.transfers()
     else:
-        found, handovers = await tablets.run()
-    report = balancing.report(proposal, dry_run=request.dry_run)
+        _refuse_beside_plan(active_master)
+        handovers = await tablets.run(found)
+    report = balancing.report(proposal, dry_run=dry_run)
     return _with_tablets(active_master, report, found.proposal, handovers)
+
+
+def _refuse_beside_plan(active_master: ActiveMaster) -> None:
+    """Raise RpcError while a plan is applied, which moves the same regions."""
+    plan = active_master.balancing.applied_plan()
+    if plan:
+        raise RpcError(ms.BAD_REQUEST, f"the balancer waits until plan {plan} has been applied")
 
 
 def _with_tablets(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 
+from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
 from coord.client.ops import Create, SetData, WriteOp
@@ -18,7 +19,7 @@ from master.assignment.history_writer import HistoryWriter
 from master.leadership.fence import Fence
 from regions import messages as ms
 from regions.assign.assigner import Assigner
-from regions.balance.balancer import Gate, Proposal, completed, gate, proposing
+from regions.balance.balancer import Gate, Proposal, gate, proposing
 from regions.balance.round_log import RoundLog
 from regions.balance.sizes import NOT_MEASURED, RegionSizes
 from regions.cluster import events as ev
@@ -64,6 +65,9 @@ class Balancing:
         #: The round that is being decided, and the servers at its beginning.
         self._steps: Generator[None, None, Proposal] | None = None
         self._began_with: list[tuple[Incarnation, float, bool]] = []
+        #: Held while operators' rounds are decided, in several turns. No other round is decided meanwhile: both would
+        #: move the same surplus.
+        self.asked = DeferredLock()
         #: Regions or transitions that block a due round.
         self._blocking: list[str] = []
 
@@ -71,6 +75,11 @@ class Balancing:
     def is_automatic(self) -> bool:
         """Return True if rounds begin by themselves now."""
         return self.period_ms > 0 and self.record.enabled and not self.applied_plan()
+
+    @property
+    def is_asked(self) -> bool:
+        """Return True while a round is decided for an operator: no other round is decided meanwhile."""
+        return bool(self.asked.locked)
 
     async def load(self) -> None:
         """Read the switch. A damaged switch counts as off, because an operator may have turned balancing off."""
@@ -105,7 +114,7 @@ class Balancing:
 
         A round of many regions is decided in several calls: `is_counting` is True until the last.
         """
-        if not self.is_automatic:
+        if not self.is_automatic or self.is_asked:
             self._steps = None  # its counts would be outdated after the pause
             return []
         now = self._now_ms()
@@ -122,7 +131,7 @@ class Balancing:
         try:
             next(self._steps)
         except StopIteration as end:
-            return self._decided(end.value)
+            return self.decided(end.value)
         return []
 
     @property
@@ -150,15 +159,21 @@ class Balancing:
             self._assigner.world, self.config, exclude=found.excluded, loads=self.loads(), sizes=self.sizes()
         )
 
-    def round(self, *, dry_run: bool) -> tuple[Proposal, list[ev.MoveRequested]]:
-        """Decide a round now, for an operator who waits for it."""
-        steps = self._proposing(gate(self._assigner.world, self._now_ms(), self.config))
-        proposal = completed(steps)
-        return proposal, [] if dry_run else self._decided(proposal)
+    def deciding(self) -> Generator[None, None, Proposal]:
+        """Decide a round for an operator who waits for it, in steps. The caller holds `asked`.
 
-    def _decided(self, proposal: Proposal) -> list[ev.MoveRequested]:
+        The cluster may change between two steps: replicas that have changed do not move, and after a change of the
+        servers the round begins again. The caller passes the result to `decided` in the turn of the last step.
+        """
+        while True:
+            began_with = self._servers()
+            proposal = yield from self._proposing(gate(self._assigner.world, self._now_ms(), self.config))
+            if self._servers() == began_with:
+                return proposal
+
+    def decided(self, proposal: Proposal) -> list[ev.MoveRequested]:
         """Note a round, and return its moves."""
-        self._steps = None  # an operator's round ends a round that is being decided
+        self._steps = None
         now = self._now_ms()
         self._next_ms = now if proposal.more else now + self.period_ms
         self.rounds.moved("regions", now, proposal.moves, more=proposal.more)

@@ -7,7 +7,7 @@ is sent to the leader by the keeper. A move of a member becomes an intent, so it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,7 @@ from master.causes import acting
 from master.context import EffectContext
 from master.tablets.plan_moves import PlanMoves
 from regions.balance.leader_rounds import LeaderSpreading
-from regions.balance.tablets import TabletRound, hopeless, tablet_round
+from regions.balance.tablets import TabletRound, deciding_round, hopeless
 from regions.cluster.history import BALANCED
 from regions.cluster.limits import AssignerConfig
 from regions.messages import BalanceMove
@@ -51,6 +51,8 @@ class TabletBalancing:
         self._spreading = LeaderSpreading(keeper, limits)
         #: Time of the next round about members; 0: a period after the first tick.
         self._next_ms = 0
+        #: The round about members that is being decided.
+        self._steps: Generator[None, None, TabletRound] | None = None
         self._is_writing = False
 
     def tick(self) -> None:
@@ -64,9 +66,29 @@ class TabletBalancing:
             self._active_master.history_writer.event(BALANCED, what)
             self._note(spread)
         self._next_ms = self._next_ms or now_ms + switch.period_ms
-        if now_ms < self._next_ms or self._is_writing:
+        if self._steps is None and now_ms >= self._next_ms and not self._is_writing:
+            self._steps = self.deciding()
+        self.go_on()
+
+    @property
+    def is_due(self) -> bool:
+        """Return True if a round about members has begun and is not decided yet: call `go_on` in the next turns."""
+        return self._steps is not None
+
+    def go_on(self) -> None:
+        """Take the next step of a round about members, and begin its moves after the last one."""
+        switch = self._active_master.balancing
+        if self._steps is None or not switch.is_automatic or switch.is_asked:
+            self._steps = None  # it begins again when it may
             return
-        found = self.proposed()
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            self._steps = None
+            self._begin_round(end.value)
+
+    def _begin_round(self, found: TabletRound) -> None:
+        switch, now_ms = self._active_master.balancing, self._now_ms()
         self._log_round(found)
         self._next_ms = now_ms + (min(SOON_MS, switch.period_ms) if found.proposal.more else switch.period_ms)
         if found.moves or hopeless(self._keeper):
@@ -76,18 +98,17 @@ class TabletBalancing:
             self._active_master.history_writer.event(BALANCED, what, origin=origin)
             self._active_master.persist(partial(self._begin_by_itself, found, origin))
 
-    async def run(self) -> tuple[TabletRound, list[LeaderTransfer]]:
-        """Begin a round of moves and one of handovers for an operator. Return them; the moves are durable then.
+    async def run(self, found: TabletRound) -> list[LeaderTransfer]:
+        """Begin the moves of a round that was just decided, and a round of handovers, for an operator.
 
-        Raise as a fenced write.
+        Return the handovers; the moves are durable then. Raise as a fenced write.
         """
-        found = self.proposed()
         self._log_round(found)
         await self.begin(found, acting())
         transfers = self._spreading.round(self._now_ms())
         self._note(transfers)
         self._active_master.schedule()
-        return found, transfers
+        return transfers
 
     # --- leaders ------------------------------------------------------------------------------------------------------
 
@@ -122,14 +143,14 @@ class TabletBalancing:
 
     # --- members ------------------------------------------------------------------------------------------------------
 
-    def proposed(self) -> TabletRound:
-        """Return the moves of a round that would begin now."""
+    def deciding(self) -> Generator[None, None, TabletRound]:
+        """Decide a round, in steps. The caller begins its moves in the turn of the last step."""
         regions = self._active_master.world.regions
 
         def is_resharded(region_id: str) -> bool:
             return region_id in regions and bool(regions[region_id].resharding)
 
-        return tablet_round(self._keeper, self._active_master.balancing.config, self._now_ms(), is_resharded)
+        return deciding_round(self._keeper, self._active_master.balancing.config, self._now_ms(), is_resharded)
 
     async def begin(self, found: TabletRound, origin: WorkOrigin | None) -> None:
         """Write the moves of a round as intents, and withdraw intents that cannot succeed any more. Raise as a fenced

@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from regions.balance.metric import Floats, Metric
 from regions.balance.sizes import NOT_MEASURED, CountedStep, RegionSizes
+from regions.balance.steps import result_of
 from regions.cluster.entities import Replica, Server, Table
 from regions.cluster.limits import BalancerConfig
 from regions.cluster.state import ClusterState
@@ -92,16 +93,6 @@ def gate(world: ClusterState, now_ms: int, config: BalancerConfig, limit: int = 
     return Gate(blocking, frozenset(excluded), stuck)
 
 
-def completed(steps: Generator[None, None, Proposal]) -> Proposal:
-    """Run through all steps of `proposing`, and return the round."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            proposal: Proposal = end.value
-            return proposal
-
-
 def proposing(
     world: ClusterState,
     config: BalancerConfig | None = None,
@@ -138,8 +129,9 @@ def proposing(
         yield from sheet.count()
         before.append(sheet.balance())
         for move in sheet.moves():
-            moves.append(move)
-            if not len(moves) % sheet.moves_at_once:
+            if move is not None:
+                moves.append(move)
+            if move is None or not len(moves) % sheet.moves_at_once:
                 yield
         after.append(sheet.balance())
     return Proposal(moves, before, after, budget.short)
@@ -147,7 +139,7 @@ def proposing(
 
 def _at_once(steps: Callable[_Arguments, Generator[None, None, Proposal]]) -> Callable[_Arguments, Proposal]:
     def run(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> Proposal:
-        return completed(steps(*arguments, **named))
+        return result_of(steps(*arguments, **named))
 
     return run
 
@@ -368,8 +360,8 @@ class _Sheet:
         """Return the number of moves in a step: each looks at the replicas of a server or two."""
         return max(1, COUNTED_AT_ONCE * len(self.servers) // max(1, int(self.total.sum())))
 
-    def moves(self) -> Iterator[BalanceMove]:
-        """Yield all moves of the pool."""
+    def moves(self) -> Iterator[BalanceMove | None]:
+        """Yield all moves of the pool, and None where a step ends without a move."""
         config = self.config
         yield from self.misplaced()
         yield from self.even_counts()
@@ -377,8 +369,11 @@ class _Sheet:
         bounds = (self.size, config.size_tolerance)
         yield from self.even_out(self.load, config.load_tolerance, "load", keep=bounds)
 
-    def misplaced(self) -> Iterator[BalanceMove]:
-        """Yield moves of replicas on servers of another pool, and of replicas that share a rack without need."""
+    def misplaced(self) -> Iterator[BalanceMove | None]:
+        """Yield moves of replicas on servers of another pool, and of replicas that share a rack without need.
+
+        Yield None after COUNTED_AT_ONCE replicas. A replica that has changed between two steps does not move.
+        """
         for replica in sorted(self.wrong_pool, key=lambda one: one.key):
             assert replica.open_on is not None, replica.key
             target = self._best_target(replica, racks=())
@@ -386,8 +381,11 @@ class _Sheet:
                 yield self.move(replica, target, f"its table and its server differ: {self._difference(replica)}")
         if len({one.rack for one in self.servers}) < 2:
             return
+        pace = CountedStep(COUNTED_AT_ONCE)
         for movable in self.movable.values():
             for held in movable.values():
+                if pace.is_over(len(held)):
+                    yield None
                 for replica in [one for one in held.values() if len(one.region.replicas) > 1]:
                     _, racks = self.world.peers(replica)
                     here = replica.open_on

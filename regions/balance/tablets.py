@@ -11,14 +11,15 @@ Bytes count in steps of GRAIN_BYTES, because the copy of a small tablet costs mo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
-from regions.balance.balancer import Proposal, propose
-from regions.balance.sizes import RegionSizes
+from regions.balance.balancer import Proposal, proposing
+from regions.balance.sizes import CountedStep, RegionSizes
+from regions.balance.steps import result_of
 from regions.cluster.entities import Region, Replica, Server
 from regions.cluster.limits import BalancerConfig
 from regions.cluster.state import ClusterState
@@ -37,6 +38,8 @@ from regions.replication.tablet import Tablet
 REASON: Final = "balance"
 #: Sizes of tablets are compared in steps of this size.
 GRAIN_BYTES: Final = 16 << 20
+#: Tablets that are copied in one step of a round, each some 10 us of processor.
+ADDED_AT_ONCE: Final = 500
 
 
 class TabletRound(NamedTuple):
@@ -102,26 +105,63 @@ def hopeless(keeper: Keeper) -> list[tuple[str, TabletMove]]:
 def tablet_round(
     keeper: Keeper, config: BalancerConfig, now_ms: int, is_resharded: Callable[[str], bool] = lambda _: False
 ) -> TabletRound:
-    """Return the moves of members that a round would begin now.
+    """Return the moves of members that a round would begin now. `is_resharded` is as for `deciding_round`."""
+    return result_of(deciding_round(keeper, config, now_ms, is_resharded))
+
+
+def deciding_round(
+    keeper: Keeper, config: BalancerConfig, now_ms: int, is_resharded: Callable[[str], bool]
+) -> Generator[None, None, TabletRound]:
+    """Decide a round in steps, and return the moves of members that it begins.
 
     `is_resharded` returns True for a tablet that is split or merged.
+
+    The round decides on a copy of the tablets, which are copied at most ADDED_AT_ONCE in a step. Tablets may change
+    between two steps. So a member moves only if its tablet is still at rest at the end, with the members that were
+    copied. A change of the servers changes the shares of all, so the round begins again.
     """
-    why = objection_to_round(keeper)
-    moving = under_way(keeper)
-    room = config.tablet_moves_max - moves_under_way(keeper)
-    if why or room <= 0:
-        return TabletRound(why, msgspec.structs.replace(NO_MOVES, more=room <= 0), [])
-    world, sizes = model_of(keeper, is_resharded), RegionSizes({}, partial(_in_grains, keeper))
-    limits = msgspec.structs.replace(config, moves_max=room, per_server_max=config.tablets_per_server_max)
-    found = propose(world, limits, used=moving, fits=partial(_fits, sizes), sizes=sizes)
+    while True:
+        began_with = _facts(keeper)
+        why = objection_to_round(keeper)
+        moving = under_way(keeper)
+        room = config.tablet_moves_max - moves_under_way(keeper)
+        if why or room <= 0:
+            return TabletRound(why, msgspec.structs.replace(NO_MOVES, more=room <= 0), [])
+        world, sizes = ClusterState(), RegionSizes({}, partial(_in_grains, keeper))
+        yield from _copying(world, keeper, is_resharded)
+        limits = msgspec.structs.replace(config, moves_max=room, per_server_max=config.tablets_per_server_max)
+        found = yield from proposing(world, limits, used=moving, fits=partial(_fits, sizes), sizes=sizes)
+        if _facts(keeper) != began_with:
+            continue
+        return _still_possible(keeper, found, world, now_ms, is_resharded)
+
+
+def _facts(keeper: Keeper) -> tuple[str, Sequence[tuple[object, ...]]]:
+    """Return the facts about all servers that a round depends on, and why none may begin."""
+    closed = keeper.policy.closed
+    servers = [
+        (one.incarnation, one.weight, one.tablets, one.leaving, one.uuid in closed) for one in keeper.servers.values()
+    ]
+    return objection_to_round(keeper), servers
+
+
+def _still_possible(
+    keeper: Keeper, found: Proposal, world: ClusterState, now_ms: int, is_resharded: Callable[[str], bool]
+) -> TabletRound:
+    """Return the round with the moves of tablets that are as they were when they were copied to `world`."""
+    policy = keeper.policy
     moves: list[tuple[str, TabletMove]] = []
     accepted: list[BalanceMove] = []
     for one in found.moves:
         region_id, _ = parse_replica_key(one.key)
-        tablet = keeper.tablets[region_id]
-        kept = keeper.policy.intents.get(region_id) or TabletIntents(tablet.record.table_id, region_id)
+        tablet = keeper.tablets.get(region_id)
+        if tablet is None or tablet.record.members != world.regions[region_id].record.members:
+            continue
+        if not policy.is_at_rest(tablet) or is_resharded(region_id):
+            continue
+        kept = policy.intents.get(region_id) or TabletIntents(tablet.record.table_id, region_id)
         move = TabletMove(one.source, one.destination, now_ms, REASON)
-        if not objection_to_tablet_move(tablet, keeper.policy.places, kept, move):
+        if not objection_to_tablet_move(tablet, policy.places, kept, move):
             moves.append((region_id, move))
             accepted.append(one)
     before, after = (
@@ -131,9 +171,8 @@ def tablet_round(
     return TabletRound("", Proposal(accepted, before, after, found.more), moves)
 
 
-def model_of(keeper: Keeper, is_resharded: Callable[[str], bool]) -> ClusterState:
-    """Return the tablets as regions whose replicas are open on the servers of their voters."""
-    world = ClusterState()
+def _copying(world: ClusterState, keeper: Keeper, is_resharded: Callable[[str], bool]) -> Iterator[None]:
+    """Add the tablets to `world` as regions whose replicas are open on the servers of their voters, in steps."""
     policy = keeper.policy
     servers = {
         uuid: msgspec.structs.replace(one, kind=kind_in_tablets(one.kind))
@@ -141,18 +180,21 @@ def model_of(keeper: Keeper, is_resharded: Callable[[str], bool]) -> ClusterStat
         if one.tablets and not one.leaving and uuid not in policy.closed
     }
     world.set_servers(servers, ())
-    for tablet in keeper.tablets.values():
-        if tablet.record.state is TabletState.RUNNING:
-            may_move = policy.is_at_rest(tablet) and not is_resharded(tablet.region_id)
-            _add(world, tablet, policy.intents.get(tablet.region_id), may_move=may_move)
-    return world
+    pace = CountedStep(ADDED_AT_ONCE)
+    for region_id in list(keeper.tablets):
+        if pace.is_over(1):
+            yield
+        tablet = keeper.tablets.get(region_id)
+        if tablet is not None and tablet.record.state is TabletState.RUNNING:
+            may_move = policy.is_at_rest(tablet) and not is_resharded(region_id)
+            _add(world, tablet, policy.intents.get(region_id), may_move=may_move)
 
 
 def _add(world: ClusterState, tablet: Tablet, kept: TabletIntents | None, *, may_move: bool) -> None:
     record = tablet.table.record
     table = world.tables.get(record.table_id) or world.put_table(record, tablet.table.version)
     region = Region(table, _without_estimate(tablet.record), tablet.version)
-    table.regions[tablet.region_id] = region
+    table.regions[tablet.region_id] = world.regions[tablet.region_id] = region
     targets = _targets(kept)
     there = {targets.get(one.uuid, one.uuid): one.number for one in tablet.record.members}
     for uuid, number in there.items():
@@ -171,7 +213,8 @@ def _without_estimate(record: RegionRecord) -> RegionRecord:
 
 
 def _in_grains(keeper: Keeper, region_id: str) -> Measure | None:
-    found = keeper.tablets[region_id].measure
+    tablet = keeper.tablets.get(region_id)  # it may have been forgotten between two steps
+    found = None if tablet is None else tablet.measure
     return None if found is None else found._replace(size_bytes=found.size_bytes // GRAIN_BYTES * GRAIN_BYTES)
 
 

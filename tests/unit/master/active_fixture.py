@@ -162,6 +162,19 @@ class Bench:
                 self.store.answer()
             self.clock.advance(0)
 
+    def one_turn(self, answers: int = -1) -> None:
+        """Let one turn of the reactor pass, in which the store answers that many requests, -1: all.
+
+        Calls that are scheduled in this turn belong to the next one.
+        """
+        due = [one for one in self.clock.calls if one.getTime() <= self.clock.seconds()]
+        self.store.answer(answers)
+        for call in due:
+            if call.active():
+                self.clock.calls.remove(call)
+                call.called = 1
+                call.func(*call.args, **call.kw)
+
     def ask(self, request: ms.MasterRequest, *, answered: bool = True) -> Any:
         """Return the API's reply, or the code of its RpcError; None if there is no reply yet."""
         results: list[Any] = []

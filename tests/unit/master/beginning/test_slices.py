@@ -45,13 +45,7 @@ class TakeOver(Bench):
     def turn(self) -> int:
         """Let one turn pass. Return how many regions it has loaded."""
         before = len(self.master.world.regions)
-        due = [one for one in self.clock.calls if one.getTime() <= self.clock.seconds()]
-        self.store.answer(1)
-        for call in due:  # not those that they schedule: these belong to the next turn
-            if call.active():
-                self.clock.calls.remove(call)
-                call.called = 1
-                call.func(*call.args, **call.kw)
+        self.one_turn(answers=1)
         return len(self.master.world.regions) - before
 
     def until(self, holds: Callable[[], bool]) -> list[int]:

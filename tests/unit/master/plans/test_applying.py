@@ -18,6 +18,7 @@ from master.plans.applying import HANDOVER_MS, MOVES_MAX, Applying
 from regions import messages as ms
 from regions.assign.assigner import Assigner
 from regions.balance import balancer
+from regions.balance.steps import result_of
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.limits import BalancerConfig
@@ -308,7 +309,7 @@ def test_a_round_of_many_regions_is_decided_in_several_calls(store: FakeStore, m
     assert calls() == alone
     ruler.now += 1_000
     assert balancing.tick() == []
-    assert balancing.round(dry_run=False)[1]
+    assert balancing.decided(result_of(balancing.deciding()))
     assert not balancing.is_counting
 
 

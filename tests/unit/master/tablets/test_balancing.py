@@ -82,7 +82,7 @@ def test_members_of_tablets_that_are_split_or_merged_stay(world: ChangingBench) 
 
 def test_nothing_moves_while_a_plan_is_applied(world: ChangingBench, monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[Any] = []
-    monkeypatch.setattr(TabletBalancing, "proposed", lambda _: began.append(1))
+    monkeypatch.setattr(TabletBalancing, "deciding", lambda _: began.append(1))
     monkeypatch.setattr(world.active_master.balancing, "applied_plan", lambda: "p1")
     ask(world, ms.Balance(switch=True))
     world.turn(60, 1.0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from regions.balance.balancer import COUNTED_AT_ONCE, completed, propose, proposing
+from regions.balance.balancer import COUNTED_AT_ONCE, propose, proposing
 from regions.balance.sizes import RegionSizes
+from regions.balance.steps import result_of
 from regions.cluster.entities import Region
 from regions.messages.heartbeat import Measure
 from tests.unit.regions.balance.test_balancer import WIDE, cluster, fill, server
@@ -35,7 +36,7 @@ def test_a_step_of_a_round_looks_at_a_bounded_number_of_regions() -> None:
             break
     assert taken == 20
     assert 0 < most <= 3 * COUNTED_AT_ONCE  # a move compares the replicas of its source for each receiver
-    assert completed(proposing(world)).moves == propose(world).moves
+    assert result_of(proposing(world)).moves == propose(world).moves
 
 
 def test_replicas_that_change_between_two_steps_stay() -> None:
@@ -46,6 +47,6 @@ def test_replicas_that_change_between_two_steps_stay() -> None:
     next(steps)  # all but some are counted on a
     for key in [key for key in world.replicas if not key.endswith("7-0")]:
         world.replicas[key].move = "b"
-    moves = completed(steps).moves
+    moves = result_of(steps).moves
     assert moves
     assert all(move.key.endswith("7-0") for move in moves)
