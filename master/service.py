@@ -142,7 +142,7 @@ class MasterService:
         self.is_broken = False
         self.cluster_id = ""  #: "" until the first session has read the cluster record.
         self.heartbeats = HeartbeatReceiver(self, self.now_ms)
-        self.api = MasterApi(self)
+        self.api = MasterApi(self, reactor)
         self._rpc = RpcServer(
             self._dispatch,
             requests=MasterRequest,

@@ -3,6 +3,7 @@
 roles.py      the roles that answer each request (a table)
 requests.py   dispatch, and changes, which only the active master performs
 reads.py      reads, from the state of the active master or from a standby's mirror
+prepared.py   what reads take from all regions, computed in steps
 staleness.py  the permitted age of the reply to a read
 tablets.py    tablets, from the keeper and the reports
 members.py    changes of tablets' members

@@ -6,8 +6,10 @@ operator or a dashboard that polls must not slow the assignment down, so a slow 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import Final, Generic, TypeVar
+
+from twisted.internet.defer import DeferredLock
 
 T = TypeVar("T")
 
@@ -27,6 +29,8 @@ class Paced(Generic[T]):
         self._answer: T | None = None
         self._ended_ms = 0
         self._took_ms = 0
+        #: Held during a walk in steps.
+        self._walking = DeferredLock()
 
     def get(self, subject: object, walk: Callable[[], T], repeated_for: int = REPEATED_FOR) -> T:
         """Return the answer about `subject`; call `walk` if the last one is about another, or too old.
@@ -34,11 +38,45 @@ class Paced(Generic[T]):
         An answer is too old after `repeated_for` times as long as its walk took.
         """
         began_ms = self._now_ms()
-        until_ms = self._ended_ms + (repeated_for * self._took_ms if self._took_ms >= SPARED_MS else 0)
-        # A clock that was set back ends the pause.
-        is_spared = self._ended_ms <= began_ms < until_ms and subject == self._subject
-        if self._answer is None or not is_spared:
+        if self._answer is None or not self._is_spared(subject, repeated_for, began_ms):
             self._answer, self._subject = walk(), subject
             self._ended_ms = self._now_ms()
             self._took_ms = self._ended_ms - began_ms
         return self._answer
+
+    def _is_spared(self, subject: object, repeated_for: int, now_ms: int) -> bool:
+        until_ms = self._ended_ms + (repeated_for * self._took_ms if self._took_ms >= SPARED_MS else 0)
+        # A clock that was set back ends the pause.
+        return self._ended_ms <= now_ms < until_ms and subject == self._subject
+
+    async def get_in_steps(
+        self,
+        subject: object,
+        walk: Callable[[], Generator[None, None, T]],
+        pause: Callable[[], Awaitable[object]],
+        repeated_for: int = REPEATED_FOR,
+    ) -> T:
+        """Return what `get` returns, by a walk in steps with a `pause` after each. Only the steps count as its time.
+
+        Callers that come during a walk wait for it, and get its answer if it is about the same.
+        """
+        await self._walking.acquire()
+        try:
+            if self._answer is not None and self._is_spared(subject, repeated_for, self._now_ms()):
+                return self._answer
+            steps, took_ms = walk(), 0
+            while True:
+                began_ms = self._now_ms()
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    answer: T = end.value
+                    break
+                took_ms += self._now_ms() - began_ms
+                await pause()
+            self._answer, self._subject = answer, subject
+            self._ended_ms = self._now_ms()
+            self._took_ms = took_ms + self._ended_ms - began_ms
+            return answer
+        finally:
+            self._walking.release()

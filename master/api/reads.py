@@ -6,12 +6,12 @@ functions never wait or write, and they do not check roles: `master/api/roles.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from master.api.pacing import Paced
+from master.api.prepared import NO_SIZE, KeyOrder
 from master.api.retirement import list_intents, retirement
 from master.api.tablets import list_tablets, show_tablet
 from master.catalog.lookup import find_region, find_table, summary
@@ -27,14 +27,12 @@ from regions.diagnose.explain_tablets import explain_watched
 from regions.diagnose.tablets import TabletWatch
 from regions.messages.heartbeat import Measure
 from regions.records.members import Member
-from regions.records.model import RegionRecord, TableIntent, TabletState, TransitionRecord
+from regions.records.model import RegionRecord, TableIntent, TransitionRecord
 from regions.records.replica_key import parse_replica_key
 from regions.replication.tablet import TabletTable
 from regions.transitions.table_states import VISIBLE, tablet_state
 
 RECENT_MAX: Final = 10_000
-#: States of regions that have no rows of their table.
-_WITHOUT: Final = (TabletState.REPLACED, TabletState.DELETED)
 
 Read = (
     ms.ListTables
@@ -116,47 +114,12 @@ class RecordsAlone:
         return None
 
 
-class SizeSums:
-    """Sums of the sizes of regions, by table and by server. Each visits every region, so long ones are paced."""
-
-    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
-        """`now_ms` is the master's clock. Without a clock no result is reused."""
-        self._of_tables: Paced[dict[str, RegionSize]] = Paced(now_ms)
-        self._of_servers: Paced[dict[str, RegionSize]] = Paced(now_ms)
-
-    def of_tables(self, view: ReadView) -> dict[str, RegionSize]:
-        """Return the size of each table, by id."""
-
-        def walk() -> dict[str, RegionSize]:
-            return {
-                table.record.table_id: RegionSize.total(
-                    view.sizes.of(one) for one in table.regions.values() if one.record.state not in _WITHOUT
-                )
-                for table in view.world.names.values()
-            }
-
-        return self._of_tables.get((view.world, tuple(view.world.names)), walk)
-
-    def of_servers(self, view: ReadView) -> dict[str, RegionSize]:
-        """Return server uuid -> total size of its open shared regions."""
-        servers = view.world.servers
-
-        def walk() -> dict[str, RegionSize]:
-            return {uuid: size_on(one, view.sizes) for uuid, one in servers.items()}
-
-        return self._of_servers.get((view.world, tuple(servers)), walk)
-
-
-def size_on(server: Server, sizes: RegionSizes) -> RegionSize:
-    """Return the size of the shared regions that a server has open."""
-    return RegionSize.total(sizes.of(one.region) for one in server.open.values())
-
-
 class ReadView(NamedTuple):
     """Input of a read: cluster state, limits that explanations name, latest steps, and current time.
 
-    `tablets` is the keeper of tablets, `sizes` are the sizes that servers have reported; a standby has neither. `sums`
-    has the latest sums of sizes; None: compute them again.
+    `tablets` is the keeper of tablets, `sizes` are the sizes that servers have reported; a standby has neither.
+    `totals` has the sums of sizes by table or by server, `order` the regions of tables in the order of their keys
+    (`prepared.py`).
     """
 
     world: ClusterState
@@ -165,11 +128,8 @@ class ReadView(NamedTuple):
     now_ms: int
     tablets: TabletViews = RecordsAlone()
     sizes: RegionSizes = NOT_MEASURED
-    sums: SizeSums | None = None
-
-    def totals(self) -> SizeSums:
-        """Return the sums of sizes by table and by server."""
-        return self.sums or SizeSums()
+    totals: Mapping[str, RegionSize] = {}
+    order: KeyOrder | None = None
 
 
 def read(view: ReadView, request: Read) -> ms.MasterReply:
@@ -178,8 +138,9 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
     match request:
         case ms.ListTables():
             tables = [world.names[name] for name in sorted(world.names)]
-            sizes = view.totals().of_tables(view)
-            return ms.Tables([table_summary(one, view, sizes[one.record.table_id]) for one in tables])
+            return ms.Tables(
+                [table_summary(one, view, view.totals.get(one.record.table_id, NO_SIZE)) for one in tables]
+            )
         case ms.DescribeTable():
             return describe_table(find_table(world, request.table), request, view)
         case ms.DescribeRegion():
@@ -199,8 +160,10 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
             watch = view.tablets.watch
             if watch is not None:
                 watch.look(view.now_ms)
-            sizes = view.totals().of_servers(view)
-            found_loads = (server_load(servers[uuid], sizes[uuid], flapping.get(uuid, 0)) for uuid in sorted(servers))
+            sizes = view.totals
+            found_loads = (
+                server_load(servers[uuid], sizes.get(uuid, NO_SIZE), flapping.get(uuid, 0)) for uuid in sorted(servers)
+            )
             loads = [with_tablets(one, watch) for one in found_loads]
             return ms.Servers(loads, barred=[bar for uuid, bar in sorted(world.bars.items()) if uuid not in servers])
         case ms.ListRit():
@@ -273,11 +236,8 @@ def table_summary(table: Table, view: ReadView, size: RegionSize) -> ms.TableSum
 
 def describe_table(table: Table, request: ms.DescribeTable, view: ReadView) -> ms.Regions:
     """Return regions in key order, beginning with the region of `request.start_key`."""
-    ordered = sorted(table.regions.values(), key=lambda region: region.record.start_key)
-    start = request.start_key
-    wanted = [one for one in ordered if one.record.end_key == "" or one.record.end_key > start or start == ""]
-    if request.limit > 0:
-        wanted = wanted[: request.limit]
+    order = view.order or KeyOrder()
+    wanted = order.from_key(table, request.start_key, request.limit)
     return ms.Regions(table.record, [region_status(region, view) for region in wanted])
 
 

@@ -7,9 +7,10 @@ durable in the store before it is acknowledged (OC-08).
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from twisted.internet.task import deferLater
 
 from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc.server import RpcError
@@ -19,7 +20,8 @@ from master.access import granting
 from master.active import ActiveMaster
 from master.api import balancing, members, unsticking
 from master.api.pacing import REPEATED_FOR, Paced
-from master.api.reads import NO_REPLICAS, READS, SizeSums, count_replicas
+from master.api.prepared import Pause, Prepared
+from master.api.reads import NO_REPLICAS, READS, count_replicas
 from master.api.recording import recorded
 from master.api.resharding import requests as resharding
 from master.api.resharding.holes import close_hole
@@ -69,10 +71,12 @@ class Walked(NamedTuple):
 class MasterApi:
     """Dispatches requests for one master."""
 
-    def __init__(self, master: MasterProcess) -> None:
+    def __init__(self, master: MasterProcess, reactor: Any) -> None:
         self._master = master
+        #: Waits for the next turn.
+        self._pause: Pause = lambda: deferLater(reactor, 0)
         self._walks: Paced[Walked] = Paced(master.now_ms)
-        self._sums = SizeSums(master.now_ms)
+        self.prepared = Prepared(master.now_ms)
 
     async def dispatch(self, request: ms.MasterRequest) -> msgspec.Struct:
         """Perform a request and return the reply. Raise RpcError."""
@@ -87,13 +91,13 @@ class MasterApi:
             case ms.ListMasters():
                 return ms.Masters(self._master.registered, self.active_address())
         if isinstance(request, READS) and self._master.active_master is None:
-            found = await by_mirror(self._master, request, self.active_address())
+            found = await by_mirror(self._master, request, self.active_address(), self.prepared, self._pause)
             if found is not None:
                 return found
         active_master = self._active_master(request)
         try:
             if isinstance(request, READS):
-                return await by_active_master(active_master, self._master, request, self._sums)
+                return await by_active_master(active_master, self._master, request, self.prepared, self._pause)
             if isinstance(request, ms.ListGrants):
                 return await granting.listed(active_master, request, checked=self._master.checks is not None)
             caller = caller if who is NOBODY else f"{who} at {caller}"

@@ -18,10 +18,13 @@ import msgspec
 from coord.errors import CoordError
 from coord.rpc.server import RpcError
 from master.active import ActiveMaster
-from master.api.reads import Read, ReadView, SizeSums, read
+from master.api.prepared import Pause, Prepared
+from master.api.reads import Read, ReadView, read
 from master.api.roles import bound_of, is_for_standby
+from master.leadership.fence import Deposed
 from master.process import MasterProcess
 from regions import messages as ms
+from regions.balance.sizes import NOT_MEASURED
 from regions.cluster.history import StepLog
 from regions.messages.staleness import AsOf, Bound
 
@@ -45,9 +48,12 @@ def age_of(active_master: ActiveMaster, master: MasterProcess, asked_ms: int) ->
 
 
 async def by_active_master(
-    active_master: ActiveMaster, master: MasterProcess, request: Read, sums: SizeSums
+    active_master: ActiveMaster, master: MasterProcess, request: Read, prepared: Prepared, pause: Pause
 ) -> msgspec.Struct:
-    """Return the active master's reply. Raise RpcError. The caller has checked that this master is active."""
+    """Return the active master's reply. Raise RpcError, or Deposed if the tenure ends before the reply.
+
+    The caller has checked that this master is active.
+    """
     asked_ms, bound = master.now_ms(), bound_of(request)
     as_of = age_of(active_master, master, asked_ms)
     if not bound.is_none and not bound.allows(as_of):
@@ -61,11 +67,17 @@ async def by_active_master(
             raise _too_stale(bound, as_of, "")
     assigner = active_master.assigner
     keeper, sizes = active_master.keeper, active_master.balancing.sizes()
-    view = ReadView(assigner.world, assigner.config, assigner.history, master.now_ms(), keeper, sizes, sums)
+    totals = await prepared.prepare(request, assigner.world, sizes, pause)
+    if active_master.is_over:
+        raise Deposed("this master is not active any more")
+    now_ms, order = master.now_ms(), prepared.order
+    view = ReadView(assigner.world, assigner.config, assigner.history, now_ms, keeper, sizes, totals, order)
     return stamped(read(view, request), as_of)
 
 
-async def by_mirror(master: MasterProcess, request: Read, active: str) -> msgspec.Struct | None:
+async def by_mirror(
+    master: MasterProcess, request: Read, active: str, prepared: Prepared, pause: Pause
+) -> msgspec.Struct | None:
     """Return a standby's reply, or None if standbys do not answer this request.
 
     Raise RpcError: TOO_STALE with the address of the active master, or the error of the read itself.
@@ -79,7 +91,9 @@ async def by_mirror(master: MasterProcess, request: Read, active: str) -> msgspe
         if bound.is_none:
             raise RpcError(ms.BUSY, "this master has not read the cluster state yet")
         raise _too_stale(bound, None if watcher is None else watcher.as_of(asked_ms), active)
-    view = ReadView(watcher.mirror.world, master.limits, StepLog(0), master.now_ms())
+    world = watcher.mirror.world
+    totals = await prepared.prepare(request, world, NOT_MEASURED, pause)
+    view = ReadView(world, master.limits, StepLog(0), master.now_ms(), totals=totals, order=prepared.order)
     return stamped(read(view, request), msgspec.structs.replace(as_of, master=master.address))
 
 

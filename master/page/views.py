@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
-from twisted.internet.defer import DeferredLock
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.task import deferLater
 
 from coord.client.session import ZkClient
 from coord.errors import CoordError, NoNode
+from master.api.prepared import Prepared
 from master.api.reads import ReadView, read, table_summary
 from master.catalog import store
 from master.page.feed import Feed, PageSource
@@ -87,6 +88,7 @@ class Views:
         self._kept: dict[str, tuple[float, object]] = {}
         self._searches = DeferredLock()
         self._moving = TransitionList(reactor, master)
+        self._prepared = Prepared(master.now_ms)
         self._views: dict[str, Callable[[Mapping[str, str]], Awaitable[object]]] = {
             "curves": self._curves,
             "region": self._region,
@@ -100,6 +102,10 @@ class Views:
             "drill": self._drill,
             "alarms": self._alarms,
         }
+
+    def _pause(self) -> Deferred[None]:
+        """Wait for the next turn."""
+        return deferLater(self._reactor, 0)
 
     async def read(self, view: str, given: Mapping[str, str]) -> object:
         """Return a view. Raise NotFound, or CoordError if the store or this master cannot answer now."""
@@ -131,8 +137,10 @@ class Views:
         region = view.world.regions.get(region_id)
         if region is None:
             raise NotFound(f"There is no region {region_id[:80]!r}: it was replaced, or its table was deleted.")
-        ordered = sorted(region.table.regions.values(), key=lambda one: one.record.start_key)
-        at = ordered.index(region)
+        order = await self._prepared.put_in_order(region.table, self._pause)
+        if view.world.regions.get(region_id) is not region:
+            raise NotFound(f"There is no region {region_id[:80]!r}: it was replaced, or its table was deleted.")
+        before, after = order.neighbors(region)
         explained = [explain(one, view.world, view.config, view.now_ms) for one in region.replicas]
         tablet = None
         if region.record.is_tablet and self._master.active_master is not None:
@@ -141,8 +149,8 @@ class Views:
             "record": region.record,
             "table": region.table.record.name,
             "replicas": explained,
-            "before": ordered[at - 1].record.region_id if at else "",
-            "after": ordered[at + 1].record.region_id if at + 1 < len(ordered) else "",
+            "before": "" if before is None else before.record.region_id,
+            "after": "" if after is None else after.record.region_id,
             "tablet": tablet,
         }
 
@@ -155,6 +163,10 @@ class Views:
         table = view.world.names.get(name)
         if table is None:
             raise NotFound(f"There is no table {name[:80]!r}.")
+        size = await self._prepared.of_table(table, view.sizes, self._pause)
+        view = view._replace(order=await self._prepared.put_in_order(table, self._pause))
+        if view.world.names.get(name) is not table:
+            raise NotFound(f"There is no table {name[:80]!r}.")
         regions = read(
             view,
             ms.DescribeTable(name, start_key=start, limit=REGIONS_PAGE + 1),
@@ -162,7 +174,7 @@ class Views:
         assert isinstance(regions, ms.Regions), "DescribeTable is answered with regions"
         more = regions.regions[REGIONS_PAGE:]
         return {
-            "summary": table_summary(table, view, view.totals().of_tables(view)[table.record.table_id]),
+            "summary": table_summary(table, view, size),
             "explained": read(view, ms.ExplainTable(name)),
             "regions": regions.regions[:REGIONS_PAGE],
             "next": "" if not more else more[0].region.start_key if self._hider is None else more[0].region.region_id,

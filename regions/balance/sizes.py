@@ -75,6 +75,10 @@ class RegionSizes:
         mean = self._means[table_id]
         return RegionSize(region.record.size_bytes if mean is None else mean)
 
+    def is_measured(self, region: Region) -> bool:
+        """Return True if the size of the region is no estimate."""
+        return self._measure(region) is not None
+
     def _measure(self, region: Region) -> Measure | None:
         if region.record.is_tablet:
             return self._of_tablet(region.record.region_id)

@@ -112,7 +112,7 @@ class Bench:
         self.active_master: ActiveMaster | None = ActiveMaster(
             self.clock, fence, settings, planner, self.phases, self.now_ms, self.ended.append, self.token
         )
-        self.api = MasterApi(self)  # type: ignore[arg-type]
+        self.api = MasterApi(self, self.clock)  # type: ignore[arg-type]
         if has_heard is not None:
             self.active_master.has_heard = has_heard
         self.active_master.start()

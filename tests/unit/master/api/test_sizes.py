@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
 import pytest
+from twisted.internet.defer import ensureDeferred
 
 from master.api.pacing import REPEATED_FOR
-from master.api.reads import ReadView, SizeSums, read
+from master.api.prepared import Prepared
+from master.api.reads import ReadView, read
 from regions import messages as ms
 from regions.balance.sizes import NOT_MEASURED, RegionSize, RegionSizes
 from regions.cluster.entities import Region, Server
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
 from tests.unit.regions.balance.test_balancer import cluster, fill, put, server
+
+T = TypeVar("T")
 
 
 class Clock:
@@ -38,6 +45,17 @@ class Counting(RegionSizes):
         return NOT_MEASURED.of(region)
 
 
+async def no_pause() -> None:
+    """Go on at once."""
+
+
+def at_once(awaited: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that waits for nothing."""
+    found: list[T] = []
+    ensureDeferred(awaited).addCallback(found.append)
+    return found[0]
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -48,10 +66,11 @@ def test_a_list_in_a_loop_visits_regions_a_tenth_of_the_time(clock: Clock, reque
     """The counts beside the sums are always new; a table or server more makes new sums."""
     world = cluster(server("a"), server("b"))
     fill(world, "t", {"a": 3, "b": 2}, size=10)
-    sizes, sums = Counting(clock), SizeSums(clock)
+    sizes, prepared = Counting(clock), Prepared(clock)
 
     def bytes_now() -> int:
-        view = ReadView(world, AssignerConfig(), StepLog(0), 0, sizes=sizes, sums=sums)
+        totals = at_once(prepared.prepare(request_, world, sizes, no_pause))
+        view = ReadView(world, AssignerConfig(), StepLog(0), 0, sizes=sizes, totals=totals)
         found = read(view, request_)
         if isinstance(found, ms.Servers):
             return sum(one.bytes for one in found.servers)
