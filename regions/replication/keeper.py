@@ -39,7 +39,7 @@ from regions.records.model import (
     TransitionRecord,
     WorkOrigin,
 )
-from regions.records.replica_key import parse_replica_key, replica_key
+from regions.records.replica_key import replica_key
 from regions.replication.creation import FirstMembers
 from regions.replication.effects import BeginTablet, KeeperCauses, KeeperEffect, WriteRegion, marked_replaced
 from regions.replication.guards import OrderAnswer
@@ -49,7 +49,7 @@ from regions.replication.policy.members import MemberPolicy
 from regions.replication.recovery import Goal, ServerFate, next_step, work_fate, work_goal
 from regions.replication.reports import ReplicaView, taken
 from regions.replication.siting import TabletSite, has_room, is_another_place, tablet_sites
-from regions.replication.tablet import MemberWork, Tablet, TabletTable
+from regions.replication.tablet import ConcernedTablets, MemberWork, Tablet, TabletTable, find_work
 from regions.transitions.next_action import Action, NextStep
 from regions.transitions.states import Cause
 
@@ -70,6 +70,7 @@ class Keeper:
         self._config = config
         self.tables: dict[str, TabletTable] = {}
         self.tablets: dict[str, Tablet] = {}
+        self.concerned = ConcernedTablets()
         self.servers: dict[str, ServerRecord] = {}
         #: Replicas that servers report and the store does not know (FN-04).
         self.orphans: dict[tuple[str, str], ReplicaView] = {}
@@ -122,6 +123,7 @@ class Keeper:
             self.loads.update(one.uuid for one in record.members)
             for view in taken(self.orphans, record.region_id):
                 tablet.view.fold(*view)
+            self.concerned.add(tablet)
             tablet.recount()
             tablet.origin = origin
         elif version > tablet.version:
@@ -140,6 +142,7 @@ class Keeper:
         tablet = self.tablets.pop(region_id, None)
         if tablet is not None:
             tablet.table.states[tablet.record.state] -= 1
+            self.concerned.forget(tablet)
             self._first_members.answered(tablet)
             self.policy.forget(region_id)
             self._open.pop(region_id, None)
@@ -158,21 +161,21 @@ class Keeper:
         self._causes.event(f"znode: the transition of {work.key} has changed")
         work.is_unread = False
         if (record, version) != (work.transition, work.version):
-            self._become(work, record, version, now_ms)
+            self._become(tablet, work, record, version, now_ms)
         self._touch(tablet)
 
     def write_done(self, key: str, version: int, now_ms: int) -> None:
         """A write of a transition has committed."""
-        tablet, work = self._find(key)
+        tablet, work = find_work(self.tablets, key)
         if tablet is None or work is None or not work.is_writing:
             return
         record, work.write, work.cause = work.write, None, None
-        self._become(work, record, -1 if record is None else version, now_ms)
+        self._become(tablet, work, record, -1 if record is None else version, now_ms)
         self._touch(tablet)
 
     def write_failed(self, key: str, table_version: int | None = None) -> None:
         """Handle a refused write of a transition: the transition or the table's record has changed since."""
-        tablet, work = self._find(key)
+        tablet, work = find_work(self.tablets, key)
         if tablet is None or work is None or not work.is_writing:
             return
         work.write, work.cause, work.is_unread = None, None, True
@@ -183,7 +186,7 @@ class Keeper:
 
     def retry(self, key: str, now_ms: int, origin: WorkOrigin | None = None) -> bool:
         """Retry a parked member for an operator. Return False if the member is not parked, or its server is away."""
-        tablet, work = self._find(key)
+        tablet, work = find_work(self.tablets, key)
         if tablet is None or work is None or work.transition is None or not work.transition.parked:
             return False
         server = self.servers.get(tablet.home_of(work))
@@ -201,7 +204,7 @@ class Keeper:
         self._first_members.answered(tablet)
         self._put(tablet, effect.record, effect.version + 1)
         for transition in effect.transitions:
-            self._become(tablet.member(transition.replica), transition, 0, now_ms)
+            self._become(tablet, tablet.member(transition.replica), transition, 0, now_ms)
         self._touch(tablet)
 
     def region_written(self, effect: WriteRegion) -> None:
@@ -294,11 +297,12 @@ class Keeper:
                 self.orphans[server.uuid, report.key] = ReplicaView(server, report)
                 continue
             tablet.view.fold(server, report)
+            self.concerned.note_server(tablet, server.uuid)
             tablet.recount()
             self._touch(tablet)
         for key in gone:
             self.orphans.pop((server.uuid, key), None)
-            tablet, work = self._find(key)
+            tablet, work = find_work(self.tablets, key)
             view = None if tablet is None else tablet.view.replicas.get(server.uuid)
             if tablet is not None and view is not None and view.report.key == key:
                 tablet.server_gone(server.uuid)
@@ -311,7 +315,7 @@ class Keeper:
         waiting: dict[str, MemberWork] = {work.key: work for work in self._orders.take(batch)}
         for result in results:
             key = replica_key(result.region_id, result.replica)
-            tablet, work = self._find(key)
+            tablet, work = find_work(self.tablets, key)
             if tablet is None or work is None or waiting.get(key) is not work or work.order is None:
                 continue
             if work.order.batch != batch:
@@ -547,16 +551,20 @@ class Keeper:
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
-    def _become(self, work: MemberWork, record: TransitionRecord | None, version: int, now_ms: int) -> None:
+    def _become(
+        self, tablet: Tablet, work: MemberWork, record: TransitionRecord | None, version: int, now_ms: int
+    ) -> None:
         former = work.transition
         if record is None or former is None or former.state is not record.state:
             work.order = None
         work.transition, work.version, work.seen_ms = record, version, now_ms
+        self.concerned.note_server(tablet, tablet.home_of(work))
 
     def _put(self, tablet: Tablet, record: RegionRecord, version: int) -> None:
         self.loads.subtract(one.uuid for one in tablet.record.members)
         self.loads.update(one.uuid for one in record.members)
         tablet.put(record, version)
+        self.concerned.note(tablet)
         if record.leader_term:
             tablet.leader_due_ms = 0
         if record.state is not TabletState.CREATING:
@@ -568,7 +576,7 @@ class Keeper:
         for name, orphan in list(self.orphans.items()):
             if name[0] == uuid and (server is None or server.incarnation != orphan.server):
                 del self.orphans[name]
-        for tablet in list(self.tablets.values()):
+        for tablet in self.concerned.of(uuid):
             view = tablet.view.replicas.get(uuid)
             if view is not None and (server is None or server.incarnation != view.server):
                 tablet.server_gone(uuid)
@@ -586,15 +594,6 @@ class Keeper:
     def _sites(self, table: TableRecord) -> list[TabletSite]:
         """Return the servers for first members, without servers below their reserve."""
         return tablet_sites(filter(has_room, self.servers.values()), table, self.loads, self.policy.closed)
-
-    def _find(self, key: str) -> tuple[Tablet | None, MemberWork | None]:
-        """Return the tablet and the work that a replica's key names; a server's report may hold any text."""
-        try:
-            region_id, number = parse_replica_key(key)
-        except ValueError:
-            return None, None
-        tablet = self.tablets.get(region_id)
-        return tablet, None if tablet is None else tablet.work.get(number)
 
     def _emit(self, effect: KeeperEffect) -> None:
         self._effects.append(effect)

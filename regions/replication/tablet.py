@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from regions.messages.heartbeat import Measure
@@ -21,7 +22,7 @@ from regions.records.model import (
     TransitionRecord,
     WorkOrigin,
 )
-from regions.records.replica_key import replica_key
+from regions.records.replica_key import parse_replica_key, replica_key
 from regions.replication.heartbeat_steps import Judged
 from regions.replication.reports import TabletView
 from regions.transitions.states import Cause
@@ -162,6 +163,7 @@ class Tablet:
         "origin",
         "plan",
         "record",
+        "serial",
         "serving",
         "table",
         "version",
@@ -176,6 +178,8 @@ class Tablet:
         #: The latest request about this tablet alone, or the end of its creation (DD-03); None: the request of its
         #: table counts.
         self.origin: WorkOrigin | None = None
+        #: Its number in the order in which the keeper has got its tablets (`ConcernedTablets`).
+        self.serial = 0
         self.work: dict[int, MemberWork] = {}
         self.view = TabletView()
         #: The actions after each server's latest report when it was last examined, by the server's uuid.
@@ -285,6 +289,16 @@ class Tablet:
         return "" if named is None else named.uuid
 
 
+def find_work(tablets: Mapping[str, Tablet], key: str) -> tuple[Tablet | None, MemberWork | None]:
+    """Return the tablet and the work that a replica's key names; a server's report may hold any text."""
+    try:
+        region_id, number = parse_replica_key(key)
+    except ValueError:
+        return None, None
+    tablet = tablets.get(region_id)
+    return tablet, None if tablet is None else tablet.work.get(number)
+
+
 class GivenUp:
     """The tablets that were given up. Some of them have been replaced, or got a leader, since the last look."""
 
@@ -303,3 +317,69 @@ class GivenUp:
 
     def _is_given_up(self, tablet: Tablet) -> bool:
         return tablet.is_given_up and self._tablets.get(tablet.region_id) is tablet
+
+
+class ConcernedTablets:
+    """The tablets that a server's start or end concerns, found without a walk over all tablets.
+
+    A server concerns a tablet if it has, or reports, a member of it, or if a member's transition names it. Every server
+    concerns a tablet in PREPARING, whose first members wait for servers.
+
+    `note` is called after each change of a tablet. It adds the tablet to the sets of these servers, and removes it from
+    none: `of` drops the tablets that the server does not concern any more. So a set has at least the tablets concerned.
+    """
+
+    def __init__(self) -> None:
+        self._near: dict[str, set[Tablet]] = {}
+        self._preparing: set[Tablet] = set()
+        self._added = 0
+        #: Tablets that `of` has looked at so far.
+        self.looks = 0
+
+    def add(self, tablet: Tablet) -> None:
+        """Add a new tablet."""
+        self._added += 1
+        tablet.serial = self._added
+        self.note(tablet)
+
+    def note(self, tablet: Tablet) -> None:
+        """Note the servers that a changed tablet names now."""
+        if tablet.record.state is TabletState.PREPARING:
+            self._preparing.add(tablet)
+        for uuid in _named(tablet):
+            self.note_server(tablet, uuid)
+
+    def note_server(self, tablet: Tablet, uuid: str) -> None:
+        """Note that a server reports a replica of the tablet, or that a transition names the server, "" for none."""
+        if not uuid:
+            return
+        near = self._near.get(uuid)
+        if near is None:
+            near = self._near[uuid] = set()
+        near.add(tablet)
+
+    def forget(self, tablet: Tablet) -> None:
+        """Forget a tablet that the keeper has forgotten."""
+        self._preparing.discard(tablet)
+        for uuid in _named(tablet):
+            self._near.get(uuid, set()).discard(tablet)
+        tablet.serial = 0
+
+    def of(self, uuid: str) -> list[Tablet]:
+        """Return the tablets that a server concerns, in the order in which they were added."""
+        near = self._near.pop(uuid, set())
+        self.looks += len(near) + len(self._preparing)
+        kept = {one for one in near if one.serial and uuid in _named(one)}
+        if kept:
+            self._near[uuid] = kept
+        self._preparing = {one for one in self._preparing if one.record.state is TabletState.PREPARING}
+        # The order of a set differs from process to process.
+        return sorted(kept | self._preparing, key=attrgetter("serial"))
+
+
+def _named(tablet: Tablet) -> set[str]:
+    """Return the servers of a tablet's members, reports and transitions."""
+    found = {one.uuid for one in tablet.record.members}
+    found.update(tablet.view.replicas)
+    found.update(map(tablet.home_of, tablet.work.values()))
+    return found
