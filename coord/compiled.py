@@ -57,7 +57,7 @@ _MODULES: Final = {
     "regions/liveness": "reports",
     "regions/records": "replica_key znodes",
     "regions/page": "model rows",
-    "regions/transitions": "hazards next_action observed steps trail",
+    "regions/transitions": "hazards next_action observed steps trail writes",
     "regionserver/kv": "rows",
     "regionserver/replica": "finished_orders host local_replica machine order_batch orders step_records step_writer",
     "regionserver/tablets": "commands writers",

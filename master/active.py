@@ -396,8 +396,8 @@ class ActiveMaster:
         if events[0][0] == EVENT_GAP:
             self._gap()
             return
-        replicas, tablets = self.assigner.world.replicas, self.keeper.keeper.tablets
-        others = self._reader.changed.see(events, self._layout.unassigned, replicas, tablets, self._now_ms())
+        world, tablets = self.assigner.world, self.keeper.keeper.tablets
+        others = self._reader.changed.see(events, self._layout.unassigned, world, tablets, self._now_ms())
         for event_type, region_id, number in others:
             self.keeper.watch_event(event_type, region_id, number)
         if others or self._reader.changed.queued:

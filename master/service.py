@@ -456,13 +456,10 @@ class MasterService:
         return one if one is not None and one.may_act else None
 
     def _home_of(self, key: str) -> Incarnation | None:
-        """Return the server of a replica at rest. Return None for any other, and while its server reports OPENING or
-        CLOSING. `_at_rest` leaves out CLOSING alone: it is compared later, when an open must have ended."""
+        """Return what `Reports.home_at_rest` returns. `_at_rest` leaves out CLOSING alone: it is compared later, when
+        an open must have ended."""
         active_master = self._deciding()
-        one = None if active_master is None else active_master.world.replicas.get(key)
-        if active_master is None or one is None or one.home is None or not _is_at_rest(one):
-            return None
-        return None if active_master.reports.is_changing(one.home, key) else one.home
+        return None if active_master is None else active_master.reports.home_at_rest(key)
 
     def _copy(self) -> ClusterState | None:
         """Return the state by which this master decides, or would decide after a failover."""

@@ -89,7 +89,7 @@ class Death:
             for order in batch.orders:
                 for version, state in ((1, RegionState.OPENING), (2, RegionState.OPENED)):
                     step = msgspec.structs.replace(order.transition, state=state)
-                    event = ev.TransitionRead(step.region_id, step.replica, step, version)
+                    event = ev.TransitionRead(step.key, step, version)
                     self.assigner.handle(event, 1)
         deletes = [one for one in self.assigner.take(1) if isinstance(one, fx.DeleteTransition)]
         self._feed([ev.WriteDone(one.key) for one in deletes])

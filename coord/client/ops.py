@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from coord.errors import BadArguments, MultiFailed, OperationError, error_for
 from coord.wire.digests import digest_of
 from coord.wire.multi import decode_multi_reply, encode_multi
@@ -33,6 +35,7 @@ from coord.wire.values import OPEN_ACL, Acl, CreateRequest, MultiOp, MultiResult
 OP_OVERHEAD_BYTES: Final = 48
 
 
+@mypyc_attr(acyclic=True)
 class _Op:
     """An operation on a path. Operations are values: equal if all parts are equal, and never changed."""
 
@@ -54,6 +57,7 @@ class _Op:
         return f"{type(self).__name__}({', '.join(map(repr, self._parts()))})"
 
 
+@mypyc_attr(acyclic=True)
 class Create(_Op):
     """Create a znode. The result is its path."""
 
@@ -81,6 +85,7 @@ class Create(_Op):
         return self.path, self.data, self.ephemeral, self.sequence, self.container, self.ttl_ms, self.acl
 
 
+@mypyc_attr(acyclic=True)
 class SetData(_Op):
     """Replace a znode's data. The result is its Stat."""
 
@@ -95,6 +100,7 @@ class SetData(_Op):
         return self.path, self.data, self.version
 
 
+@mypyc_attr(acyclic=True)
 class Delete(_Op):
     """Delete a znode. The result is None."""
 
@@ -108,6 +114,7 @@ class Delete(_Op):
         return self.path, self.version
 
 
+@mypyc_attr(acyclic=True)
 class Check(_Op):
     """Fail the multi unless the znode exists with this version. The result is None."""
 
@@ -121,6 +128,7 @@ class Check(_Op):
         return self.path, self.version
 
 
+@mypyc_attr(acyclic=True)
 class GetData(_Op):
     """Read a znode. The result is (data, Stat) or an OperationError."""
 

@@ -195,6 +195,7 @@ class MultiOp:
         self.watch = watch
 
 
+@mypyc_attr(acyclic=True)
 class MultiResult:
     """One part of the reply to a multi or multiRead. The fields used depend on `opcode`; OP_ERROR uses only `err`."""
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from coord.metrics.spans import LONG_BOUNDS_S, SpansByName
 from regions.records.model import RegionState
-from regions.transitions.entries import SeenStep
 from regions.transitions.states import Cause
+from regions.transitions.steps import SeenStep
 
 #: Cause of transitions that had begun before this master became active.
 EARLIER: Final = "before this master"
@@ -22,6 +24,7 @@ _OPENED: Final = RegionState.OPENED
 _VALUES: Final[dict[object, str]] = {None: "", **{one: one.value for kind in (RegionState, Cause) for one in kind}}
 
 
+@mypyc_attr(acyclic=True)
 class _Begun:
     """A transition that has begun: the cause and time of its first step, and the time of its latest step."""
 

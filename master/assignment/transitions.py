@@ -233,7 +233,7 @@ class TransitionReader:
             keys = changed.take(READS_MAX)
             self._in_flight += 1
             self.reads += 1
-            paths = [self._layout.transition(*key) for key in keys]
+            paths = [self._layout.transition_of(key) for key in keys]
             reads: list[ReadOp] = [GetData(path) for path in paths]
             answer = self._client.multi_read(reads)
             answer.addCallbacks(self._answered, self._not_answered, (keys, paths), {}, (keys,))
@@ -244,7 +244,7 @@ class TransitionReader:
         self._closed = True
         self.changed.clear()
 
-    def _answered(self, results: list[Any], keys: list[tuple[str, int]], paths: list[str]) -> None:
+    def _answered(self, results: list[Any], keys: list[str], paths: list[str]) -> None:
         self._in_flight -= 1
         if self._closed:
             return
@@ -256,11 +256,11 @@ class TransitionReader:
             self.flush()
         self._batch_done()
 
-    def _not_answered(self, failure: Failure, keys: list[tuple[str, int]]) -> None:
+    def _not_answered(self, failure: Failure, keys: list[str]) -> None:
         self._in_flight -= 1
         if not self._closed:
             for key in keys:
-                self.changed.put(*key)
+                self.changed.put_key(key)
             self._failed(failure)
 
 
@@ -293,11 +293,11 @@ async def read_missed_changes(client: ZkClient, layout: Layout, world: ClusterSt
         elif known is not None and known.version != version:
             events.append(ev.TableSeen(table, version))
     for record, version in transitions:
-        events.append(ev.TransitionRead(record.region_id, record.replica, record, version))
+        events.append(ev.TransitionRead(record.key, record, version))
     present = {record.key for record, _ in transitions}
     for replica in world.rit():
         if replica.key not in present:
-            events.append(ev.TransitionRead(replica.region.record.region_id, replica.number, None, -1))
+            events.append(ev.TransitionRead(replica.key, None, -1))
     events.extend(ev.MovesAccepted(batch) for batch in moves)
     for found, version in await store.load_reshardings(client, layout):
         events.append(ev.ReshardingSeen(found, version))

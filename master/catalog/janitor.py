@@ -115,7 +115,7 @@ class Janitor:
             if region.region_id in begun:
                 self._active_master.observe(ev.RegionSeen(region, version))
         for record, version in late:
-            self._active_master.observe(ev.TransitionRead(record.region_id, record.replica, record, version))
+            self._active_master.observe(ev.TransitionRead(record.key, record, version))
 
     async def replace_region(self, effect: fx.ReplaceRegion) -> None:
         """Replace a region in one write (DD-03). If the store refuses the write, nothing has changed (DD-04)."""

@@ -36,7 +36,7 @@ from regions.page.model import PageModel
 from regions.page.pace import WorkPace
 from regions.page.replay import PageReplay
 from regions.page.rows import row_of_tablet
-from regions.transitions.entries import SeenStep
+from regions.transitions.steps import SeenStep
 
 log = Logger()
 

@@ -271,6 +271,6 @@ class BulkPlans:
 
 def _tables_of(bulk: BulkPlan, world: ClusterState) -> tuple[str, ...]:
     """Return the names of the first tables of a plan, sorted."""
-    ids = dict.fromkeys(key.rpartition(".")[0] for key in bulk.keys)
+    ids = {key.rpartition(".")[0] for key in bulk.keys}
     names = [world.tables[table_id].record.name for table_id in ids if table_id in world.tables]
     return tuple(sorted(names)[:TABLES_NAMED])

@@ -74,6 +74,7 @@ class FinishedPlan(msgspec.Struct):
 def snapshot_of(world: ClusterState, replicas: Iterable[Replica], sizes: RegionSizes = NOT_MEASURED) -> Snapshot:
     """Return the planner's input: regions whose replicas are all to be placed, live servers, and former servers."""
     wanted: dict[str, int] = {}
+    pools = {table.record.table_id: pool(table.record.group, table.record.kind) for table in world.tables.values()}
     for replica in replicas:
         region_id = replica.region.record.region_id
         wanted[region_id] = wanted.get(region_id, 0) + 1
@@ -83,10 +84,9 @@ def snapshot_of(world: ClusterState, replicas: Iterable[Replica], sizes: RegionS
         region = world.regions[region_id]
         if count != len(region.replicas):
             continue  # some replicas are open: the assigner places the others one by one
-        record, table = region.record, region.table.record
-        size = sizes.of(region).size_bytes
-        row = RegionRow(region_id, record.table_id, size, count, pool(table.group, table.kind), record.start_key)
-        regions.append(row)
+        record = region.record
+        size = sizes.of(region).size_bytes if sizes.has_measured else record.size_bytes
+        regions.append(RegionRow(region_id, record.table_id, size, count, pools[record.table_id], record.start_key))
         last.extend(LastRow(region_id, one.number, one.last_uuid) for one in region.replicas if one.last_uuid)
     servers = [
         ServerRow(one.uuid, one.record.host, one.rack, one.weight, pool(one.group, one.kind), one.draining)

@@ -27,6 +27,7 @@ from regions.cluster.history import RESHARDED
 from regions.records.acts.resharding import ReshardingRecord
 from regions.records.intents import TabletIntents
 from regions.records.model import RegionRecord, TabletState
+from regions.records.replica_key import replica_key
 from regions.records.znodes import decode_region, decode_resharding, decode_transition, encode
 from regions.replication.effects import marked_replaced
 from regions.replication.policy.intents import with_move
@@ -207,7 +208,7 @@ class ReshardingWork:
             path = layout.transition(region_id, 0)
             moving = store.decoded(await store.read_all(client, [path]), decode_transition)
             transition, version = moving[0] if moving else (None, -1)
-            active_master.handle_soon(ev.TransitionRead(region_id, 0, transition, version))
+            active_master.handle_soon(ev.TransitionRead(replica_key(region_id, 0), transition, version))
         work = store.decoded(await store.read_all(client, [self._path(record)]), decode_resharding)
         if work:
             active_master.handle_soon(ev.ReshardingSeen(*work[0]))

@@ -25,6 +25,8 @@ _OPEN: Final = Intent.OPEN
 _OFFLINE: Final = RegionState.OFFLINE
 _REMOVED: Final = TableState.REMOVED
 _DELETED: Final = TabletState.DELETED
+#: Values of causes. A dict lookup is faster than the `value` property.
+_REASONS: Final = {one: one.value for one in Cause}
 
 
 def offline(
@@ -68,7 +70,7 @@ def offline(
         epoch,
         plan_id,
         attempts if attempt is None else attempt,
-        cause.value,
+        _REASONS[cause],
         now_ms,
         now_ms + start_timeout_ms,
         last_error if error is None else error,

@@ -64,6 +64,11 @@ class RegionSizes:
         self._of_tablet = of_tablet
         self._means: dict[str, int | None] = {}
 
+    @property
+    def has_measured(self) -> bool:
+        """False if no shared region is measured: then the size of each is that in its record."""
+        return bool(self._measured)
+
     def of(self, region: Region) -> RegionSize:
         """Return the size of a region; that of the largest replica if several are measured."""
         found = self._measure(region)

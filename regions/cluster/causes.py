@@ -14,13 +14,16 @@ takeover.
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from regions.cluster import events as ev
 from regions.cluster.entities import Replica, Server
 from regions.cluster.state import ClusterState
 from regions.records.model import ServerRecord, TransitionRecord, WorkOrigin
-from regions.records.replica_key import replica_key
+from regions.transitions.writes import TransitionRead, WriteDone, WriteFailed
 
 
+@mypyc_attr(acyclic=True)
 class ActingEvent:
     """An event that is being handled, and the origin of the resulting work; the origin is None until its first use."""
 
@@ -72,10 +75,12 @@ class Causes:
 def replica_of(event: ev.Event, world: ClusterState) -> Replica | None:
     """Return the replica whose work `event` continues; None for other events, and if the replica does not exist any
     more."""
-    if isinstance(event, ev.TransitionRead):
-        return world.replicas.get(replica_key(event.region_id, event.replica))
-    if isinstance(event, ev.WriteDone | ev.WriteFailed):
-        return world.replicas.get(event.key)
+    if isinstance(event, TransitionRead):
+        return world.find(event.key)
+    if isinstance(event, WriteDone):
+        return world.find(event.key)
+    if isinstance(event, WriteFailed):
+        return world.find(event.key)
     return None
 
 
@@ -134,7 +139,7 @@ def describe(event: ev.Event) -> str:
         case ev.RegionSeen():
             return f"znode: the record of region {event.record.region_id} has changed"
         case ev.TransitionRead():
-            return f"znode: the transition of {event.region_id}-{event.replica} has changed"
+            return f"znode: the transition of {event.key} has changed"
         case ev.ReplicasReported():
             return f"heartbeat: report of server {event.server}"
         case ev.OrdersAnswered() | ev.OrdersLost() | ev.AltersAnswered() | ev.AltersLost():

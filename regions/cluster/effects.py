@@ -1,7 +1,8 @@
 """Effects of the assigner, which the active master or a simulation carries out (see `regions/assign/assigner.py`).
 
 A write names the znode version that it replaces and goes out with a check of the fencing epoch. Its outcome returns to
-the assigner as the event `WriteDone` or `WriteFailed` (`regions/cluster/events.py`).
+the assigner as the event `WriteDone` or `WriteFailed`. The writes and these events are in
+`regions/transitions/writes.py`, which is compiled.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from regions.records.intents import TabletMove
 from regions.records.model import (
     BarRecord,
     RegionRecord,
-    RegionState,
     ServerRecord,
     TableRecord,
     TransitionRecord,
     WorkOrigin,
 )
-from regions.transitions.states import Cause
+from regions.transitions.writes import DeleteTransition as DeleteTransition
+from regions.transitions.writes import WriteOffline as WriteOffline
 
 #: `bar_ms` of a bar without an end: an operator removes it.
 BAR_FOR_EVER: Final = -1
@@ -41,46 +42,6 @@ class Caused(msgspec.Struct, kw_only=True):
     def cause_id(self) -> str:
         """The id of the work's cause, "" without an origin."""
         return "" if self.origin is None else self.origin.cause_id
-
-
-class WriteOffline(Caused, gc=False):
-    """Create (`before` None) or set the transition to `record`, which is OFFLINE.
-
-    The multi also checks `table_check` (table id, version), so that a region whose table was removed or disabled in the
-    meantime gets no destination. `former` is the transition as it was read at `version`. Its steps go into the history
-    with this one.
-    `without_member` is the region's record, with its version, for a step that is legal only because the record does not
-    have the member (`regions.transitions.states.RESTS_ON_MEMBERS`); the multi checks the version.
-    """
-
-    key: str
-    record: TransitionRecord
-    before: RegionState | None
-    version: int
-    cause: Cause
-    table_check: tuple[str, int] | None = None
-    former: TransitionRecord | None = None
-    without_member: tuple[RegionRecord, int] | None = None
-
-
-class DeleteTransition(Caused, gc=False):
-    """Delete the transition at `version`.
-
-    The multi also checks `table_check` (table id, version), if the table's intent makes the step legal (X3). It writes
-    the region's record `region` at `region_version`, if set. `former` and `without_member` are as in `WriteOffline`.
-    """
-
-    key: str
-    region_id: str
-    replica: int
-    before: RegionState
-    version: int
-    cause: Cause
-    table_check: tuple[str, int] | None = None
-    region: RegionRecord | None = None
-    region_version: int = -1
-    former: TransitionRecord | None = None
-    without_member: tuple[RegionRecord, int] | None = None
 
 
 class SendOpen(Caused):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from regions.cluster.work import ORDER_NEXT, WRITE_NEXT, OrderState, Standing, WriteState
 from regions.records.model import (
     BarRecord,
@@ -76,6 +78,7 @@ class Order:
         self.state = next_order_state(key, self.state, state)
 
 
+@mypyc_attr(acyclic=True)
 class PendingWrite:
     """The write of a replica's transition that is in flight or held."""
 

@@ -18,6 +18,9 @@ from regions.records.model import (
     TableRecord,
     TransitionRecord,
 )
+from regions.transitions.writes import TransitionRead as TransitionRead
+from regions.transitions.writes import WriteDone as WriteDone
+from regions.transitions.writes import WriteFailed as WriteFailed
 
 
 class TableSeen(msgspec.Struct):
@@ -39,15 +42,6 @@ class RegionSeen(msgspec.Struct, gc=False):
     """A region's record that was read."""
 
     record: RegionRecord
-    version: int
-
-
-class TransitionRead(msgspec.Struct, gc=False):
-    """A transition that was read. `record` is None if the znode does not exist."""
-
-    region_id: str
-    replica: int
-    record: TransitionRecord | None
     version: int
 
 
@@ -100,23 +94,6 @@ class BarsSeen(msgspec.Struct):
     """The list of all bars."""
 
     bars: list[BarRecord]
-
-
-class WriteDone(msgspec.Struct, gc=False):
-    """The write for replica `key` has committed. `version` is the znode's new version, meaningless for a delete."""
-
-    key: str
-    version: int = 0
-
-
-class WriteFailed(msgspec.Struct, gc=False):
-    """The store has refused the write for replica `key`, because the znode has another version.
-
-    If `table_version` is set, the check of the table's record at that version has failed instead.
-    """
-
-    key: str
-    table_version: int | None = None
 
 
 class OrdersAnswered(msgspec.Struct):

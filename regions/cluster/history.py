@@ -22,8 +22,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from regions.transitions.entries import HistoryEntry, SeenStep
+from regions.transitions.entries import HistoryEntry
 from regions.transitions.states import Actor
+from regions.transitions.steps import SeenStep
 
 #: Steps of the history in the store.
 STEPS_MAX: Final = 200_000

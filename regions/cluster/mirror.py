@@ -34,7 +34,7 @@ from regions.records.model import (
     TabletState,
     TransitionRecord,
 )
-from regions.records.replica_key import key_begin, key_in, replica_key
+from regions.records.replica_key import has_key, key_begin, replica_key
 from regions.records.znodes import (
     CorruptZnode,
     Layout,
@@ -350,7 +350,8 @@ class ReadBatch:
 def of_transitions(events: list[tuple[int, str, int]], directory: str) -> list[tuple[int, str, int]]:
     """Return the events (event type, path, zxid) of transitions below `directory`, without events of the partition
     directories."""
-    return [event for event in events if key_in(event[1], directory) is not None]
+    begin = key_begin(directory)
+    return [event for event in events if has_key(event[1], begin) and event[1].startswith(directory)]
 
 
 class Unread:

@@ -199,7 +199,7 @@ class ClusterState:
         """Add a replica of a new region. This must be fast: a cold takeover adds all replicas."""
         home: Incarnation | None = None
         on: Server | None = None
-        location = _location(region.record, number)
+        location = location_in(region.record, number)
         uuid = None if location is None else location.uuid
         if location is not None and uuid is not None:
             on = self.servers.get(uuid)
@@ -235,6 +235,15 @@ class ClusterState:
         self.tables, self.names, self.regions = other.tables, other.names, other.regions
         self.replicas, self.servers = other.replicas, other.servers
         self.flapping, self.active, self.bars = other.flapping, other.active, other.bars
+
+    def find(self, key: str) -> Replica | None:
+        """Return the replica with this key, or None.
+
+        Look among the replicas with work first. They are few, so the processor's caches have them, while a look into
+        the table of all replicas waits for the memory.
+        """
+        found = self.active.get(key)
+        return self.replicas.get(key) if found is None else found
 
     def alive(self, incarnation: Incarnation | None) -> Server | None:
         """Return the live server with exactly this start code, or None."""
@@ -431,7 +440,7 @@ class ClusterState:
         return [one for one in self.active.values() if one.transition is not None]
 
 
-def _location(record: RegionRecord, number: int) -> ReplicaLocation | None:
+def location_in(record: RegionRecord, number: int) -> ReplicaLocation | None:
     """Return what `RegionRecord.location` returns, or None without a location: a call in compiled code."""
     for one in record.replicas:
         if one.replica == number:

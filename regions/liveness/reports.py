@@ -19,9 +19,11 @@ nothing here, and a full report costs little memory per replica.
 from __future__ import annotations
 
 import enum
-import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
+
+from mypy_extensions import mypyc_attr
 
 from regions.cluster.state import ClusterState
 from regions.messages.heartbeat import CLOSING, OPEN, Measure, ReplicaReport, Report
@@ -68,6 +70,7 @@ class Holding:
         self.others: dict[str, str] = {}
 
 
+@mypyc_attr(acyclic=True)
 class Suspect:
     """A replica that a server serves although the catalog does not place it there."""
 
@@ -92,9 +95,13 @@ class Reports:
         self._world = world
         self._holdings: dict[str, Holding] = {}
         self._suspects: dict[tuple[str, str], Suspect] = {}
-        #: The times of all suspects as a heap. A time that is not the suspect's `due_ms` any more is skipped.
-        self._times: list[tuple[int, int, Suspect]] = []
-        self._times_added = 0
+        #: By the time from one check to the next: the suspects that wait so long, in order of time. A time that is not
+        #: the suspect's `due_ms` any more is skipped.
+        self._waiting: dict[int, deque[tuple[int, Suspect]]] = {
+            PATIENCE_MS: deque(),
+            RECHECK_MS: deque(),
+            ORPHAN_RECHECK_MS: deque(),
+        }
         #: Requests per second by replica key, without idle replicas.
         self.loads: dict[str, float] = {}
         #: Uuid of the server that has reported the load, by key. Reports of a former server must not clear it.
@@ -124,6 +131,15 @@ class Reports:
         """Return True if this start of a server has reported that it opens or closes the replica."""
         holding = self.holding(server)
         return holding is not None and key in holding.others
+
+    def home_at_rest(self, key: str) -> Incarnation | None:
+        """Return the server of a replica at rest. Return None for any other, and while its server reports OPENING or
+        CLOSING."""
+        replica = self._world.replicas.get(key)
+        if replica is None or replica.transition is not None or replica.is_writing or replica.open_on is None:
+            return None
+        home = replica.home
+        return None if home is None or self.is_changing(home, key) else home
 
     def closing(self, server: Incarnation) -> list[str]:
         """Return the replicas that this start of a server closes by its reports."""
@@ -174,7 +190,7 @@ class Reports:
     def _take_one(self, holding: Holding, report: ReplicaReport, now_ms: int) -> bool:
         """Process the report of one replica. Return True if it changes whether the replica is served."""
         key: str = replica_key(report.region_id, report.replica)  # not `report.key`, a call of interpreted code
-        replica = self._world.replicas.get(key)
+        replica = self._world.find(key)
         if replica is not None:
             key = replica.key
         if report.load:
@@ -196,7 +212,7 @@ class Reports:
             name = (holding.incarnation.uuid, key)
             if name not in self._suspects:
                 suspect = self._suspects[name] = Suspect(holding.incarnation, report, key, now_ms)
-                self._put_off(suspect, suspect.due_ms)
+                self._put_off(suspect, now_ms, PATIENCE_MS)
         return is_change
 
     def _gone(self, holding: Holding, key: str) -> None:
@@ -229,27 +245,27 @@ class Reports:
         """
         found: list[Suspect] = []
         looks = 0
-        while self._times and self._times[0][0] <= now_ms and len(found) < CHECKS_MAX and looks < LOOKS_MAX:
-            due_ms, _, one = heapq.heappop(self._times)
-            looks += 1
-            name = (one.server.uuid, one.key)
-            if self._suspects.get(name) is not one or one.due_ms != due_ms:
-                continue
-            replica = self._world.replicas.get(name[1])
-            if replica is not None and replica.home == one.server:
-                del self._suspects[name]
-            elif replica is not None and _concerns(replica.transition, one.server):
-                self._put_off(one, now_ms + PATIENCE_MS)  # a transition names the server: wait for its end
-            else:
-                self._put_off(one, now_ms + RECHECK_MS)
-                found.append(one)
+        for waiting in self._waiting.values():
+            while waiting and waiting[0][0] <= now_ms and len(found) < CHECKS_MAX and looks < LOOKS_MAX:
+                due_ms, one = waiting.popleft()
+                looks += 1
+                name = (one.server.uuid, one.key)
+                if self._suspects.get(name) is not one or one.due_ms != due_ms:
+                    continue
+                replica = self._world.find(one.key)
+                if replica is not None and replica.home == one.server:
+                    del self._suspects[name]
+                elif replica is not None and _concerns(replica.transition, one.server):
+                    self._put_off(one, now_ms, PATIENCE_MS)  # a transition names the server: wait for its end
+                else:
+                    self._put_off(one, now_ms, RECHECK_MS)
+                    found.append(one)
         return found
 
-    def _put_off(self, suspect: Suspect, due_ms: int) -> None:
+    def _put_off(self, suspect: Suspect, now_ms: int, wait_ms: int) -> None:
         """Set the time of the suspect's next check."""
-        suspect.due_ms = due_ms
-        self._times_added += 1
-        heapq.heappush(self._times, (due_ms, self._times_added, suspect))
+        suspect.due_ms = now_ms + wait_ms
+        self._waiting[wait_ms].append((suspect.due_ms, suspect))
 
     def set_ruling(self, suspect: Suspect, ruling: Ruling, now_ms: int) -> bool:
         """Record the ruling about a suspect. Return True for a new orphan."""
@@ -260,7 +276,7 @@ class Reports:
             del self._suspects[name]
             return False
         was_orphan, suspect.is_orphan = suspect.is_orphan, ruling is Ruling.ORPHAN
-        self._put_off(suspect, now_ms + (ORPHAN_RECHECK_MS if suspect.is_orphan else RECHECK_MS))
+        self._put_off(suspect, now_ms, ORPHAN_RECHECK_MS if suspect.is_orphan else RECHECK_MS)
         return suspect.is_orphan and not was_orphan
 
 

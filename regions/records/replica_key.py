@@ -30,6 +30,11 @@ def parse_replica_key(key: str) -> tuple[str, int]:
     return region_id, int(number)
 
 
+def region_in(key: str) -> str:
+    """Return the region id in the key of a replica."""
+    return key[: key.rfind("-")]
+
+
 def key_begin(directory: str) -> int:
     """Return where the key begins in a transition's path `<directory>/<two characters>/<key>`."""
     return len(directory) + 4
@@ -46,6 +51,15 @@ def key_in(path: str, directory: str) -> ReplicaKey | None:
         return None
     found: ReplicaKey = key  # type: ignore[assignment]  # a call of ReplicaKey doubles the time
     return found
+
+
+def has_key(path: str, begin: int) -> bool:
+    """Return True if the path ends with a key that begins at `begin`, as `key_in` finds it without making the key."""
+    dash = path.rfind("-", begin + 1)
+    if dash < 0 or path.find("/", begin) >= 0:
+        return False
+    number = path[dash + 1 :]
+    return number.isascii() and number.isdigit()
 
 
 def is_key_of(region_id: str, key: str) -> bool:

@@ -45,7 +45,7 @@ from regions.records.model import (
     TableRecord,
     TransitionRecord,
 )
-from regions.records.replica_key import key_in, parse_replica_key, replica_key
+from regions.records.replica_key import key_in, parse_replica_key, region_in, replica_key
 from regions.records.znode_table import server_rights
 
 T = TypeVar("T")
@@ -401,6 +401,10 @@ class Layout:
     def transition(self, region_id: str, replica: int) -> str:
         """A replica's transition."""
         return f"{self.unassigned}/{shard(region_id)}/{replica_key(region_id, replica)}"
+
+    def transition_of(self, key: str) -> str:
+        """The transition of the replica with this key."""
+        return f"{self.unassigned}/{shard(region_in(key))}/{key}"
 
     def plan(self, plan_id: str) -> str:
         """A bulk plan's record."""

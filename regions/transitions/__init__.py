@@ -9,6 +9,7 @@ purging.py       deleted tables until their rows are removed
 steps.py         a step of a server or master, and the entries of the history that it writes
 entries.py       an entry of the history, and its place in the store
 resharding.py    the steps of splits and merges
+writes.py        writes of a transition and their outcomes, as the assigner and its caller exchange them
 trail.py         steps of servers, kept in the transition's znode for the history
 diagrams.py      the pages of the documentation that are generated from these tables
 """

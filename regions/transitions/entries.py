@@ -1,4 +1,4 @@
-"""Steps of transitions, and the entries of the history, as data (`regions/cluster/history.py` has the format)."""
+"""The entries of the history, as data (`regions/cluster/history.py` has the format)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Final
 
 import msgspec
 
-from regions.records.model import RegionState
 from regions.records.replica_key import parse_replica_key
-from regions.transitions.states import Actor, Cause
 
 #: Longer errors are truncated in the history. The transition has the full error.
 DETAIL_MAX: Final = 200
@@ -20,31 +18,6 @@ REQUEST: Final = "request"
 REFUSED: Final = "request refused"
 #: An operator has forced a configuration of a tablet whose majority was lost. `reason` is the tablet's id.
 FORCED: Final = "forced configuration"
-
-
-class SeenStep(msgspec.Struct, gc=False):
-    """A step that one master has observed or taken. `cause` is None for a step of another master."""
-
-    at_ms: int
-    key: str
-    actor: Actor
-    before: RegionState | None
-    after: RegionState | None
-    cause: Cause | None
-    server: str
-    epoch: int
-    plan_id: str
-    attempt: int
-    error: str
-    reason: str = ""
-    cause_id: str = ""
-    origin: str = ""
-
-    def words(self) -> tuple[str, str, str, str]:
-        """Return actor, state before, state after and cause as texts, "" for none."""
-        before = "" if self.before is None else self.before.value
-        after = "" if self.after is None else self.after.value
-        return self.actor.value, before, after, "" if self.cause is None else self.cause.value
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):

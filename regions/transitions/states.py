@@ -111,7 +111,8 @@ STEPS: Final[tuple[Step, ...]] = (
 RESTS_ON_MEMBERS: Final = frozenset({Cause.ABANDONED, Cause.NOT_A_MEMBER})
 
 _LEGAL: Final = frozenset((step.actor, step.before, step.after) for step in STEPS)
-_LEGAL_BECAUSE: Final = frozenset((step.actor, step.before, step.after, step.cause) for step in STEPS)
+#: The steps of the table: actor, states before and after, cause.
+LEGAL_BECAUSE: Final = frozenset((step.actor, step.before, step.after, step.cause) for step in STEPS)
 
 
 class IllegalStep(errors.InvalidTransition):
@@ -137,7 +138,7 @@ def is_legal(actor: Actor, before: RegionState | None, after: RegionState | None
     """Return True if the table has the step. Without a cause, any row with the three values counts."""
     if cause is None:
         return (actor, before, after) in _LEGAL
-    return (actor, before, after, cause) in _LEGAL_BECAUSE
+    return (actor, before, after, cause) in LEGAL_BECAUSE
 
 
 def check(
@@ -153,7 +154,7 @@ def check(
     Raises:
         InvalidTransition: the table lacks the row; the message names `subject` (a region).
     """
-    if (actor, before, after, cause) not in _LEGAL_BECAUSE and not is_legal(actor, before, after, cause):
+    if (actor, before, after, cause) not in LEGAL_BECAUSE and not is_legal(actor, before, after, cause):
         raise IllegalStep(actor, before, after, cause, subject)
 
 

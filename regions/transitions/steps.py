@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
 from regions.records.model import Incarnation, RegionState, TransitionRecord, WorkOrigin
 from regions.transitions import trail
-from regions.transitions.entries import DETAIL_MAX, HistoryEntry, SeenStep
+from regions.transitions.entries import DETAIL_MAX, HistoryEntry
 from regions.transitions.states import Actor, Cause
 
 # Members of enums: a compiled module reads its own constant several times as fast.
@@ -30,6 +31,68 @@ _WORDS: Final[dict[object, str]] = {
 }
 _MASTER_WORD: Final = Actor.MASTER.value
 _SERVER: Final = Actor.SERVER.value
+
+
+@mypyc_attr(acyclic=True)
+class SeenStep:
+    """A step that one master has observed or taken. `cause` is None for a step of another master."""
+
+    __slots__ = (
+        "actor",
+        "after",
+        "at_ms",
+        "attempt",
+        "before",
+        "cause",
+        "cause_id",
+        "epoch",
+        "error",
+        "key",
+        "origin",
+        "plan_id",
+        "reason",
+        "server",
+    )
+
+    def __init__(
+        self,
+        at_ms: int,
+        key: str,
+        actor: Actor,
+        before: RegionState | None,
+        after: RegionState | None,
+        cause: Cause | None,
+        server: str,
+        epoch: int,
+        plan_id: str,
+        attempt: int,
+        error: str,
+        reason: str = "",
+        cause_id: str = "",
+        origin: str = "",
+    ) -> None:
+        self.at_ms = at_ms
+        self.key = key
+        self.actor = actor
+        self.before = before
+        self.after = after
+        self.cause = cause
+        self.server = server
+        self.epoch = epoch
+        self.plan_id = plan_id
+        self.attempt = attempt
+        self.error = error
+        self.reason = reason
+        self.cause_id = cause_id
+        self.origin = origin
+
+    def words(self) -> tuple[str, str, str, str]:
+        """Return actor, state before, state after and cause as texts, "" for none."""
+        return _WORDS[self.actor], _WORDS[self.before], _WORDS[self.after], _WORDS[self.cause]
+
+    def __repr__(self) -> str:
+        actor, before, after, cause = self.words()
+        return f"SeenStep({self.key}, {actor}: {before or '(none)'} -> {after or '(deleted)'}, {cause}, {self.at_ms})"
 
 
 def master_step(

@@ -22,7 +22,7 @@ _OTHERS: Final = frozenset(
 )
 #: Paths of `Layout` that are directories of the rows, or lists of paths.
 _DIRECTORIES: Final = {
-    "root", "parents", "records", "shard_paths", "parse_transition", "server_rights",
+    "root", "parents", "records", "shard_paths", "parse_transition", "transition_of", "server_rights",
     "masters", "servers", "draining", "tables", "names", "regions", "unassigned", "plans", "history", "alarms", "runs",
     "moves", "intents", "fenced", "barred", "requests", "shared", "drills", "undo", "forgotten",
     "reshardings",

@@ -107,7 +107,7 @@ class TakeOver:
 
         def read(transition: tuple[TransitionRecord, int]) -> None:
             record, version = transition
-            event = ev.TransitionRead(record.region_id, record.replica, record, version)
+            event = ev.TransitionRead(record.key, record, version)
             self._seen(replica_of(event, self._world), event, now_ms)
 
         yield from in_steps(transitions, read)

@@ -16,7 +16,7 @@ from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.causes import Causes
 from regions.cluster.entities import Region, Replica, Table
-from regions.cluster.state import ClusterState
+from regions.cluster.state import ClusterState, location_in
 from regions.records.model import ReplicaLocation, TransitionRecord
 
 
@@ -115,10 +115,10 @@ class CatalogUpdates:
         # Must equal, field for field, the location that the server wrote. After a lost reply the server recognizes its
         # own open by comparing locations.
         location = ReplicaLocation(replica.number, home.uuid, home.start_code, record.since_ms, record.token)
-        if region.record.location(replica.number) == location:
+        if location_in(region.record, replica.number) == location:
             return
         region.record = region.record.with_location(location)
-        assert region.record.location(replica.number) == location, f"the location of {replica.key} is another"
+        assert location_in(region.record, replica.number) == location, f"the location of {replica.key} is another"
         region.version += 1
 
     def region_replaced(self, event: ev.RegionReplaced, now_ms: int) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coord.errors import NoNode, OperationError
-from regions.cluster.events import TransitionRead
 from regions.records.znodes import CorruptZnode, decode_transition
+from regions.transitions.writes import TransitionRead
 
 
 def answers(
-    keys: Sequence[tuple[str, int]], paths: Sequence[str], results: Sequence[object]
+    keys: Sequence[str], paths: Sequence[str], results: Sequence[object]
 ) -> tuple[list[TransitionRead], list[str]]:
     """Return the transitions that were read, and the error of each transition that cannot be read.
 
@@ -19,7 +19,7 @@ def answers(
     """
     found: list[TransitionRead] = []
     troubles: list[str] = []
-    for (region_id, replica), path, result in zip(keys, paths, results, strict=True):
+    for key, path, result in zip(keys, paths, results, strict=True):
         if isinstance(result, tuple):
             data, stat = result
             try:
@@ -27,9 +27,9 @@ def answers(
             except CorruptZnode as error:
                 troubles.append(f"it is damaged: {error}")
             else:
-                found.append(TransitionRead(region_id, replica, record, stat.version))
+                found.append(TransitionRead(key, record, stat.version))
         elif isinstance(result, NoNode):
-            found.append(TransitionRead(region_id, replica, None, -1))
+            found.append(TransitionRead(key, None, -1))
         else:
             assert isinstance(result, OperationError), result
             troubles.append(f"{result.path}: {result}")

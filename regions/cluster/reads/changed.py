@@ -15,8 +15,9 @@ from typing import Final
 
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from regions.cluster.entities import Replica
+from regions.cluster.state import ClusterState
 from regions.records.model import RegionState, TransitionRecord
-from regions.records.replica_key import key_begin, key_in, parse_replica_key
+from regions.records.replica_key import key_begin, key_in, parse_replica_key, replica_key
 
 # Members of enums: a compiled module reads its own constant several times as fast.
 _OFFLINE: Final = RegionState.OFFLINE
@@ -26,23 +27,29 @@ OPENING_UNREAD_MS: Final = 1_500
 
 
 class ChangedTransitions:
-    """The transitions to be read, by region id and replica, each once and in the order of `put`."""
+    """The transitions to be read, by the replica's key, each once and in the order of `put`."""
 
     def __init__(self) -> None:
         #: Transitions to be read now.
-        self.queued: dict[tuple[str, int], None] = {}
+        self.queued: dict[str, None] = {}
         #: Transitions to be read at a later time unless `put` comes first. Insertion order is order of time.
-        self._later: dict[tuple[str, int], int] = {}
+        self._later: dict[str, int] = {}
 
     def put(self, region_id: str, replica: int) -> None:
         """Queue a transition."""
-        key = (region_id, replica)
+        self.put_key(replica_key(region_id, replica))
+
+    def put_key(self, key: str) -> None:
+        """Queue the transition of the replica with this key."""
         self._later.pop(key, None)
         self.queued[key] = None
+        assert key not in self._later, f"{key} is to be read now and later"
 
     def put_later(self, region_id: str, replica: int, when_ms: int) -> bool:
         """Queue a transition for `when_ms`, unless `put` queues it earlier. Return False if it is queued."""
-        key = (region_id, replica)
+        return self._put_later(replica_key(region_id, replica), when_ms)
+
+    def _put_later(self, key: str, when_ms: int) -> bool:
         if key in self._later or key in self.queued:
             return False
         self._later[key] = when_ms
@@ -54,10 +61,10 @@ class ChangedTransitions:
             key, when_ms = next(iter(self._later.items()))
             if when_ms > now_ms:
                 return
-            self.put(key[0], key[1])  # takes the key out of `_later`
+            self.put_key(key)  # takes the key out of `_later`
 
-    def take(self, most: int) -> list[tuple[str, int]]:
-        """Remove and return up to `most` transitions, the oldest first."""
+    def take(self, most: int) -> list[str]:
+        """Remove and return the keys of up to `most` transitions, the oldest first."""
         keys = list(islice(self.queued, most))
         for key in keys:
             del self.queued[key]
@@ -72,7 +79,7 @@ class ChangedTransitions:
         self,
         events: list[tuple[int, str, int]],
         directory: str,
-        replicas: dict[str, Replica],
+        world: ClusterState,
         tablets: Container[str],
         now_ms: int,
     ) -> list[tuple[int, str, int]]:
@@ -83,17 +90,15 @@ class ChangedTransitions:
         others: list[tuple[int, str, int]] = []
         begin = key_begin(directory)
         for event_type, path, _ in events:
-            replica = replicas.get(path[begin:])
+            replica = world.find(path[begin:])
             if replica is None:
                 self._see_unknown(event_type, key_in(path, directory), tablets, others)
-            elif not is_own_write(replica, event_type):
-                region_id, number = replica.region.record.region_id, replica.number
-                if (
-                    event_type != EVENT_DATA_CHANGED
-                    or not is_only_begun(replica)
-                    or not self.put_later(region_id, number, now_ms + OPENING_UNREAD_MS)
-                ):
-                    self.put(region_id, number)
+            elif not is_own_write(replica, event_type) and (
+                event_type != EVENT_DATA_CHANGED
+                or not is_only_begun(replica)
+                or not self._put_later(replica.key, now_ms + OPENING_UNREAD_MS)
+            ):
+                self.put_key(replica.key)
         return others
 
     def _see_unknown(
@@ -106,7 +111,7 @@ class ChangedTransitions:
         if region_id in tablets:
             others.append((event_type, region_id, number))
         else:
-            self.put(region_id, number)
+            self.put_key(key)
 
 
 def is_own_write(replica: Replica, event_type: int) -> bool:

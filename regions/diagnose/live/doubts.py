@@ -17,6 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from regions.diagnose.invariants import Rule, contradictions
 from regions.messages.heartbeat import OPEN, Report
 from regions.records.model import Incarnation
@@ -43,6 +45,7 @@ class SettledList(NamedTuple):
     heard_ms: int
 
 
+@mypyc_attr(acyclic=True)
 class _Doubt:
     """A replica in doubt: since when, and the result of the last look."""
 

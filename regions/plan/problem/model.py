@@ -245,24 +245,24 @@ class Snapshot:
         rs, ss, bs, ls = list(regions), list(servers), list(blocks), list(last)
         return cls(
             RegionColumns(
-                texts(r.region_id for r in rs),
-                texts(r.table_id for r in rs),
-                texts(r.start_key for r in rs),
-                ints(r.size_bytes for r in rs),
-                floats(r.load for r in rs),
-                ints(r.replicas for r in rs),
-                texts(r.grp for r in rs),
+                texts([r.region_id for r in rs]),
+                texts([r.table_id for r in rs]),
+                texts([r.start_key for r in rs]),
+                ints([r.size_bytes for r in rs]),
+                floats([r.load for r in rs]),
+                ints([r.replicas for r in rs]),
+                texts([r.grp for r in rs]),
             ),
             ServerColumns(
-                texts(s.server_id for s in ss),
-                texts(s.host for s in ss),
-                texts(s.rack for s in ss),
-                floats(s.weight for s in ss),
-                texts(s.grp for s in ss),
-                bools(s.draining for s in ss),
+                texts([s.server_id for s in ss]),
+                texts([s.host for s in ss]),
+                texts([s.rack for s in ss]),
+                floats([s.weight for s in ss]),
+                texts([s.grp for s in ss]),
+                bools([s.draining for s in ss]),
             ),
-            Blocks(texts(b.region_id for b in bs), texts(b.host for b in bs), ints(b.bytes for b in bs)),
-            Last(texts(p.region_id for p in ls), ints(p.replica for p in ls), texts(p.server_id for p in ls)),
+            Blocks(texts([b.region_id for b in bs]), texts([b.host for b in bs]), ints([b.bytes for b in bs])),
+            Last(texts([p.region_id for p in ls]), ints([p.replica for p in ls]), texts([p.server_id for p in ls])),
         )
 
 

@@ -355,7 +355,7 @@ class ModelCluster:
 
     def see(self, name: str = "r1", replica: int = 0) -> None:
         record, version = self.unassigned.get(f"{name}-{replica}", (None, -1))
-        self.assigner.handle(ev.TransitionRead(name, replica, record, version), self.now)
+        self.assigner.handle(ev.TransitionRead(f"{name}-{replica}", record, version), self.now)
 
     def _write_answer(self, effect: fx.WriteOffline | fx.DeleteTransition) -> ev.WriteDone | ev.WriteFailed:
         """Write, unless the table's record differs from the one that the write names."""

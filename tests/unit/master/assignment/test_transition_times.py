@@ -5,8 +5,8 @@ from __future__ import annotations
 from master.assignment.transition_times import EARLIER, TransitionTimes
 from regions.cluster.history import StepLog
 from regions.records.model import RegionState as S
-from regions.transitions.entries import SeenStep
 from regions.transitions.states import Actor, Cause
+from regions.transitions.steps import SeenStep
 
 
 def step(at_ms: int, before: S | None, after: S | None, cause: Cause, key: str = "r.0") -> SeenStep:

@@ -223,7 +223,7 @@ def test_reads_are_batched() -> None:
         bench.reader.changed.put(name, 0)
     bench.reader.flush()
     bench.store.answer()
-    assert bench.seen == [ev.TransitionRead("r1", 0, record, 2), ev.TransitionRead("r2", 0, None, -1)]
+    assert bench.seen == [ev.TransitionRead("r1-0", record, 2), ev.TransitionRead("r2-0", None, -1)]
     assert bench.reader.reads == 1
 
 

@@ -122,7 +122,7 @@ class Ruler:
         key = f"r{number}"
         replica = self.assigner.world.replicas[f"{key}-0"]
         assert replica.move is not None
-        self.observe(ev.TransitionRead(key, 0, _closing(number, self.applying.running()), 0))
+        self.observe(ev.TransitionRead(f"{key}-0", _closing(number, self.applying.running()), 0))
 
 
 def _closing(number: int, plan_id: str) -> TransitionRecord:
@@ -176,7 +176,7 @@ def test_parts_of_a_plan_are_durable_and_counted_once(store: FakeStore) -> None:
     ruler.later(100)
     assert ruler.applying.running() == PLAN, "they are under way"
     for number in range(3):
-        ruler.observe(ev.TransitionRead(f"r{number}", 0, None, -1))
+        ruler.observe(ev.TransitionRead(f"r{number}-0", None, -1))
     ruler.later(100)
     assert (ruler.record().state, ruler.record().assigned, ruler.applying.running()) == (PlanState.DONE, 3, "")
     assert ruler.batches() == []

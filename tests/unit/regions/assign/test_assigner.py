@@ -542,6 +542,6 @@ def test_a_refused_write_is_not_repeated_before_the_transition_was_read() -> Non
     opened = cluster.regions["r1"][0].with_location(ReplicaLocation(0, "a", 1))
     cluster.regions["r1"] = (opened, cluster.regions["r1"][1] + 1)
     cluster.tables["t1"] = (removed, 1)
-    cluster.handle(ev.TransitionRead("r1", 0, *cluster.unassigned["r1-0"]))
+    cluster.handle(ev.TransitionRead("r1-0", *cluster.unassigned["r1-0"]))
     assert cluster.unassigned == {}
     assert cluster.open == {}

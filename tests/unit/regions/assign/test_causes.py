@@ -220,7 +220,7 @@ def test_every_event_has_words_that_begin_with_their_sort() -> None:
         ev.DrainingSeen([]),
         ev.BarsSeen([]),
         ev.RegionSeen(record, 1),
-        ev.TransitionRead("r1", 0, None, -1),
+        ev.TransitionRead("r1-0", None, -1),
         ev.ReplicasReported(at("a"), []),
         ev.OrdersLost(1, "no answer"),
         ev.MoveRequested("r1-0"),

@@ -55,7 +55,7 @@ def test_an_open_by_an_earlier_master_has_its_deadline_though_the_order_waits() 
     orders = cluster.assigner._orders
     assert waiting not in list(orders.timed(REGIONS))
     begun = msgspec.structs.replace(record, state=RegionState.OPENING)
-    cluster.handle(ev.TransitionRead(record.region_id, 0, begun, waiting.version + 1))
+    cluster.handle(ev.TransitionRead(f"{record.region_id}-0", begun, waiting.version + 1))
     assert waiting in list(orders.timed(REGIONS))
 
 

@@ -21,10 +21,10 @@ def test_own_writes_are_not_read_and_tablets_are_left_to_the_keeper() -> None:
     names = ("07/t.0-0", "07/t.1-0", "07", "07/u.0-2", "07/x.0-0")
 
     def see(kind: int) -> list[tuple[int, str, int]]:
-        return changed.see([(kind, f"/un/{name}", 5) for name in names], "/un", state.replicas, {"u.0"}, 0)
+        return changed.see([(kind, f"/un/{name}", 5) for name in names], "/un", state, {"u.0"}, 0)
 
     assert [see(kind) for kind in kinds] == [[(kind, "u.0", 2)] for kind in kinds]
-    assert changed.take(9) == [("t.1", 0), ("x.0", 0), ("t.0", 0)]
+    assert changed.take(9) == ["t.1-0", "x.0-0", "t.0-0"]
     see(EVENT_CREATED)
-    assert changed.take(9) == [("t.1", 0), ("x.0", 0)], "t.0 was created by the master itself"
+    assert changed.take(9) == ["t.1-0", "x.0-0"], "t.0 was created by the master itself"
     assert not changed.queued

@@ -34,9 +34,10 @@ from regions.cluster.history import (
     unpack,
 )
 from regions.records.model import Incarnation, RegionState, TransitionRecord, WorkOrigin
-from regions.transitions.entries import DETAIL_MAX, HistoryEntry, SeenStep
+from regions.transitions.entries import DETAIL_MAX, HistoryEntry
 from regions.transitions.states import Actor, Cause
 from regions.transitions.steps import (
+    SeenStep,
     entries_kept,
     entries_of_end,
     entry_of,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import regions
-from regions.records.replica_key import is_key_of, parse_replica_key, replica_key
+from regions.records.replica_key import has_key, is_key_of, key_begin, key_in, parse_replica_key, region_in, replica_key
 
 ROOT = Path(regions.__file__).parent.parent
 
@@ -16,6 +16,15 @@ ROOT = Path(regions.__file__).parent.parent
 @pytest.mark.parametrize(("region_id", "number"), [("r1", 0), ("7c1e09aa.0004", 12), ("a-b", 3), ("7c1e.0001r2", 1)])
 def test_a_key_comes_back(region_id: str, number: int) -> None:
     assert parse_replica_key(replica_key(region_id, number)) == (region_id, number)
+    assert region_in(replica_key(region_id, number)) == region_id
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/u/07/r-0", "/u/07/a-b-12", "/u/07/-0", "/u/07/r-", "/u/07/r-x", "/u/07/r", "/u/07", "/u", "/u/07/r-0/x-1", "/"],
+)
+def test_a_path_has_a_key_where_one_is_found(path: str) -> None:
+    assert has_key(path, key_begin("/u")) == (key_in(path, "/u") is not None)
 
 
 @pytest.mark.parametrize("key", ["", "r1", "-0", "r1-", "r1-x", "r1-1.5", "r1-²", "r1-+1"])
