@@ -51,6 +51,7 @@ _MODULES: Final = {
     " transition_writes",
     "regions/assign/catalog": "checks schema_rollout takeover updates",
     "regions/cluster": "causes deadlines entities mirror state work",
+    "regions/cluster/indexes": "keyed",
     "regions/cluster/reads": "answers changed",
     "regions/diagnose": "invariants",
     "regions/diagnose/live": "doubts work_in_progress",

@@ -12,5 +12,6 @@ history.py    format and limits of the history of steps
 past.py       the cluster at an earlier point, and who has held a region: folds over the history
 mirror.py     a standby's copy of the store
 validation.py recomputes the invariants of the state
+indexes/      a dict for many keys
 reads/        which znodes must be read, and what the replies say
 """

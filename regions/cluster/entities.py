@@ -10,6 +10,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from regions.cluster.indexes.keyed import Keyed
 from regions.cluster.work import ORDER_NEXT, WRITE_NEXT, OrderState, Standing, WriteState
 from regions.records.model import (
     BarRecord,
@@ -373,7 +374,7 @@ class Server:
         self.has_ended = False
         #: Origin of the drain, bar, fence or stop that makes the server lose its regions.
         self.origin: WorkOrigin | None = None
-        self.open: dict[str, Replica] = {}
+        self.open: Keyed[Replica] = Keyed()
         self.incoming: dict[str, Replica] = {}
         #: Replicas whose OPEN or CLOSE orders wait for a free slot.
         self.opens: deque[Replica] = deque()

@@ -7,12 +7,13 @@ read (OC-05, MF-12). Orders, failed servers and times are not in the store. Losi
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from msgspec.structs import force_setattr
 
 from regions.cluster.entities import Order, PendingWrite, Region, Replica, Server, Table, next_write_state
+from regions.cluster.indexes.keyed import Keyed
 from regions.cluster.work import Standing, WriteState
 from regions.records.members import Storage
 from regions.records.model import (
@@ -58,8 +59,8 @@ class ClusterState:
     def __init__(self) -> None:
         self.tables: dict[str, Table] = {}
         self.names: dict[str, Table] = {}
-        self.regions: dict[str, Region] = {}
-        self.replicas: dict[str, Replica] = {}
+        self.regions: Keyed[Region] = Keyed()
+        self.replicas: Keyed[Replica] = Keyed()
         #: Live servers by uuid, in order of registration.
         self.servers: dict[str, Server] = {}
         #: Uuids of flapping servers, and the time until which they get no regions.
@@ -228,6 +229,20 @@ class ClusterState:
         latest = table.latest
         if latest is not None and latest.record.end_key == record.start_key:
             force_setattr(record, "start_key", latest.record.end_key)
+
+    def in_order(self) -> Iterable[Replica]:
+        """Return all replicas in the order in which they were added; if there are many, table by table.
+
+        A look at a million replicas in any other order takes eight times as long, because the processor's caches miss.
+        """
+        if not self.replicas.is_split:
+            return self.replicas.values()
+        return self._by_table()
+
+    def _by_table(self) -> Iterator[Replica]:
+        for table in self.tables.values():
+            for region in table.regions.values():
+                yield from region.replicas
 
     def adopt(self, other: ClusterState) -> None:
         """Take over the content of another cluster state, which must not be used afterwards."""
@@ -401,7 +416,7 @@ class ClusterState:
     def _set_links(self, replica: Replica, on: Server | None, coming: Server | None) -> None:
         if replica.open_on is not on:
             if replica.open_on is not None:
-                replica.open_on.open.pop(replica.key, None)
+                replica.open_on.open.pop(replica.key)
                 if self.unloaded is not None:
                     self.unloaded.add(replica.open_on.uuid)
             if on is not None:

@@ -160,7 +160,6 @@ class TakeOver:
         assert not self._catalog.has_begun, "an assigner begins once"
         self._catalog.has_begun = True
         self._causes.act_for(None, f"takeover: epoch {self._epoch} begins, {'startup' if startup else 'failover'}")
-        replicas = self._world.replicas
 
         def forget_place(replica: Replica) -> None:
             self._moves.drop_all((replica,))
@@ -168,9 +167,9 @@ class TakeOver:
                 self._world.set_home(replica, None)
 
         if startup:
-            yield from in_steps(replicas.values(), forget_place)
+            yield from in_steps(self._world.in_order(), forget_place)
         looks = 0
-        for replica in replicas.values():
+        for replica in self._world.in_order():
             looks += 1
             if not replica.is_at_rest:
                 self._decide(replica, now_ms)

@@ -129,7 +129,8 @@ def test_a_drained_server_is_drained_when_nothing_is_left_there() -> None:
     for one in sight.master.cluster.assigner.world.servers.values():
         one.marked = True
         if one.uuid == "s2":
-            one.open.clear()
+            for key in list(one.open):
+                del one.open[key]
     found = sight.make()
     assert [one.state for one in found.servers] == ["draining", "drained"]
     assert {"s1:1 is draining", "s2:1 is drained"} <= set(found.reasons)

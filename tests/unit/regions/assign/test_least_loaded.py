@@ -43,7 +43,8 @@ def test_the_choice_is_the_same_as_among_all(seed: int) -> None:
     filler: Any = object()
     for uuid in servers:
         load[uuid] = chance.randrange(5)
-        servers[uuid].open = {str(one): filler for one in range(load[uuid])}
+        for one in range(load[uuid]):
+            servers[uuid].open[str(one)] = filler
     barred = set(chance.sample(sorted(servers), 2))
     heap = LeastLoaded(servers, "", "kv/1", barred)
     for number in range(200):

@@ -68,7 +68,7 @@ r2.transition = replace(r2.transition, state=OPENED)        -> r2-0 was opened o
 r1.home = at("b")                                           -> r1-0 is linked to a@1, its records say b@1
 r1.home = at("a", 2)                                        -> r1-0 is linked to a@1, its records say no server
 r2.transition = replace(r2.transition, destination=at("a")) -> r2-0 is on its way to b@1, its records say a@1
-a.open.clear()                                              -> r1-0 is missing among the replicas of a@1
+a.open.pop("r1-0")                                          -> r1-0 is missing among the replicas of a@1
 b.incoming.clear()                                          -> r2-0 is missing among those on their way to b@1
 b.open["r1-0"] = r1                                         -> b@1 has r1-0, which is linked to a@1
 a.incoming["r2-0"] = r2                                     -> a@1 gets r2-0, which goes to b@1

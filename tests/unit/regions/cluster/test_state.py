@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from coord.compiled import form
 from regions.cluster.events import WriteDone
+from regions.cluster.indexes.keyed import SPLIT_AT
 from regions.cluster.state import ClusterState
 from regions.messages import OpenOrder
 from regions.records.model import (
@@ -142,3 +143,15 @@ def test_the_collector_of_garbage_does_not_visit_the_records_of_regions() -> Non
     if form() == "compiled":
         records.append(WriteDone("a-table.0-0", 1))
     assert not any(gc.is_tracked(one) for one in records)
+
+
+def test_the_replicas_of_many_regions_are_looked_at_table_by_table() -> None:
+    state = ClusterState()
+    for table in ("t", "u"):
+        state.put_table(TableRecord(table, table), 0)
+    for number in range(SPLIT_AT):
+        state.put_region(RegionRecord("tu"[number % 2], f"{'tu'[number % 2]}.{number}"), 0)
+        if number == 3:
+            assert [one.key for one in state.in_order()] == ["t.0-0", "u.1-0", "t.2-0", "u.3-0"]
+    found = [one.key for one in state.in_order()]
+    assert found == [f"{'tu'[odd]}.{number}-0" for odd in (0, 1) for number in range(odd, SPLIT_AT, 2)]
