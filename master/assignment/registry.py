@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from coord.client.requests import gather
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
-from master.catalog.store import Loaded, read_all
+from master.catalog.store import Loaded, drained, read_all
 from regions.assign.assigner import Assigner
 from regions.records.model import BarRecord, FenceRecord, ServerRecord, TransitionRecord
 from regions.records.znodes import CorruptZnode, Layout, decode_bar, decode_fence, decode_server
@@ -161,7 +161,8 @@ def take_over(
 ) -> Iterator[None]:
     """Give the assigner the live servers, and the state that was loaded, or kept as a standby.
 
-    The caller iterates over the result, one step per turn. The servers are those at the first step.
+    The caller iterates over the result, one step per turn. The servers are those at the first step. The regions are
+    removed from `loaded` one by one.
     """
     if loaded.world is not None:
         return assigner.takeover.adopting(
@@ -176,7 +177,7 @@ def take_over(
         )
     return assigner.takeover.loading(
         loaded.tables,
-        loaded.regions,
+        drained(loaded.regions),
         registry.servers,
         transitions,
         registry.draining,

@@ -32,8 +32,8 @@ from regions.records.model import (
     TransitionRecord,
 )
 
-#: Regions or transitions that are loaded in one step, each some 5 us of processor.
-LOADED_AT_ONCE: Final = 500
+#: Regions or transitions that are loaded in one step, each some 3 us of processor.
+LOADED_AT_ONCE: Final = 1_000
 #: Replicas that are looked at in one step. A decision takes as long as DECISION_COST looks.
 LOOKED_AT_ONCE: Final = 10_000
 DECISION_COST: Final = 50
