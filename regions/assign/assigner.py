@@ -467,6 +467,7 @@ class Assigner:
                 self._orders.drop(replica)
             replica.failed = None
             replica.plan_id = ""
+            replica.forget_work(now_ms)
             if replica.region.creating_since_ms:
                 self._replacements.transition_ended(replica.region)
         elif record.state is _OPENED:

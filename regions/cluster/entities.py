@@ -205,6 +205,35 @@ class Region:
         return self.table.wants_open and not self.record.unassigned and not self.is_leaving
 
 
+class ReplicaWork:
+    """Fields of a replica that are set only while it moves or fails. One of a million replicas at rest has none."""
+
+    __slots__ = (
+        "damage",
+        "failed",
+        "failure",
+        "last_error",
+        "move",
+        "move_plan",
+        "move_reason",
+        "not_before_ms",
+        "plan_id",
+        "refusal",
+    )
+
+    def __init__(self) -> None:
+        self.damage: tuple[Incarnation, str] | None = None
+        self.failed: set[str] | None = None
+        self.failure: tuple[int, str] | None = None
+        self.last_error: str = ""
+        self.move: str | None = None
+        self.move_plan: str = ""
+        self.move_reason: str = ""
+        self.not_before_ms: int = 0
+        self.plan_id: str = ""
+        self.refusal: tuple[int, str] | None = None
+
+
 class Replica:
     """One replica: its location, its transition, and the master's work on it.
 
@@ -214,27 +243,18 @@ class Replica:
     """
 
     __slots__ = (
+        "_work",
         "cause",
         "coming_to",
-        "damage",
-        "failed",
-        "failure",
         "home",
         "is_active",
         "key",
-        "last_error",
         "last_uuid",
-        "move",
-        "move_plan",
-        "move_reason",
-        "not_before_ms",
         "number",
         "open_on",
         "order",
         "origin",
         "page_row",
-        "plan_id",
-        "refusal",
         "region",
         "schema_version",
         "seen_ms",
@@ -257,36 +277,22 @@ class Replica:
         self.last_uuid: str | None = last_uuid
         self.transition: TransitionRecord | None = None
         self.version = -1
-        #: The server that has found damaged rows, and its description of the damage.
-        self.damage: tuple[Incarnation, str] | None = None
         #: Time of the last change of the transition, as far as this master has observed.
         self.seen_ms = 0
         #: State of the assigner's work on the transition's znode. `write` is set in WRITING and HELD.
         self.write_state = _IDLE
         self.write: PendingWrite | None = None
         self.order: Order | None = None
-        #: Destination uuid of a requested move, "" for any server, None without a move.
-        self.move: str | None = None
-        self.move_plan = ""
-        self.move_reason = ""
-        self.plan_id = ""
+        #: Fields that few replicas need; None while all of them have their default values.
+        self._work: ReplicaWork | None = None
         #: Why the replica waits for a destination.
         self.cause: Cause = _ASSIGN
         #: Origin of the current work on the replica, None without work.
         self.origin: WorkOrigin | None = None
-        #: Servers that have failed to open the replica in this transition.
-        self.failed: set[str] | None = None
-        #: (version, error) of a refused order, until the transition has been read.
-        self.refusal: tuple[int, str] | None = None
-        #: (version, error) of a failed open. The transition must be read at that version before the next step.
-        self.failure: tuple[int, str] | None = None
-        self.not_before_ms = 0
         #: Schema version last reported by the server that hosts the replica, -1 before the first report.
         self.schema_version = -1
         #: Number of the replica's row on the live page, which alone sets it; -1 for none.
         self.page_row = -1
-        #: Last error that a server has reported, for operators. The transition holds the errors of failed opens.
-        self.last_error = ""
         #: Live server that has the replica, and live server to which the replica is on its way.
         self.open_on: Server | None = None
         self.coming_to: Server | None = None
@@ -294,6 +300,120 @@ class Replica:
         self.standing: Standing | None = None
         #: True while the replica is in `ClusterState.active`.
         self.is_active = False
+
+    def forget_work(self, now_ms: int) -> None:
+        """Release the rare fields after the end of a transition, unless one of them still matters."""
+        work = self._work
+        if work is None or work.move is not None or work.damage is not None or work.not_before_ms > now_ms:
+            return
+        if not (work.failed or work.failure or work.refusal or work.last_error or work.plan_id):
+            self._work = None
+
+    def _begun_work(self) -> ReplicaWork:
+        """Return the object with the rare fields, which is made when the first of them is set."""
+        if self._work is None:
+            self._work = ReplicaWork()
+        return self._work
+
+    @property
+    def damage(self) -> tuple[Incarnation, str] | None:
+        """The server that has found damaged rows, and its description of the damage."""
+        return None if self._work is None else self._work.damage
+
+    @damage.setter
+    def damage(self, value: tuple[Incarnation, str] | None) -> None:
+        if self._work is not None or value is not None:
+            self._begun_work().damage = value
+
+    @property
+    def failed(self) -> set[str] | None:
+        """Servers that have failed to open the replica in this transition."""
+        return None if self._work is None else self._work.failed
+
+    @failed.setter
+    def failed(self, value: set[str] | None) -> None:
+        if self._work is not None or value is not None:
+            self._begun_work().failed = value
+
+    @property
+    def failure(self) -> tuple[int, str] | None:
+        """(version, error) of a failed open. The transition must be read at that version before the next step."""
+        return None if self._work is None else self._work.failure
+
+    @failure.setter
+    def failure(self, value: tuple[int, str] | None) -> None:
+        if self._work is not None or value is not None:
+            self._begun_work().failure = value
+
+    @property
+    def last_error(self) -> str:
+        """Last error that a server has reported, for operators. The transition has the errors of failed opens."""
+        return "" if self._work is None else self._work.last_error
+
+    @last_error.setter
+    def last_error(self, value: str) -> None:
+        if self._work is not None or value:
+            self._begun_work().last_error = value
+
+    @property
+    def move(self) -> str | None:
+        """Destination uuid of a requested move, "" for any server, None without a move."""
+        return None if self._work is None else self._work.move
+
+    @move.setter
+    def move(self, value: str | None) -> None:
+        if self._work is not None or value is not None:
+            self._begun_work().move = value
+
+    @property
+    def move_plan(self) -> str:
+        """Plan that requested the move."""
+        return "" if self._work is None else self._work.move_plan
+
+    @move_plan.setter
+    def move_plan(self, value: str) -> None:
+        if self._work is not None or value:
+            self._begun_work().move_plan = value
+
+    @property
+    def move_reason(self) -> str:
+        """Why the move was requested."""
+        return "" if self._work is None else self._work.move_reason
+
+    @move_reason.setter
+    def move_reason(self, value: str) -> None:
+        if self._work is not None or value:
+            self._begun_work().move_reason = value
+
+    @property
+    def not_before_ms(self) -> int:
+        """Time before which no order is sent."""
+        return 0 if self._work is None else self._work.not_before_ms
+
+    @not_before_ms.setter
+    def not_before_ms(self, value: int) -> None:
+        if self._work is not None or value:
+            self._begun_work().not_before_ms = value
+
+    @property
+    def plan_id(self) -> str:
+        """Bulk plan that placed the replica in this transition."""
+        return "" if self._work is None else self._work.plan_id
+
+    @plan_id.setter
+    def plan_id(self, value: str) -> None:
+        if self._work is not None or value:
+            self._begun_work().plan_id = value
+
+    @property
+    def refusal(self) -> tuple[int, str] | None:
+        """(version, error) of a refused order, until the transition has been read."""
+        return None if self._work is None else self._work.refusal
+
+    @refusal.setter
+    def refusal(self, value: tuple[int, str] | None) -> None:
+        if self._work is not None or value is not None:
+            self._begun_work().refusal = value
 
     @property
     def wants_open(self) -> bool:
@@ -303,7 +423,8 @@ class Replica:
     @property
     def is_damaged(self) -> bool:
         """True if the server that has the replica open has reported damaged rows."""
-        return self.damage is not None and self.damage[0] == self.home
+        damage = self.damage
+        return damage is not None and damage[0] == self.home
 
     @property
     def is_writing(self) -> bool:
@@ -324,7 +445,9 @@ class Replica:
         This must be fast: at a takeover most of 100,000 regions are at rest.
         """
         server = self.open_on
-        if server is None or self.transition is not None or self.move is not None or self.order is not None:
+        if server is None or self.transition is not None or self.order is not None:
+            return False
+        if self._work is not None and self._work.move is not None:
             return False
         return not server.draining and self.write is None and self.region.wants_open
 

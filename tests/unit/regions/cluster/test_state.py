@@ -155,3 +155,25 @@ def test_the_replicas_of_many_regions_are_looked_at_table_by_table() -> None:
             assert [one.key for one in state.in_order()] == ["t.0-0", "u.1-0", "t.2-0", "u.3-0"]
     found = [one.key for one in state.in_order()]
     assert found == [f"{'tu'[odd]}.{number}-0" for odd in (0, 1) for number in range(odd, SPLIT_AT, 2)]
+
+
+def test_a_replica_has_the_rare_fields_only_while_one_of_them_is_set() -> None:
+    state = ClusterState()
+    state.put_table(TableRecord("t", "orders"), 0)
+    region = state.put_region(RegionRecord("t", "t.0"), 0)
+    assert region is not None
+    [replica] = region.replicas
+    replica.move, replica.plan_id, replica.failure = None, "", None
+    assert replica._work is None
+    replica.move, replica.move_plan, replica.not_before_ms = "", "p1", 500
+    assert (replica.move, replica.move_plan, replica.move_reason, replica.failed) == ("", "p1", "", None)
+    replica.forget_work(600)
+    assert replica.move == "", "a requested move was forgotten"
+    replica.move = None
+    replica.forget_work(400)
+    assert replica.not_before_ms == 500, "the pause of an order was forgotten"
+    replica.forget_work(500)
+    assert replica._work is None
+    replica.damage = (Incarnation("s", 7), "row 'b' is damaged")
+    replica.forget_work(600)
+    assert replica.damage is not None
