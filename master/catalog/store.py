@@ -45,6 +45,7 @@ from regions.records.znodes import (
     FORMAT_VERSION,
     CorruptZnode,
     Layout,
+    RegionDecoder,
     decode_bar,
     decode_cluster,
     decode_intents,
@@ -282,7 +283,8 @@ async def _load_tables(client: ZkClient, layout: Layout, table_ids: list[str]) -
 
 async def load_regions(client: ZkClient, layout: Layout, table_id: str) -> list[tuple[RegionRecord, int]]:
     """Return a table's regions with their versions."""
-    return await read_decoded(client, await _paths_below(client, [layout.table_regions(table_id)]), decode_region)
+    decode = RegionDecoder().decode
+    return await read_decoded(client, await _paths_below(client, [layout.table_regions(table_id)]), decode)
 
 
 async def load_moves(client: ZkClient, layout: Layout) -> list[MoveBatch]:

@@ -16,6 +16,7 @@ from regions.records.model import (
     BarRecord,
     Incarnation,
     RegionRecord,
+    ReplicaLocation,
     ServerRecord,
     TableIntent,
     TableRecord,
@@ -466,6 +467,7 @@ class Server:
         "incarnation",
         "incoming",
         "kind",
+        "latest",
         "marked",
         "open",
         "opens",
@@ -499,6 +501,8 @@ class Server:
         self.origin: WorkOrigin | None = None
         self.open: Keyed[Replica] = Keyed()
         self.incoming: dict[str, Replica] = {}
+        #: Location in the record that was added last, to be shared by records that have an equal one.
+        self.latest: tuple[ReplicaLocation, ...] = ()
         #: Replicas whose OPEN or CLOSE orders wait for a free slot.
         self.opens: deque[Replica] = deque()
         self.closes: deque[Replica] = deque()

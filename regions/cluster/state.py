@@ -175,6 +175,7 @@ class ClusterState:
         region = self.regions.get(record.region_id)
         if region is not None:
             _share_texts(record, region.record)
+            self._share_locations(record)
         if region is not None and record.state is _REPLACED:
             self.drop_region(region)
             return None
@@ -188,6 +189,7 @@ class ClusterState:
         region_id = record.region_id
         force_setattr(record, "table_id", table.record.table_id)
         self._share_key(table, record)
+        self._share_locations(record)
         region = Region(table, record, version)
         self.regions[region_id] = table.regions[region_id] = table.latest = region
         # Members of tablets belong to their servers for good and are never assigned: `regions/replication/keeper.py`.
@@ -204,14 +206,11 @@ class ClusterState:
         uuid = None if location is None else location.uuid
         if location is not None and uuid is not None:
             on = self.servers.get(uuid)
-            uuid = sys.intern(uuid) if on is None else on.uuid
-            force_setattr(location, "uuid", uuid)
-            start_code = location.start_code
-            if on is not None and on.incarnation.start_code == start_code:
+            if on is not None and on.incarnation.start_code == location.start_code:
                 home = on.incarnation
             else:
                 on = None
-                home = None if start_code is None else Incarnation(uuid, start_code)
+                home = None if location.start_code is None else Incarnation(uuid, location.start_code)
         replica = Replica(region, number, home, uuid)
         region.replicas += (replica,)
         self.replicas[replica.key] = replica
@@ -221,6 +220,25 @@ class ClusterState:
         self._set_standing(replica, _STANDING_CLOSED if on is None else _OPEN)
         if self.changed is not None:
             self.changed.add(replica)
+
+    def _share_locations(self, record: RegionRecord) -> None:
+        """Let the record share texts, numbers and whole locations with other records. Decoding gives each record its
+        own. Servers open many regions at once, so the locations of a server are often equal."""
+        locations = record.replicas
+        for one in locations:
+            if one.uuid is None:
+                continue
+            server = self.servers.get(one.uuid)
+            if server is None:
+                force_setattr(one, "uuid", sys.intern(one.uuid))
+            elif len(locations) == 1 and locations == server.latest:
+                if locations is not server.latest:
+                    force_setattr(record, "replicas", server.latest)
+            else:
+                force_setattr(one, "uuid", server.uuid)
+                if one.start_code == server.incarnation.start_code:
+                    force_setattr(one, "start_code", server.incarnation.start_code)
+                server.latest = locations
 
     @staticmethod
     def _share_key(table: Table, record: RegionRecord) -> None:
@@ -477,8 +495,7 @@ def _names(replica: Replica, servers: Collection[Incarnation]) -> bool:
 
 
 def _share_texts(record: RegionRecord, former: RegionRecord) -> None:
-    """Let the record share its ids and keys with its `former` version, and the ids of servers with other records.
-    Decoding gives each record texts of its own."""
+    """Let the record share its ids and keys with its `former` version. Decoding gives each record texts of its own."""
     force_setattr(record, "table_id", former.table_id)
     if record is not former:
         force_setattr(record, "region_id", former.region_id)
@@ -486,6 +503,3 @@ def _share_texts(record: RegionRecord, former: RegionRecord) -> None:
             force_setattr(record, "start_key", former.start_key)
         if record.end_key == former.end_key:
             force_setattr(record, "end_key", former.end_key)
-    for one in record.replicas:
-        if one.uuid is not None:
-            force_setattr(one, "uuid", sys.intern(one.uuid))

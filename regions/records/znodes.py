@@ -17,6 +17,7 @@ import zlib
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from regions.records.acts.checks import FsckRecord
 from regions.records.acts.drills import DrillRecord
@@ -39,6 +40,7 @@ from regions.records.model import (
     MoveBatch,
     PlanRecord,
     RegionRecord,
+    ReplicaLocation,
     RequestRecord,
     RunRecord,
     ServerRecord,
@@ -178,6 +180,31 @@ def decode_table(data: bytes, path: str = "/tables") -> TableRecord:
 def decode_region(data: bytes, path: str = "/regions") -> RegionRecord:
     """Value of /regions/<table_id>/<region_id>."""
     return _decode_keeping(_region, data, path)
+
+
+class RegionDecoder:
+    """Decodes many records of regions. Those that a server has opened together share their location.
+
+    The cluster state shares locations as well (`ClusterState.put_region`). But a location that is released as soon as
+    it is decoded costs a third of the time, and its memory serves the next one.
+    """
+
+    def __init__(self) -> None:
+        #: The latest location by the server's uuid.
+        self._latest: dict[str, tuple[ReplicaLocation, ...]] = {}
+
+    def decode(self, data: bytes, path: str) -> RegionRecord:
+        """Decode the value of /regions/<table_id>/<region_id>."""
+        record = decode_region(data, path)
+        locations = record.replicas
+        if len(locations) == 1:
+            uuid = locations[0].uuid
+            latest = None if uuid is None else self._latest.get(uuid)
+            if latest is not None and latest == locations:
+                force_setattr(record, "replicas", latest)
+            elif uuid is not None:
+                self._latest[uuid] = locations
+        return record
 
 
 def decode_transition(data: bytes, path: str = "/unassigned") -> TransitionRecord:

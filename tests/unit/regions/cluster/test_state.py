@@ -145,6 +145,25 @@ def test_the_collector_of_garbage_does_not_visit_the_records_of_regions() -> Non
     assert not any(gc.is_tracked(one) for one in records)
 
 
+# Fails without `_share_locations`: each record then has a location of its own, 200 bytes with its numbers.
+def test_regions_that_a_server_opened_together_share_their_location() -> None:
+    state = ClusterState()
+    state.set_servers({"s": ServerRecord("s", "host", 1, 70_000)}, set())
+    state.put_table(TableRecord("t", "orders"), 0)
+
+    def put(number: int, since_ms: int) -> RegionRecord:
+        record = RegionRecord("t", f"t.{number}", replicas=(ReplicaLocation(0, "s", 70_000, since_ms, 9_000),))
+        region = state.put_region(decode_region(encode(record)), 0)
+        assert region is not None
+        assert region.record == record
+        return region.record
+
+    first, second, third = put(1, 5_000), put(2, 5_000), put(3, 6_000)
+    assert first.replicas is second.replicas
+    assert third.replicas[0].start_code is state.servers["s"].incarnation.start_code
+    assert put(1, 6_000).replicas is third.replicas
+
+
 def test_the_replicas_of_many_regions_are_looked_at_table_by_table() -> None:
     state = ClusterState()
     for table in ("t", "u"):

@@ -12,6 +12,7 @@ from regions.records.znodes import (
     SHARDS,
     CorruptZnode,
     Layout,
+    RegionDecoder,
     check_table_name,
     decode_cluster,
     decode_name,
@@ -98,3 +99,23 @@ def test_table_names() -> None:
     for bad in ("", "a/b", "..", "x" * 300, "tab\there", "zookeeper", "a:b"):
         with pytest.raises(ValueError, match="name"):
             check_table_name(bad)
+
+
+# Fails if each record keeps a location of its own: a cold take-over decodes a million of them.
+def test_decoded_regions_share_an_equal_location() -> None:
+    decode = RegionDecoder().decode
+
+    def decoded(*locations: ReplicaLocation) -> RegionRecord:
+        written = RegionRecord("t", "t.1", replicas=locations)
+        found = decode(encode(written), "/x")
+        assert found == written
+        return found
+
+    first = decoded(ReplicaLocation(0, "s1", 70_000, 5_000, 9_000))
+    other = decoded(ReplicaLocation(0, "s2", 70_000, 5_000, 9_000))
+    assert decoded(ReplicaLocation(0, "s1", 70_000, 5_000, 9_000)).replicas is first.replicas
+    assert decoded(ReplicaLocation(0, "s2", 70_000, 5_000, 9_000)).replicas is other.replicas
+    decoded(ReplicaLocation(0, "s1", 70_000, 6_000, 9_000))
+    decoded(ReplicaLocation(0, "s1", 70_000, 5_000, 9_000), ReplicaLocation(1, "s2", 70_000, 5_000, 9_000))
+    decoded(ReplicaLocation(0))
+    decoded()
