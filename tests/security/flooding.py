@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import http.client
 import itertools
 import json
 import multiprocessing
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from multiprocessing.synchronize import Event
 from typing import Any, Final
 
-from coord.security.admin import headers
+from cli.common.access import read_admin_page
 from tests.e2e.clusters import LocalUp
 from tests.security.stranger import Port, as_stranger
 from tests.security.test_stranger import openings
@@ -58,12 +57,9 @@ def flood(ports: list[Port]) -> Iterator[Any]:
 
 
 def lapses(up: LocalUp) -> dict[str, float]:
-    """Return how often the lease of each server has lapsed."""
+    """Return how often the lease of each server has lapsed. This process has the credentials of `local_up`."""
     found = {}
     for one in json.loads((up.data_dir / "cluster.json").read_text())["servers"]:
-        caller = http.client.HTTPConnection(one["admin"], timeout=60)
-        with contextlib.closing(caller):
-            caller.request("GET", "/metrics", headers=headers(up.credentials()))
-            text = caller.getresponse().read().decode()
+        text = read_admin_page(one["admin"], "/metrics", 60.0, 1 << 24).decode()
         found[one["name"]] = float(re.findall(r"^\S*lease_lapses_total (\S+)$", text, re.MULTILINE)[0])
     return found
