@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from regions.balance.balancer import COUNTED_AT_ONCE, propose, proposing
 from regions.balance.sizes import RegionSizes
 from regions.balance.steps import result_of
 from regions.cluster.entities import Region
 from regions.messages.heartbeat import Measure
+from regions.records.model import Incarnation
 from tests.unit.regions.balance.test_balancer import WIDE, cluster, fill, server
 
 
@@ -50,3 +53,18 @@ def test_replicas_that_change_between_two_steps_stay() -> None:
     moves = result_of(steps).moves
     assert moves
     assert all(move.key.endswith("7-0") for move in moves)
+
+
+@pytest.mark.parametrize("now_on", [None, "a"])
+def test_a_replica_of_another_pool_that_changes_between_two_steps_stays(now_on: str | None) -> None:
+    """It closes, or moves to a server of its pool. An assertion ended the round, and a master's tenure."""
+    world = cluster(server("a"), server("b"), server("z", group="other"))
+    fill(world, "t", {"z": 1, "a": COUNTED_AT_ONCE + 10})
+    replica = world.replicas["t-00000-0"]
+    steps = proposing(world)
+    next(steps)  # the mean of the sizes
+    next(steps)  # all but some are counted
+    world.set_home(replica, None if now_on is None else Incarnation(now_on, 1))
+    moves = result_of(steps).moves
+    assert moves
+    assert replica.key not in {move.key for move in moves}
