@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from coord.rpc.server import RpcError
 from master.active import ActiveMaster
+from master.leadership.fence import Deposed
 from regions import messages as ms
 from regions.balance.balancer import Proposal
 from regions.balance.tablets import NO_MOVES, moves_under_way, objection_to_round
@@ -18,7 +19,10 @@ T = TypeVar("T")
 
 
 async def balance(active_master: ActiveMaster, request: ms.Balance) -> ms.BalanceReport:
-    """Set the balancer's switch, run a round now, or report the moves that a round would make. Raise RpcError."""
+    """Set the balancer's switch, run a round now, or report the moves that a round would make.
+
+    Raise RpcError, or Deposed if the tenure has ended meanwhile.
+    """
     balancing = active_master.balancing
     if request.switch is not None:
         await balancing.switch(enabled=request.switch)
@@ -26,6 +30,8 @@ async def balance(active_master: ActiveMaster, request: ms.Balance) -> ms.Balanc
         return _with_tablets(active_master, balancing.report(), NO_MOVES, ())
     await balancing.asked.acquire()
     try:
+        if active_master.is_over:
+            raise Deposed("this master is not active any more")
         return await _round(active_master, dry_run=request.dry_run)
     finally:
         balancing.asked.release()

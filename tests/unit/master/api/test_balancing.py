@@ -143,3 +143,19 @@ def test_a_tenure_that_ends_between_two_turns_answers(world: Round) -> None:
     assert results == [ms.NOT_LEADER]
     assert not world.moves()
     assert not world.master.balancing.is_asked
+
+
+def test_an_operator_who_waits_for_another_at_the_end_of_the_tenure_gets_no_round(
+    world: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round in one step does not wait for a turn. Fails if it is decided and reported: nobody would carry it out."""
+    monkeypatch.setattr(balancer, "COUNTED_AT_ONCE", 10 * REGIONS)
+    asked = world.master.balancing.asked
+    asked.acquire()
+    results: list[Any] = []
+    world.ask_into(ms.Balance(run=True), results)
+    assert not results
+    world.master.end("stopping")
+    asked.release()
+    assert results == [ms.NOT_LEADER]
+    assert not asked.locked
