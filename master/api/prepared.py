@@ -142,7 +142,7 @@ class Prepared:
 
     async def of_table(self, table: Table, sizes: RegionSizes, pause: Pause) -> RegionSize:
         """Return the size of one table."""
-        return await self._of_table.get_in_steps(id(table), lambda: size_of_table(table, sizes), pause)
+        return await self._of_table.get_in_steps(table.record.table_id, lambda: size_of_table(table, sizes), pause)
 
     async def put_in_order(self, table: Table, pause: Pause) -> KeyOrder:
         """Return an order that has the table's regions."""
