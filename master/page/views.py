@@ -23,6 +23,7 @@ from master.page.hiding import KeyHider
 from master.page.transitions import TransitionList
 from regions import messages as ms
 from regions.balance.sizes import NOT_MEASURED
+from regions.cluster.entities import Region, Table
 from regions.cluster.history import StepLog, parse_segment, unpack
 from regions.diagnose.explain import explain
 from regions.diagnose.live.check_log import CheckLog
@@ -72,6 +73,13 @@ class ViewSource(PageSource, Protocol):
     @property
     def client(self) -> ZkClient:
         """The master's session with the store."""
+
+
+def _found_table(view: ReadView, name: str) -> Table:
+    table = view.world.names.get(name)
+    if table is None:
+        raise NotFound(f"There is no table {name[:80]!r}.")
+    return table
 
 
 class Views:
@@ -133,13 +141,10 @@ class Views:
 
     async def _region(self, given: Mapping[str, str]) -> object:
         """Return a region: its record, what each replica waits for, and its neighbors in the table."""
-        view, region_id = self._view(), given.get("id", "")
-        region = view.world.regions.get(region_id)
-        if region is None:
-            raise NotFound(f"There is no region {region_id[:80]!r}: it was replaced, or its table was deleted.")
+        region_id = given.get("id", "")
+        _, region = self._found_region(region_id)
         order = await self._prepared.put_in_order(region.table, self._pause)
-        if view.world.regions.get(region_id) is not region:
-            raise NotFound(f"There is no region {region_id[:80]!r}: it was replaced, or its table was deleted.")
+        view, region = self._found_region(region_id)  # this master may have become active, or a standby, meanwhile
         before, after = order.neighbors(region)
         explained = [explain(one, view.world, view.config, view.now_ms) for one in region.replicas]
         tablet = None
@@ -154,19 +159,25 @@ class Views:
             "tablet": tablet,
         }
 
+    def _found_region(self, region_id: str) -> tuple[ReadView, Region]:
+        """Return a region with the present view. Raise NotFound."""
+        view = self._view()
+        region = view.world.regions.get(region_id)
+        if region is None:
+            raise NotFound(f"There is no region {region_id[:80]!r}: it was replaced, or its table was deleted.")
+        return view, region
+
     async def _table(self, given: Mapping[str, str]) -> object:
         """Return a table with a page of its regions from `from` on, the `next` of an earlier page."""
         view, name, start = self._view(), given.get("name", ""), given.get("from", "")
         if self._hider is not None:  # then the browser knows a region's id, not its key
             first = view.world.regions.get(start)
             start = "" if first is None else first.record.start_key
-        table = view.world.names.get(name)
-        if table is None:
-            raise NotFound(f"There is no table {name[:80]!r}.")
+        table = _found_table(view, name)
         size = await self._prepared.of_table(table, view.sizes, self._pause)
-        view = view._replace(order=await self._prepared.put_in_order(table, self._pause))
-        if view.world.names.get(name) is not table:
-            raise NotFound(f"There is no table {name[:80]!r}.")
+        order = await self._prepared.put_in_order(table, self._pause)
+        view = self._view()._replace(order=order)
+        table = _found_table(view, name)
         regions = read(
             view,
             ms.DescribeTable(name, start_key=start, limit=REGIONS_PAGE + 1),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 
+from master.api import prepared
 from master.page.feed import Feed
 from master.page.views import SEARCHES_WAITING_MAX, Busy, Views
 from regions.records.znodes import Layout
@@ -41,3 +43,22 @@ def test_searches_of_the_history_wait_for_each_other() -> None:
         assert len(store.asked) == number + 1
         store.asked[number].callback([])
     assert found[1:] == [{"steps": [], "is_complete": True}] * (1 + SEARCHES_WAITING_MAX)
+
+
+@pytest.mark.parametrize("view", ["region", "table"])
+def test_a_role_that_changes_while_keys_are_put_in_order_counts(view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the former role's state is shown: a standby's view of a tablet ended in an assertion when it became
+    active."""
+    monkeypatch.setattr(prepared, "AT_ONCE", 2)
+    clock = Clock()
+    master: Any = FakeMaster(clock, cluster_of(6))
+    views = Views(clock, master, Layout("/rk"), Feed(clock, master, lambda _feed: {}))
+    region = next(iter(master.active_master.world.regions.values()))
+    found: list[Any] = []
+    given = {"id": region.record.region_id, "name": region.table.record.name}
+    ensureDeferred(views.read(view, given)).addBoth(found.append)
+    assert not found
+    master.stand_by(None)
+    while not found:
+        clock.advance(0)
+    assert [one.type for one in found] == [Busy]
