@@ -305,7 +305,7 @@ class Keeper:
             tablet, work = find_work(self.tablets, key)
             view = None if tablet is None else tablet.view.replicas.get(server.uuid)
             if tablet is not None and view is not None and view.report.key == key:
-                tablet.server_gone(server.uuid)
+                self.concerned.server_gone(tablet, server.uuid)
                 if work is not None and work.transition is None:
                     work.order = None
                 self._touch(tablet)
@@ -563,8 +563,9 @@ class Keeper:
     def _put(self, tablet: Tablet, record: RegionRecord, version: int) -> None:
         self.loads.subtract(one.uuid for one in tablet.record.members)
         self.loads.update(one.uuid for one in record.members)
+        former = tablet.record.members
         tablet.put(record, version)
-        self.concerned.note(tablet)
+        self.concerned.note(tablet, former)
         if record.leader_term:
             tablet.leader_due_ms = 0
         if record.state is not TabletState.CREATING:
@@ -579,7 +580,7 @@ class Keeper:
         for tablet in self.concerned.of(uuid):
             view = tablet.view.replicas.get(uuid)
             if view is not None and (server is None or server.incarnation != view.server):
-                tablet.server_gone(uuid)
+                self.concerned.server_gone(tablet, uuid)
             if any(one.uuid == uuid for one in tablet.record.members):
                 tablet.view.revision += 1  # the reason of its health names members whose server is not registered
             concerns = tablet.record.state is TabletState.PREPARING or any(

@@ -6,12 +6,13 @@ They hold data and derive facts from it. Only `regions/replication/keeper.py` ch
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from regions.messages.heartbeat import Measure
 from regions.messages.server import TabletClosing
+from regions.records.members import Member
 from regions.records.model import (
     Incarnation,
     RegionRecord,
@@ -325,8 +326,9 @@ class ConcernedTablets:
     A server concerns a tablet if it has, or reports, a member of it, or if a member's transition names it. Every server
     concerns a tablet in PREPARING, whose first members wait for servers.
 
-    `note` is called after each change of a tablet. It adds the tablet to the sets of these servers, and removes it from
-    none: `of` drops the tablets that the server does not concern any more. So a set has at least the tablets concerned.
+    `note` is called after each change of a tablet, and adds the tablet to the sets of these servers. Former members
+    and servers whose reports are gone leave the sets, or a tenure would keep a set for every server that ever was. `of`
+    drops what else does not concern the server any more. So a set has at least the tablets concerned.
     """
 
     def __init__(self) -> None:
@@ -342,12 +344,14 @@ class ConcernedTablets:
         tablet.serial = self._added
         self.note(tablet)
 
-    def note(self, tablet: Tablet) -> None:
-        """Note the servers that a changed tablet names now."""
+    def note(self, tablet: Tablet, former: Iterable[Member] = ()) -> None:
+        """Note the servers that a changed tablet names now. `former` are its members before the change."""
         if tablet.record.state is TabletState.PREPARING:
             self._preparing.add(tablet)
-        for uuid in _named(tablet):
+        named = _named(tablet)
+        for uuid in named:
             self.note_server(tablet, uuid)
+        self._leave(tablet, {one.uuid for one in former} - named)
 
     def note_server(self, tablet: Tablet, uuid: str) -> None:
         """Note that a server reports a replica of the tablet, or that a transition names the server, "" for none."""
@@ -358,12 +362,24 @@ class ConcernedTablets:
             near = self._near[uuid] = set()
         near.add(tablet)
 
+    def server_gone(self, tablet: Tablet, uuid: str) -> None:
+        """Forget a server's reports of a tablet."""
+        tablet.server_gone(uuid)
+        self._leave(tablet, {uuid} - _named(tablet))
+
     def forget(self, tablet: Tablet) -> None:
         """Forget a tablet that the keeper has forgotten."""
         self._preparing.discard(tablet)
-        for uuid in _named(tablet):
-            self._near.get(uuid, set()).discard(tablet)
+        self._leave(tablet, _named(tablet))
         tablet.serial = 0
+
+    def _leave(self, tablet: Tablet, uuids: Iterable[str]) -> None:
+        for uuid in uuids:
+            near = self._near.get(uuid)
+            if near is not None:
+                near.discard(tablet)
+                if not near:
+                    del self._near[uuid]
 
     def of(self, uuid: str) -> list[Tablet]:
         """Return the tablets that a server concerns, in the order in which they were added."""

@@ -85,5 +85,31 @@ def test_forgotten_tablets_are_not_kept() -> None:
     for region_id in list(tablets.keeper.tablets):
         tablets.keeper.forget_region(region_id)
     index: ConcernedTablets = tablets.keeper.concerned
-    assert not any(index._near.values())
+    assert not index._near
     assert not index._preparing
+
+
+@pytest.mark.parametrize("is_closed_first", [True, False])
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_servers_that_have_no_members_any_more_are_not_kept(is_closed_first: bool, is_dead: bool) -> None:
+    """Servers are replaced by others with new uuids, for years. Fails if a former server keeps its set."""
+    tablets = Tablets("s0", "s1", "s2")
+    for number in range(5):
+        tablets.tablet(f"x{number}", "s0", "s1", "s2")
+    keeper = tablets.keeper
+    for number in range(3, 30):
+        old, new = f"s{number - 3}", f"s{number}"
+        incarnation = keeper.servers[old].incarnation
+        tablets.server(new)
+        if is_dead:
+            keeper.server_down(old)
+        for tablet in list(keeper.tablets.values()):
+            gone = next(one for one in tablet.record.members if one.uuid == old)
+            kept = tuple(one for one in tablet.record.members if one is not gone)
+            closed = [f"{tablet.region_id}-{gone.number}"]
+            if is_closed_first and not is_dead:
+                keeper.reported(incarnation, [], closed)
+            tablets.again(tablet.region_id, (*kept, Member(tablet.record.next_number, new)), leader=kept[0].number)
+            if not is_closed_first and not is_dead:
+                keeper.reported(incarnation, [], closed)
+        assert set(keeper.concerned._near) == {f"s{number - 2}", f"s{number - 1}", new}
