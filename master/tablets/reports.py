@@ -81,7 +81,7 @@ class ReportQueue:
         """Return the keys of the keeper's other replicas on this start of the server."""
         views = (
             tablet.view.replicas.get(server.uuid)
-            for tablet in self._keeper.tablets.values()
+            for tablet in self._keeper.concerned.of(server.uuid)
             if tablet.region_id not in named
         )
         found = [one.report.key for one in views if one is not None and one.server == server]

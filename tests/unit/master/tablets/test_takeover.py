@@ -10,11 +10,13 @@ from twisted.internet.defer import ensureDeferred
 
 from master.standby.watcher import StoreWatcher, Warm
 from master.tablets.loading import load_tablets
+from master.tablets.reports import ReportQueue
 from regions import messages as ms
 from regions.assign.catalog.takeover import LOADED_AT_ONCE
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.messages.ddl import CreateTable
+from regions.messages.heartbeat import Report
 from regions.records.forgotten import ForgottenTables
 from regions.records.members import Storage
 from regions.records.model import RegionRecord, RegionState, TableRecord, TransitionRecord
@@ -23,6 +25,7 @@ from regions.replication.effects import marked_replaced
 from regions.replication.keeper import Keeper
 from tests.unit.master.active_fixture import LAYOUT
 from tests.unit.master.tablets.fixture import TabletBench, empty_cluster
+from tests.unit.regions.balance.tablets import Tablets
 
 
 class Nobody:
@@ -259,3 +262,21 @@ def test_many_small_tables_are_loaded_in_several_steps() -> None:
         cluster.put_table(table, 0, [(one, 0) for one in regions])
     assert len(list(load_tablets(keeper, cluster, [], 1, {}))) == 2
     assert len(keeper.tablets) == 2 * LOADED_AT_ONCE
+
+
+def test_a_full_report_is_compared_with_the_tablets_of_its_server() -> None:
+    """The report names one of two replicas: the other one is gone. Fails if the end of a report walks over all
+    tablets, which took as long as the start of a server."""
+    tablets = Tablets(*"abcdef")
+    for number in range(20):
+        tablets.tablet(f"x{number:02}", "d", "e", "f")
+    tablets.tablet("kept", "a", "b", "c")
+    tablets.tablet("lost", "a", "b", "c")
+    keeper = tablets.keeper
+    queue, server = ReportQueue(keeper), keeper.servers["a"].incarnation
+    named = keeper.tablets["kept"].view.replicas["a"].report
+    before = keeper.concerned.looks
+    queue.put(server, Report(begins=True, ends=True, tablets=[named]))
+    queue.take_some()
+    assert keeper.concerned.looks - before == 2
+    assert [one for one in ("kept", "lost") if "a" in keeper.tablets[one].view.replicas] == ["kept"]
