@@ -5,9 +5,9 @@ calls, with TLS a signature, and on a machine with few processors a flood of the
 and requests need. So each listening port has a NewcomerBudget: connections are accepted while the budget lasts, and
 wait in the kernel otherwise, where they cost nothing. A caller that proves who it is gets its cost back, so a thousand
 clients that reconnect after an outage are not slowed down. During a flood new connections wait, and established
-connections are served as always. A waiting connection is closed unread, at a sixth of the cost or
-less, if its caller has left, or has sent nothing, or a part of the first record of TLS: callers of every port speak
-first. So the queue of a flood is soon empty.
+connections are served as always. A waiting connection is closed unread, at a sixth of the cost or less, if its caller
+has left, or is silent: callers of every port speak first, so a caller that has sent nothing for half a second, or only
+a part of the first record of TLS, is not honest. So the queue of a flood is soon empty.
 
 Sources: Apache Kafka KIP-612 (connections per second of a broker); ZooKeeper `connectionMaxTokens` (BlueThrottle).
 """
@@ -61,7 +61,7 @@ SESSION_S: Final = 0.5e-3
 ACCEPTS_PER_TURN: Final = 16
 #: Time that a port which has stopped saves before it accepts again, or it would stop after one connection.
 _GROUP_S: Final = 0.8e-3
-#: Connections of callers that have left which one `accept` closes.
+#: Connections of callers that have left, or are silent, which one `accept` closes.
 _SKIPPED_MAX: Final = 64
 #: State of a connection whose other end has neither closed nor reset it (TCP_ESTABLISHED).
 _STANDS: Final = 1
