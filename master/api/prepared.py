@@ -40,12 +40,14 @@ class _InOrder(NamedTuple):
     The table has another `latest` region after each addition. Without one, a removal changes the number of regions.
     """
 
+    table: Table
     latest: Region | None
     regions: list[Region]
     starts: list[str]
 
     def is_of(self, table: Table) -> bool:
-        return self.latest is table.latest and len(self.regions) == len(table.regions)
+        is_same = self.table is table and self.latest is table.latest
+        return is_same and len(self.regions) == len(table.regions)
 
 
 class KeyOrder:
@@ -53,6 +55,15 @@ class KeyOrder:
 
     def __init__(self) -> None:
         self._orders: dict[str, _InOrder] = {}
+
+    def keep_only(self, world: ClusterState) -> None:
+        """Forget the orders of tables that are not in the cluster state: deleted ones, and those of a former tenure.
+
+        An order keeps all regions of its table in memory.
+        """
+        for table_id, order in list(self._orders.items()):
+            if world.tables.get(table_id) is not order.table:
+                del self._orders[table_id]
 
     def from_key(self, table: Table, key: str, limit: int) -> list[Region]:
         """Return at most `limit` regions from the one with `key` on; 0 for no limit."""
@@ -93,19 +104,20 @@ class KeyOrder:
                     yield
                 ordered.append(region)
                 starts.append(_start(region))
-            self._keep(table, _InOrder(latest, ordered, starts))
+            self._keep(_InOrder(table, latest, ordered, starts))
 
     def _valid(self, table: Table) -> _InOrder:
         found = self._orders.get(table.record.table_id)
         if found is None or not found.is_of(table):
             ordered = sorted(table.regions.values(), key=_start)
-            found = _InOrder(table.latest, ordered, [_start(one) for one in ordered])
-            self._keep(table, found)
+            found = _InOrder(table, table.latest, ordered, [_start(one) for one in ordered])
+            self._keep(found)
         return found
 
-    def _keep(self, table: Table, order: _InOrder) -> None:
-        self._orders.pop(table.record.table_id, None)
-        self._orders[table.record.table_id] = order
+    def _keep(self, order: _InOrder) -> None:
+        table_id = order.table.record.table_id
+        self._orders.pop(table_id, None)
+        self._orders[table_id] = order
         if len(self._orders) > ORDERS_MAX:
             del self._orders[next(iter(self._orders))]
 
@@ -130,6 +142,7 @@ class Prepared:
 
     async def prepare(self, request: object, world: ClusterState, sizes: RegionSizes, pause: Pause) -> Sizes:
         """Prepare the reply to a request. Return the sizes that it needs: of all tables, or of all servers."""
+        self.order.keep_only(world)
         if isinstance(request, ms.ListTables):
             subject = (id(world), tuple(world.names))
             return await self._of_tables.get_in_steps(subject, lambda: sizes_of_tables(world, sizes), pause)

@@ -133,6 +133,7 @@ class Views:
         world, master = self._feed.world(), self._master
         if world is None:
             raise Busy("This master has no cluster state yet: it is becoming active, or still reads its mirror.")
+        self._prepared.order.keep_only(world)
         active = master.active_master
         if active is None:
             return ReadView(world, master.limits, StepLog(0), master.now_ms())

@@ -130,6 +130,24 @@ def test_few_orders_are_kept() -> None:
     assert len(order._orders) == prepared.ORDERS_MAX
 
 
+def test_orders_of_tables_that_are_gone_are_not_kept() -> None:
+    """An order keeps the regions of a deleted table, or of a former tenure, in memory."""
+    world, reads = world_of(4), Prepared()
+    for name in "tu":
+        reads.order.from_key(world.tables[name], "", 0)
+
+    def ask(now: ClusterState) -> list[str]:
+        ensureDeferred(reads.prepare(ms.DescribeRegion("x"), now, NOT_MEASURED, Turns()))
+        return list(reads.order._orders)
+
+    assert ask(world) == ["t", "u"]
+    for region in list(world.tables["t"].regions.values()):
+        world.drop_region(region)
+    world.drop_table(world.tables["t"])
+    assert ask(world) == ["u"]
+    assert ask(world_of(4)) == []
+
+
 # --- requests ---
 
 
