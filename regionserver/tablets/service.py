@@ -184,7 +184,7 @@ class TabletService:
                 proposed = groups.propose(tablet, request.command(0))
             except CommandError as error:  # a limit that depends on the leader's time
                 raise RpcError(Code.BAD_REQUEST, str(error)) from error
-            written: Deferred[msgspec.Struct] = proposed.addCallback(self._written, groups)
+            written: Deferred[msgspec.Struct] = proposed.addCallbacks(self._written, _broken_limit, (groups,))
             return written.addErrback(_held_back, groups, tablet)
         keys = len(request.keys) if isinstance(request, TabletRead) else 0
         asked = groups.read(
@@ -297,6 +297,13 @@ def refusal(fate: Fate, tablet: str) -> RpcError:
     """Return the error for a request that no replica here has answered."""
     code, words = REFUSALS[fate]
     return RpcError(code, words.format(tablet))
+
+
+def _broken_limit(failure: Failure) -> Failure:
+    """Pass a failure on. Raise RpcError for a write that waited for a leader, and then exceeded a limit."""
+    if isinstance(failure.value, CommandError):
+        raise RpcError(Code.BAD_REQUEST, str(failure.value)) from failure.value
+    return failure
 
 
 def _held_back(failure: Failure, groups: TabletGroups, tablet: str) -> Deferred[Any]:
