@@ -99,6 +99,10 @@ class FilesWork:
         """Return the generation of the first replica of a tablet that is made here next."""
         return 1 + self._files.former_generations().get(tablet, 0)
 
+    def has_block(self, tablet: str) -> bool:
+        """Return True if the tablet has a superblock."""
+        return self._files.has_block(tablet)
+
     def had_replica(self, tablet: str) -> bool:
         """Return True if files of a former replica of the tablet show that its number has been a member."""
         return self._files.had_replica(tablet)

@@ -318,12 +318,17 @@ class Preparations:
         work.changed()
 
     def _remove(self, work: _Preparation) -> None:
-        """Remove finished files that no replica has taken."""
-        paths = [one.path for one in work.made.values()]
+        """Remove finished files that no replica has taken.
+
+        A daughter's replica may be a copy from another server: its rows have the same name, and its superblock is
+        older than they are.
+        """
+        daughters, files = list(work.made.values()), self._host.life.parts().files
         work.made.clear()
 
         def remove() -> None:
-            for path in paths:
-                remove_rows(path)
+            for one in daughters:
+                if not files.has_block(one.identity.tablet):
+                    remove_rows(one.path)
 
         self._making.submit(remove, lambda _: None)

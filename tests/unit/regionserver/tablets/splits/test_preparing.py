@@ -18,6 +18,7 @@ from regions.messages import BAD_REQUEST, BUSY, PrepareRows
 from regions.messages.server import ClosePurpose
 from regions.records.model import RegionRecord
 from regionserver.tablets.commands import PutRow
+from regionserver.tablets.disk.layout import block_path
 from regionserver.tablets.splits import prepared, preparing
 from regionserver.tablets.upkeep import rests
 from regionserver.tablets.upkeep.space import DiskSpace
@@ -223,6 +224,28 @@ def test_a_split_that_is_unsealed_leaves_no_file(tmp_path: Path) -> None:
             folder = machine.directory / "data"
             await until(split.reactor, lambda: not [*folder.glob("[AB].*")], "the files are removed")  # noqa: B023
         assert (await split.write(split.cluster.command(PutRow("k1", b"after")))).code == 0
+
+    run(tmp_path, main)
+
+
+def test_the_rows_of_a_copied_daughter_stay_when_finished_files_are_given_up(tmp_path: Path) -> None:
+    """Another server was told to copy A to this one, under the name that A's finished file has. B has no replica.
+
+    Edit that makes this fail: `_remove` does not ask for the superblock.
+    """
+
+    async def main(split: Splitting) -> None:
+        machine = split.cluster.machines[0]
+        await prepare(split, machine)
+        await split.seal()
+        works = split.work(machine)._preparations._works
+        await until(split.reactor, lambda: works["p"].is_finished, "the daughters' files are made")
+        (machine.directory / block_path("A")).touch()
+        await split.seal(wanted=False)
+        folder = machine.directory / "data"
+        await until(split.reactor, lambda: not [*folder.glob("B.*")], "the file of B is removed")
+        assert (folder / "A.1.mdb").exists()
+        (machine.directory / block_path("A")).unlink()
 
     run(tmp_path, main)
 
