@@ -190,8 +190,10 @@ def renew(given: Globals) -> None:
 def _renew(directory: Path) -> tuple[list[str], ClusterSecrets]:
     """Return the principals with new credentials, and the secrets. Raise CliError."""
     _checked(lambda: daemons.check_readable(directory))
-    known = _checked(lambda: making.use_newest(directory))
+    # `rotate --finish` is refused until the newest secret is in use. So this is the last step: all certificates are
+    # there by then.
     found = _checked(lambda: daemons.issue_again(directory, _now()))
+    known = _checked(lambda: making.use_newest(directory))
     _checked(lambda: daemons.hand_out(directory))
     return found, known
 
@@ -362,7 +364,7 @@ def _directory(given: Globals) -> Path:
     local = read_cluster(given.data_path)
     if local is None:
         raise UsageFaultError("no directory of credentials is named", "Give --certs-dir DIR (RK_CERTS_DIR).")
-    if not local.secured:
+    if not local.has_credentials:
         raise UsageFaultError(
             f"the cluster in {given.data_path} is open and has no credentials",
             "`rk secure` makes them; --certs-dir DIR (RK_CERTS_DIR) names those of another cluster.",

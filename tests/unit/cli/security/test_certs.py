@@ -12,11 +12,12 @@ import pytest
 
 from cli.common.access import check_exposed, credentials_of
 from cli.common.errors import ExitStatus, UsageFaultError
-from cli.common.local import CERTS_DIR, FIRST_USER, Shape, design, write_cluster
+from cli.common.local import CERTS_DIR, FIRST_USER, Shape, design, read_cluster, write_cluster
 from cli.common.options import Globals
 from cli.main import run
 from cli.security import daemons
 from cli.security.separation import separate
+from coord.errors import ConfigError
 from coord.security import process
 from coord.security.channel import Unproven
 from coord.security.credentials import CLUSTER_FILE, read_daemon, read_user
@@ -199,6 +200,32 @@ def test_a_damaged_certificate_stops_a_rotation_before_it_begins(
     assert ((home / "ca.crt").read_bytes(), secrets_in(home)) == before
 
 
+def test_a_rotation_ends_only_after_all_certificates_are_renewed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end removes the former authority, and with it every daemon whose certificate was not renewed.
+
+    Tried: `_renew` uses the newest secret before it issues certificates: after its failure `--finish` is accepted.
+    """
+    home = tmp_path / "home"
+    where = ["--certs-dir", str(home)]
+    assert run(["certs", "init", "--tls", *where]) == ExitStatus.OK
+    assert run(["certs", "rotate", *where]) == ExitStatus.OK
+
+    def issue(*_: object) -> None:
+        raise ConfigError("cannot write: No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(daemons.certificates, "issue", issue)
+        assert run(["certs", "renew", *where]) == ExitStatus.REFUSED
+    authorities = (home / "ca.crt").read_bytes()
+    assert run(["certs", "rotate", "--finish", *where]) == ExitStatus.REFUSED
+    assert "continue with `rk certs renew`" in capsys.readouterr().err
+    assert (home / "ca.crt").read_bytes() == authorities
+    for words in (["renew"], ["rotate", "--finish"]):
+        assert run(["certs", *words, *where]) == ExitStatus.OK
+
+
 def test_a_directory_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a local cluster there is no default."""
     assert run(["certs", "list", "--data-dir", str(tmp_path)]) == ExitStatus.USAGE
@@ -216,6 +243,22 @@ def local(data_dir: Path, *, secured: bool) -> Globals:
     given = Globals()
     given.data_dir = str(data_dir)
     return given
+
+
+def test_a_cluster_has_credentials_before_all_its_daemons_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`rk secure` was interrupted. Tried: `_directory` asks for `secured`: the error calls the cluster open."""
+    given = local(tmp_path, secured=True)
+    cluster = read_cluster(given.data_path)
+    assert cluster is not None
+    cluster.secured, cluster.securing = False, True
+    write_cluster(cluster, tmp_path)
+    assert run(["certs", "list", "--data-dir", str(tmp_path)]) == ExitStatus.OK
+    cluster.securing = False
+    write_cluster(cluster, tmp_path)
+    assert run(["certs", "list", "--data-dir", str(tmp_path)]) == ExitStatus.USAGE
+    assert "is open and has no credentials" in capsys.readouterr().err
 
 
 def test_commands_find_the_credentials_of_the_local_cluster(tmp_path: Path) -> None:
