@@ -62,7 +62,7 @@ class MoveBook:
 
     def drop(self, replica: Replica) -> None:
         """Remove the replica's move, which has begun or is void. Delete its batch if that was the last one."""
-        replica.move = None
+        replica.move, replica.move_plan, replica.move_reason = None, "", ""
         move_id = self._batch_of.pop(replica.key, None)
         if move_id is not None:
             assert replica.key in self._batches[move_id], f"the move of {replica.key} is not in its batch {move_id}"

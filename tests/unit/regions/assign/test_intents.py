@@ -147,6 +147,17 @@ def test_undrain_stops_what_has_not_begun() -> None:
     assert cluster.assigner.world.active == {}
 
 
+# Fails if `MoveBook.drop` keeps the plan: the drain then counted as a step of the plan whose move was canceled.
+def test_a_drain_after_a_canceled_move_is_no_step_of_its_plan() -> None:
+    cluster = resting("r1")
+    cluster.open.clear()  # so the server refuses to close the region, and the move is canceled
+    cluster.start(A, B)
+    cluster.handle(ev.MoveRequested("r1-0", "b", plan_id="p1", reason="plan"))
+    cluster.handle(ev.DrainingSeen(["a"]))
+    orders = [order for sent in cluster.sent if isinstance(sent, fx.SendClose) for order in sent.orders]
+    assert [(order.reason, order.plan_id) for order in orders] == [("plan", "p1"), ("drain", "")]
+
+
 def test_a_leaving_server_is_emptied_like_a_drained_one() -> None:
     """A clean stop: the server's registration says so, and its regions move while it still serves."""
     cluster = resting("r1", "r2")
