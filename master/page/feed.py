@@ -106,10 +106,15 @@ class Following:
             self.world.changed = None
 
     def _load(self, world: ClusterState) -> Iterator[None]:
-        replicas = list(world.replicas.values())
-        for at in range(0, len(replicas), SLICE):
-            self.model.look(replicas[at : at + SLICE])
-            yield
+        waiting: list[Replica] = []
+        for table in [one for one in world.tables.values() if not one.record.is_tablet]:
+            for region in list(table.regions.values()):
+                waiting += region.replicas
+                if len(waiting) >= SLICE:
+                    self.model.look(waiting)
+                    waiting = []
+                    yield
+        self.model.look(waiting)
         self.model.mark_sent()
         self.is_loaded = True
 
@@ -469,14 +474,14 @@ class Feed:
 
     def _tablets_of_mirror(self, following: Following, world: ClusterState) -> Iterator[None]:
         found: set[str] = set()
-        for at, region in enumerate(list(world.regions.values())):
-            record = region.record
-            if region.table.record.is_tablet:
+        for table in [one for one in world.tables.values() if one.record.is_tablet]:
+            for region in list(table.regions.values()):
+                record = region.record
                 found.add(record.region_id)
                 row = row_of_tablet(TabletHealth.UNKNOWN, "", 0)
                 following.model.put(record.region_id, record.table_id, record.start_key, row)
-            if at % SLICE == SLICE - 1:
-                yield
+                if not len(found) % SLICE:
+                    yield
         following.model.keep_tablets(found)
 
     def _look_at_measures(self, following: Following) -> Iterator[None]:

@@ -188,7 +188,7 @@ class Assigner:
         self._suspended = False
         self._decisions.is_deciding = self._catalog.has_begun
         self.causes.act_for(None, "timer: the cluster still runs after an announced shutdown")
-        for replica in list(self.world.replicas.values()):
+        for replica in self.world.in_order():
             self._decisions.decide(replica, now_ms)
 
     def handle(self, event: ev.Event, now_ms: int, origin: WorkOrigin | None = None) -> None:

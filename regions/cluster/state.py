@@ -145,7 +145,7 @@ class ClusterState:
             for replica in [*server.open.values(), *server.incoming.values()]:
                 self._relink(replica)
         if fresh:
-            for replica in self.replicas.values():
+            for replica in self.in_order():
                 if _names(replica, fresh):
                     self._relink(replica)
         self.set_bars(self.bars.values())

@@ -24,7 +24,8 @@ _SHIFT: Final = 40
 class Keyed(Generic[V]):
     """Values by text keys, with the methods of a dict that the cluster state uses.
 
-    The order is that of insertion up to SPLIT_AT entries. After that there is no useful order.
+    The order is that of insertion until there are SPLIT_AT entries. From then on there is no useful order, even if
+    entries are removed.
     """
 
     __slots__ = ("_count", "_parts", "_whole")

@@ -57,7 +57,7 @@ class CacheCheck:
     def next_slice(self, world: ClusterState) -> list[str]:
         """Return the regions to read next: the next ones of the round, and those with a suspect."""
         if not self._round:
-            self._round = list(world.regions)
+            self._round = [region_id for table in world.tables.values() for region_id in table.regions]
         found = self._round[-SLICE:]
         del self._round[-SLICE:]
         self._suspects = {path: one for path, one in self._suspects.items() if one.region_id in world.regions}

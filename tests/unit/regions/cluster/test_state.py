@@ -164,6 +164,17 @@ def test_regions_that_a_server_opened_together_share_their_location() -> None:
     assert put(1, 6_000).replicas is third.replicas
 
 
+# Fails if `set_servers` goes through the index: its order is that of the hashes, so each look misses the caches.
+def test_a_server_that_is_read_after_many_regions_gets_its_replicas_in_order() -> None:
+    state = ClusterState()
+    state.put_table(TableRecord("t", "orders"), 0)
+    for number in range(SPLIT_AT):
+        replicas = (ReplicaLocation(0, "s", 7),) if number < 10 else ()
+        state.put_region(RegionRecord("t", f"t.{number}", replicas=replicas), 0)
+    state.set_servers({"s": ServerRecord("s", "host", 1, 7)}, ())
+    assert list(state.servers["s"].open) == [f"t.{number}-0" for number in range(10)]
+
+
 def test_the_replicas_of_many_regions_are_looked_at_table_by_table() -> None:
     state = ClusterState()
     for table in ("t", "u"):
