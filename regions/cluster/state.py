@@ -7,8 +7,9 @@ read (OC-05, MF-12). Orders, failed servers and times are not in the store. Losi
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any, Final
 
 from msgspec.structs import force_setattr
 
@@ -51,6 +52,9 @@ _IDLE: Final = WriteState.IDLE
 _UNREAD: Final = WriteState.UNREAD
 _WRITING: Final = WriteState.WRITING
 _TABLET: Final = Storage.TABLET
+
+#: Returns the number itself; compiled code would make another one of the same value.
+_start_code: Final[Callable[[Incarnation], Any]] = attrgetter("start_code")
 
 
 class ClusterState:
@@ -225,19 +229,20 @@ class ClusterState:
         """Let the record share texts, numbers and whole locations with other records. Decoding gives each record its
         own. Servers open many regions at once, so the locations of a server are often equal."""
         locations = record.replicas
+        count = len(locations)  # a condition with `len` would make compiled code take the tuple apart
         for one in locations:
             if one.uuid is None:
                 continue
             server = self.servers.get(one.uuid)
             if server is None:
                 force_setattr(one, "uuid", sys.intern(one.uuid))
-            elif len(locations) == 1 and locations == server.latest:
+            elif count == 1 and locations == server.latest:
                 if locations is not server.latest:
                     force_setattr(record, "replicas", server.latest)
             else:
                 force_setattr(one, "uuid", server.uuid)
                 if one.start_code == server.incarnation.start_code:
-                    force_setattr(one, "start_code", server.incarnation.start_code)
+                    force_setattr(one, "start_code", _start_code(server.incarnation))
                 server.latest = locations
 
     @staticmethod

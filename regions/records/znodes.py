@@ -197,7 +197,8 @@ class RegionDecoder:
         """Decode the value of /regions/<table_id>/<region_id>."""
         record = decode_region(data, path)
         locations = record.replicas
-        if len(locations) == 1:
+        count = len(locations)  # a condition with `len` would make compiled code take the tuple apart
+        if count == 1:
             uuid = locations[0].uuid
             latest = None if uuid is None else self._latest.get(uuid)
             if latest is not None and latest == locations:
