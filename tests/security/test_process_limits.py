@@ -27,7 +27,7 @@ pytestmark = pytest.mark.e2e
 _SHAPE = ("--store-nodes", "1", "--masters", "1", "--servers", "1", "--no-table", "--plan-engine", "greedy")
 _EFBIG = "File too large"
 #: Less than the libraries of a region server need.
-_ADDRESS_SPACE = 400 << 20
+_ADDRESS_SPACE = 300 << 20
 #: Runs a command in the name of `nobody`, whom the limit of processes binds, with root's rights on files.
 _AS_NOBODY = ("setpriv", "--ruid=65534", "--bounding-set=-sys_admin,-sys_resource")
 
