@@ -294,6 +294,9 @@ class HistoryWriter:
         while self.unconfirmed:
             page = self.unconfirmed[0]
             stat = await self._fence.client.exists(page.op.path)
+            if stat is None:
+                # Reads are not fenced. A successor may have merged the segment into another one: the entries are there.
+                await self._fence.verify()
             self.unconfirmed.remove(page)
             if stat is None:
                 page.refused()

@@ -208,6 +208,29 @@ def test_a_sync_precedes_the_decision_that_a_page_was_rejected() -> None:
     assert asked == [LAYOUT.history]
 
 
+def test_entries_that_a_successor_has_merged_are_not_written_again() -> None:
+    """The page whose reply was lost is gone, because its entries are in another segment. Reads are not fenced.
+
+    Tried: without the check of the epoch the entries are put back, and this process's next tenure repeats them.
+    """
+    bench = Bench()
+    bench.begin()
+    bench.pass_time(FLUSH_MS)
+    bench.note("s2")
+    bench.now += FLUSH_MS
+    bench.history_writer.tick()
+    bench.lose_answers()
+    assert bench.told()[-1] == "> server registered"
+    bench.store.put(LAYOUT.epoch, b"", 5)
+    last = max(path for path in bench.store.nodes if path.startswith(f"{LAYOUT.history}/"))
+    del bench.store.nodes[last]
+    bench.now += FLUSH_MS
+    bench.history_writer.tick()
+    bench.history_writer.close()  # the tenure ends while the store is asked
+    bench.store.answer()
+    assert not bench.log.unsaved
+
+
 def test_segments_are_not_merged_across_a_page_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The merged segment takes the place of its first one: a page between them would change places with later ones."""
     monkeypatch.setattr(history, "MERGE_AT", 2)
