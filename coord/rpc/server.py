@@ -100,7 +100,7 @@ class _ServerConnection(Frames):
         if self._channel is not None:
             self._limit = self._reactor.callLater(PROOF_WITHIN_S, self.transport.abortConnection)
         super().connectionMade()
-        self._server.connections.add(self)
+        self._server.connections[self] = None
         self._budgets.connected(self)
         self.transport.registerProducer(self, True)
         log.debug("{peer} has connected", peer=peer_name(self.transport))
@@ -109,7 +109,7 @@ class _ServerConnection(Frames):
         """Unregister the connection. Requests in progress continue; their replies are dropped."""
         self.is_open = False
         self._end_limit()
-        self._server.connections.discard(self)
+        self._server.connections.pop(self, None)
         self._budgets.lost(self)
         log.debug("the connection with {peer} has ended", peer=peer_name(self.transport))
 
@@ -309,7 +309,8 @@ class RpcServer:
         self.credentials = credentials or process.own()
         #: Times from requests to their replies, by kind.
         self.times = SpansByName()
-        self.connections: set[_ServerConnection] = set()
+        #: In the order of their begin. A set would have another order in each process, and so would a simulation.
+        self.connections: dict[_ServerConnection, None] = {}
         #: Connection of the request that is being dispatched, or was dispatched last.
         self.calling: ITransport | None = None
         self.calling_principal: Principal = NOBODY
