@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from typing import TypeVar
+from collections.abc import Awaitable, Iterable
 
 from msgspec.structs import replace
 
 from coord.rpc.server import RpcError
 from master.active import ActiveMaster
+from master.api.pacing import in_turns
 from master.leadership.fence import Deposed
 from regions import messages as ms
 from regions.balance.balancer import Proposal
 from regions.balance.tablets import NO_MOVES, moves_under_way, objection_to_round
 from regions.replication.policy.leaders import LeaderTransfer
-
-T = TypeVar("T")
 
 
 async def balance(active_master: ActiveMaster, request: ms.Balance) -> ms.BalanceReport:
@@ -37,32 +35,22 @@ async def balance(active_master: ActiveMaster, request: ms.Balance) -> ms.Balanc
         balancing.asked.release()
 
 
-async def _in_turns(active_master: ActiveMaster, steps: Generator[None, None, T]) -> T:
-    """Run through `steps`, one in each turn of the active master, and return their result.
-
-    Events are handled between two steps: the steps must expect that. The caller continues in the turn of the last step.
-    Raise Deposed if the tenure ends in between.
-    """
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        await active_master.when(lambda: True)
-
-
 async def _round(active_master: ActiveMaster, *, dry_run: bool) -> ms.BalanceReport:
     """Decide a round in several turns, and begin its moves. A plan may be applied from any of these turns on."""
     balancing, tablets = active_master.balancing, active_master.keeper.balancing
+
+    def next_turn() -> Awaitable[None]:
+        """Wait for the next turn of the active master. Raise Deposed if the tenure ends before."""
+        return active_master.when(lambda: True)
+
     if not dry_run:
         _refuse_beside_plan(active_master)
-    proposal = await _in_turns(active_master, balancing.deciding())
+    proposal = await in_turns(balancing.deciding(), next_turn)
     if not dry_run:
         _refuse_beside_plan(active_master)
         for move in balancing.decided(proposal):
             active_master.observe(move)
-    found = await _in_turns(active_master, tablets.deciding())
+    found = await in_turns(tablets.deciding(), next_turn)
     if dry_run:
         handovers = tablets.transfers()
     else:

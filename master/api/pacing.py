@@ -19,6 +19,20 @@ REPEATED_FOR: Final = 39
 SPARED_MS: Final = 10
 
 
+async def in_turns(steps: Generator[None, None, T], pause: Callable[[], Awaitable[object]]) -> T:
+    """Run through `steps` with a `pause` after each, and return their result in the turn of the last step.
+
+    Events are handled during a pause: the steps must expect that. An error of `pause` ends the work.
+    """
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await pause()
+
+
 class Paced(Generic[T]):
     """The last answer of a walk, and how long the walk took."""
 
@@ -64,19 +78,18 @@ class Paced(Generic[T]):
         try:
             if self._answer is not None and self._is_spared(subject, repeated_for, self._now_ms()):
                 return self._answer
-            steps, took_ms = walk(), 0
-            while True:
-                began_ms = self._now_ms()
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    answer: T = end.value
-                    break
-                took_ms += self._now_ms() - began_ms
+            began_ms, paused_ms = self._now_ms(), 0
+
+            async def timed_pause() -> None:
+                nonlocal paused_ms
+                since_ms = self._now_ms()
                 await pause()
+                paused_ms += self._now_ms() - since_ms
+
+            answer = await in_turns(walk(), timed_pause)
             self._answer, self._subject = answer, subject
             self._ended_ms = self._now_ms()
-            self._took_ms = took_ms + self._ended_ms - began_ms
+            self._took_ms = self._ended_ms - began_ms - paused_ms
             return answer
         finally:
             self._walking.release()
