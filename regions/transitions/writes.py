@@ -32,7 +32,22 @@ class _Fields:  # noqa: PLW1641 - the fields may change
 
 
 @mypyc_attr(acyclic=True)
-class WriteOffline(_Fields):
+class _Write(_Fields):
+    """A write with the origin of the work that it belongs to (`regions.cluster.effects.Caused`)."""
+
+    __slots__ = ("origin",)
+
+    def __init__(self, origin: WorkOrigin | None) -> None:
+        self.origin = origin
+
+    @property
+    def cause_id(self) -> str:
+        """The id of the work's cause, "" without an origin."""
+        return "" if self.origin is None else self.origin.cause_id
+
+
+@mypyc_attr(acyclic=True)
+class WriteOffline(_Write):
     """Create (`before` None) or set the transition to `record`, which is OFFLINE.
 
     The multi also checks `table_check` (table id, version), so that a region whose table was removed or disabled in the
@@ -42,7 +57,7 @@ class WriteOffline(_Fields):
     have the member (`regions.transitions.states.RESTS_ON_MEMBERS`); the multi checks the version.
     """
 
-    __slots__ = ("before", "cause", "former", "key", "origin", "record", "table_check", "version", "without_member")
+    __slots__ = ("before", "cause", "former", "key", "record", "table_check", "version", "without_member")
 
     def __init__(
         self,
@@ -57,6 +72,7 @@ class WriteOffline(_Fields):
         *,
         origin: WorkOrigin | None = None,
     ) -> None:
+        super().__init__(origin)
         self.key = key
         self.record = record
         self.before = before
@@ -65,12 +81,6 @@ class WriteOffline(_Fields):
         self.table_check = table_check
         self.former = former
         self.without_member = without_member
-        self.origin = origin
-
-    @property
-    def cause_id(self) -> str:
-        """The id of the work's cause, "" without an origin."""
-        return "" if self.origin is None else self.origin.cause_id
 
     def _fields(self) -> dict[str, object]:
         return {
@@ -87,7 +97,7 @@ class WriteOffline(_Fields):
 
 
 @mypyc_attr(acyclic=True)
-class DeleteTransition(_Fields):
+class DeleteTransition(_Write):
     """Delete the transition at `version`.
 
     The multi also checks `table_check` (table id, version), if the table's intent makes the step legal (X3). It writes
@@ -99,7 +109,6 @@ class DeleteTransition(_Fields):
         "cause",
         "former",
         "key",
-        "origin",
         "region",
         "region_id",
         "region_version",
@@ -125,6 +134,7 @@ class DeleteTransition(_Fields):
         *,
         origin: WorkOrigin | None = None,
     ) -> None:
+        super().__init__(origin)
         self.key = key
         self.region_id = region_id
         self.replica = replica
@@ -136,12 +146,6 @@ class DeleteTransition(_Fields):
         self.region_version = region_version
         self.former = former
         self.without_member = without_member
-        self.origin = origin
-
-    @property
-    def cause_id(self) -> str:
-        """The id of the work's cause, "" without an origin."""
-        return "" if self.origin is None else self.origin.cause_id
 
     def _fields(self) -> dict[str, object]:
         return {
