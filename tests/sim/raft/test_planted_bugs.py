@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from coord.raft import core as core_module
 from tests.sim.raft import planted
 from tests.sim.raft.faults import run_one
 from tests.sim.raft.group import Bug
+from tests.support.interpreted import needs_interpreted
 from tests.support.planted import first_lately, hunt_at_sizes
 
 #: Planted bug -> seeds within which it must be found (about twice the present number).
@@ -49,9 +49,7 @@ LATELY: dict[type[Bug], int] = {
     planted.StaleLeaderIgnored: 9,
 }
 
-pytestmark = pytest.mark.skipif(
-    not core_module.__file__.endswith(".py"), reason="bugs are planted by subclasses; a compiled core takes none"
-)
+pytestmark = needs_interpreted
 
 
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)

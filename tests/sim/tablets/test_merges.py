@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 
 from coord.compiled import PURE_VARIABLE, is_switched_on
-from coord.raft import core as core_module
 from simulation.tablets.rare import MERGES_MET
 from simulation.tablets.run import run_one
 from tests.sim.raft.rare import missed
 from tests.sim.tablets import planted_merges
 from tests.sim.tablets.planted_merges import MergeBug
+from tests.support.interpreted import needs_interpreted
 from tests.support.planted import first_lately, hunt_at_sizes
 
 #: (servers, seeds). A violation names its seed and the command that shows it again.
@@ -33,10 +33,6 @@ WITHIN: dict[type[MergeBug], int] = {
 #: The seed that last found the bug, tried first to save time. The claim is WITHIN.
 LATELY: dict[type[MergeBug], int] = {planted_merges.ClockOfTheFirstParent: 4}
 
-interpreted = pytest.mark.skipif(
-    not core_module.__file__.endswith(".py"), reason="bugs are planted by subclasses; a compiled core takes none"
-)
-
 
 def test_every_invariant_holds_on_every_seed() -> None:
     """The daughter of two tablets has the rows of both, and each write happens once; `run_one` raises otherwise."""
@@ -54,7 +50,7 @@ def test_a_tombstone_without_its_superblock_is_not_made_again() -> None:
     run_one(24, 5, 12.0, merges=True)
 
 
-@interpreted
+@needs_interpreted
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[MergeBug]) -> None:
     """An invariant stops the run."""
@@ -64,7 +60,7 @@ def test_planted_bug_is_caught(bug: type[MergeBug]) -> None:
     assert "replay: rk simulate --tablets --merges --seed" in found.violation
 
 
-@interpreted
+@needs_interpreted
 def test_the_same_troubles_do_not_upset_the_sound_code() -> None:
     """The planted bug causes the violation, not the late copies that reveal it."""
     sound = type("Sound", (MergeBug,), {"favours_late_copies": True})

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from coord.raft import core as core_module
 from simulation.tablets.run import run_one
 from tests.sim.tablets import planted
 from tests.sim.tablets.bug import Bug
+from tests.support.interpreted import needs_interpreted
 from tests.support.planted import first_lately, hunt_at_sizes
 
 #: Planted bug -> seeds within which it must be found (at least twice the present number).
@@ -82,9 +82,7 @@ LATELY: dict[type[Bug], int] = {
     planted.VoterCopiedFromNothing: 2,
 }
 
-pytestmark = pytest.mark.skipif(
-    not core_module.__file__.endswith(".py"), reason="bugs are planted by subclasses; a compiled core takes none"
-)
+pytestmark = needs_interpreted
 
 
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)

@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 
 from coord.compiled import PURE_VARIABLE, is_switched_on
-from coord.raft import core as core_module
 from simulation.tablets.rare import SPLITS_MET
 from simulation.tablets.run import run_one
 from tests.sim.raft.rare import missed
 from tests.sim.tablets import planted_splits
 from tests.sim.tablets.planted_splits import SplitBug
+from tests.support.interpreted import needs_interpreted
 from tests.support.planted import first_lately, hunt_at_sizes
 
 #: (servers, seeds). A violation names its seed and the command that shows it again.
@@ -48,10 +48,6 @@ LATELY: dict[type[SplitBug], int] = {
     planted_splits.SealNotSteady: 2,
 }
 
-interpreted = pytest.mark.skipif(
-    not core_module.__file__.endswith(".py"), reason="bugs are planted by subclasses; a compiled core takes none"
-)
-
 
 def test_every_invariant_holds_on_every_seed() -> None:
     """No acknowledged row is missing, no write is carried out behind a seal, and the key space is whole; `run_one`
@@ -73,7 +69,7 @@ def test_a_member_that_is_made_after_a_refusal_stays() -> None:
     run_one(19, 3, 12.0, splits=True)
 
 
-@interpreted
+@needs_interpreted
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[SplitBug]) -> None:
     """An invariant stops the run."""
@@ -83,7 +79,7 @@ def test_planted_bug_is_caught(bug: type[SplitBug]) -> None:
     assert "replay: rk simulate --tablets --splits --seed" in found.violation
 
 
-@interpreted
+@needs_interpreted
 def test_the_same_troubles_do_not_upset_the_sound_code() -> None:
     """The planted bug causes the violation, not the choice of faults that reveals it."""
     sound = type("Sound", (SplitBug,), {"favours": planted_splits.PreparedByADeadProcess.favours})

@@ -6,7 +6,6 @@ from typing import Final
 
 import pytest
 
-from regionserver.tablets.disk import superblock
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.life import RunState
 from regionserver.tablets.disk.startup import (
@@ -26,7 +25,15 @@ from regionserver.tablets.disk.startup import (
 )
 from regionserver.tablets.disk.superblock import RunIntent, Superblock
 from tests.unit.regionserver.tablets.disk.examples import SERVER, TABLET, meta, ready, tombstone
-from tests.unit.regionserver.tablets.disk.test_startup import DAMAGED, ROWS, UNUSED, slot
+from tests.unit.regionserver.tablets.disk.test_startup import (
+    COPYING,
+    DAMAGED,
+    FIRST_COPY,
+    LOST,
+    ROWS,
+    UNUSED,
+    slot,
+)
 
 _B, _L, _M, _R, _O = BlockSeen, LogSeen, MetaSeen, RowsSeen, Outcome
 #: A generation above that of every superblock here.
@@ -35,9 +42,9 @@ BLOCKS: Final[dict[BlockSeen, Superblock | Unreadable | None]] = {
     _B.NONE: None,
     _B.UNREADABLE: DAMAGED,
     _B.DELETED: tombstone(),
-    _B.FORGETFUL: superblock.burned(ready(), 2, 3, "", 2000),
-    _B.COPYING: superblock.copying(tombstone(), 2, "peer", 2000),
-    _B.FIRST_COPY: superblock.copying(tombstone(), 7, "peer", 2000),
+    _B.FORGETFUL: LOST,
+    _B.COPYING: COPYING,
+    _B.FIRST_COPY: FIRST_COPY,
     _B.READY: ready(),
     _B.RESTING: ready(run_intent=RunIntent.RESTING),
 }
